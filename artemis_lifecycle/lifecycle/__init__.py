@@ -47,6 +47,7 @@ from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.past import HistoryCompaction, Past
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
@@ -55,6 +56,7 @@ from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
+from artemis_lifecycle.lineage.history_index import CurrentSnapshot
 from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
@@ -113,7 +115,8 @@ class Lifecycle:
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
         self._checks = PlanChecks(resources, steps)
         self._recording = Recording(resources, steps)
-        self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording)
+        self._past = Past(resources, steps)
+        self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording, self._past)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
         self._deletion = Deletion(resources, steps, self._expiration)
         self._dropped = DroppedTables(resources, steps, self._deletion)
@@ -840,6 +843,22 @@ class Lifecycle:
         done = self._recording.record_lineage(table)
         self._publishing.publish()
         return done
+
+    def compact_history(self, table: str, now: datetime | None = None) -> HistoryCompaction:
+        """Summarize the table's history before the retention window into ranges: one for each unbroken run of the same
+        writer, operation, trigger and schema. `snapshot_at` still answers for every instant, from a few kilobytes. The
+        table itself does not change. Raises NoSuchTable, UnreadableMetadata, StorageError, LeaseTaken."""
+        return self._past.compact_history(table, now)
+
+    def snapshot_at(self, table: str, instant: datetime) -> int:
+        """Return the id of the snapshot that was current at an instant of all the table's past, also of snapshots that
+        expired. Raises NoSuchTable; NoSuchSnapshot before the table's first snapshot and for a time that no tier has;
+        NaiveDatetime, StorageError."""
+        return self._past.current_at(table, instant).snapshot_id
+
+    def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
+        """Return the same snapshot, with its schema and who wrote it."""
+        return self._past.current_at(table, instant)
 
     def schema_history(self, table: str) -> SchemaHistory:
         """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired

@@ -22,6 +22,7 @@ from artemis_lifecycle.expiration.plan import (
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
 from artemis_lifecycle.lifecycle.lineage import Recording
+from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -49,6 +50,7 @@ class Expiration:
     reading: Reading
     checks: PlanChecks
     recording: Recording
+    past: Past
 
     def plan_expiration(
         self,
@@ -216,8 +218,10 @@ class Expiration:
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
             if plan.expired_snapshots:
-                # A snapshot's summary says who wrote it, and leaves with the snapshot.
-                self.recording.record(plan.table, self.steps.table_state(plan.table).metadata)
+                # Who wrote a snapshot, and when it was current, leaves with it.
+                metadata = self.steps.table_state(plan.table).metadata
+                self.recording.record(plan.table, metadata)
+                self.past.record(metadata, plan.expired_snapshots)
             if plan.expired_snapshots or plan.expired_refs:
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):

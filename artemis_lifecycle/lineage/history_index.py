@@ -16,7 +16,7 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from artemis_lifecycle.errors import Refused, StorageError
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
 from artemis_lifecycle.storage.stores import Stores
 
@@ -52,6 +52,10 @@ id of UNKNOWN_SNAPSHOT marks a time about which no tier has an entry."""
 _DETAIL_ROWS = 65_536
 _INDEX = "ranges.parquet"
 _ABOUT = b"artemis.history"
+
+
+Log = Sequence[tuple[int, int]]
+"""(Epoch ms, snapshot id): from when on a snapshot was the table's current one."""
 
 
 class CurrentSnapshot(NamedTuple):
@@ -88,6 +92,11 @@ class HistoryIndex:
     def entries(self) -> int:
         """The number of snapshot log entries that it covers."""
         return int(pc.sum(self.ranges["entries"]).as_py() or 0)
+
+    def size_in_bytes(self, stores: Stores) -> int:
+        """Return the size of the stored index, without its detail files."""
+        found = stores.head(f"{self.folder}/{_INDEX}")
+        return 0 if found is None else found.size_in_bytes
 
     def at(self, stores: Stores, instant_ms: int) -> CurrentSnapshot | None:
         """Return what was current at an instant up to `until_ms`; None before the history begins, and in a time about
@@ -139,8 +148,8 @@ def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
 def extend_history(
     stores: Stores,
     folder: str,
-    table: str,
-    log: Sequence[tuple[int, int]],
+    log: Log,
+    earlier: Callable[[], Log],
     snapshots: Mapping[int, tuple[Snapshot, str]],
     *,
     until_ms: int,
@@ -149,30 +158,33 @@ def extend_history(
     """Add the log's entries up to `until_ms` to the history in `folder`, and store it. With `cut_ms`, also join the
     ranges that end before it. Run by one process at a time: callers hold the table's lease.
 
-    `log` has (epoch ms, snapshot id), in any order; of entries with one time, the first counts. `snapshots` has the
-    known snapshots by id, each with a metadata file that has it. If the log begins after the history ends, the time
-    between is unknown. Raises Refused if the log has other entries for the time that the history covers, because the
-    table was reset to an earlier state or registered anew; nothing is written then. Raises StorageError.
+    `log` is the table's current snapshot log: (epoch ms, snapshot id), in any order; of entries with one time, the
+    first counts. `earlier` returns the log of both tiers, for a history that begins. `snapshots` has the known
+    snapshots by id, each with a metadata file that has it. If the log begins after the history ends, the time between
+    is unknown. If it has another past than the history, because the table was reset to an earlier state or registered
+    anew, the former index is set aside beside the new one, which begins with what both tiers have. Raises StorageError.
     """
     known = read_history(stores, folder)
     steps = _steps(log)
-    steps = steps.filter(pc.less_equal(steps["since_ms"], until_ms))
+    if known is not None and not _continues(stores, known, steps):
+        data = stores.read(f"{folder}/{_INDEX}")
+        aside = f"{folder}/ranges-{known.until_ms}-{hashlib.sha256(data).hexdigest()[:8]}.parquet"
+        stores.write(aside, data, overwrite=True)
+        known = None
     details: tuple[_Detail, ...] = ()
     ranges = RANGES.empty_table()
-    if known is not None:
+    if known is None:
+        steps = _steps(earlier())
+    else:
         details, ranges = known._details, known.ranges
-        covered = steps.filter(pc.less_equal(steps["since_ms"], known.until_ms))
-        _require_same(stores, known, covered, table)
-        steps = steps.filter(pc.greater(steps["since_ms"], known.until_ms))
-        if (
-            covered.num_rows == 0
-            and ranges.num_rows
-            and steps.num_rows
-            and known.until_ms + 1 < steps["since_ms"][0].as_py()
-        ):
-            hole = pa.table({"since_ms": [known.until_ms + 1], "snapshot_id": [UNKNOWN_SNAPSHOT]}, _STEPS)
-            steps = pa.concat_tables([hole, steps])
+        last, first = known.until_ms, steps["since_ms"][0].as_py() if steps.num_rows else None
+        hole = ranges.num_rows > 0 and first is not None and first > last + 1
+        steps = steps.filter(pc.greater(steps["since_ms"], last))
+        if hole:
+            unknown = pa.table({"since_ms": [last + 1], "snapshot_id": [UNKNOWN_SNAPSHOT]}, _STEPS)
+            steps = pa.concat_tables([unknown, steps])
         until_ms = max(until_ms, known.until_ms)
+    steps = steps.filter(pc.less_equal(steps["since_ms"], until_ms))
     added = tuple(
         _write_detail(stores, folder, steps.slice(start, _DETAIL_ROWS))
         for start in range(0, steps.num_rows, _DETAIL_ROWS)
@@ -181,39 +193,36 @@ def extend_history(
     if cut_ms is not None:
         ranges = _joined(ranges, cut_ms)
     extended = HistoryIndex(folder, until_ms, ranges, (*details, *added))
-    about = {"until_ms": until_ms, "details": [asdict(detail) for detail in extended._details]}
-    buffer = io.BytesIO()
-    pq.write_table(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}), buffer, compression="zstd")
-    stores.write(f"{folder}/{_INDEX}", buffer.getvalue(), overwrite=True)
+    if extended != known:
+        about = {"until_ms": until_ms, "details": [asdict(detail) for detail in extended._details]}
+        buffer = io.BytesIO()
+        pq.write_table(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}), buffer, compression="zstd")
+        stores.write(f"{folder}/{_INDEX}", buffer.getvalue(), overwrite=True)
     return extended
 
+
+CLOCK_TOLERANCE_MS = 60_000
+"""A commit's time may be that much before the time of the commit before it (Iceberg's TableMetadata)."""
 
 _STEPS = pa.schema([("since_ms", pa.int64()), ("snapshot_id", pa.int64())])
 
 
-def _steps(log: Sequence[tuple[int, int]]) -> pa.Table:
+def _steps(log: Log) -> pa.Table:
     """Return the log as a step function: ascending times, each once."""
     since, ids = (np.array([entry[place] for entry in log], np.int64) for place in (0, 1))
     times, first = np.unique(since, return_index=True)
     return pa.table({"since_ms": times, "snapshot_id": ids[first]}, _STEPS)
 
 
-def _require_same(stores: Stores, known: HistoryIndex, covered: pa.Table, table: str) -> None:
-    """Require that every entry of the log for the covered time is in the history. It may lack some: an engine may
-    remove expired snapshots from the middle."""
+def _continues(stores: Stores, known: HistoryIndex, steps: pa.Table) -> bool:
+    """Return True if every entry of the log for the time that the history covers is in the history, except a commit by
+    a late clock. The log may lack some: an engine may remove expired snapshots from the middle."""
+    covered = steps.filter(pc.less_equal(steps["since_ms"], known.until_ms - CLOCK_TOLERANCE_MS))
     if covered.num_rows == 0:
-        return
+        return True
     entries = known._since(stores, covered["since_ms"][0].as_py())
-    for since, snapshot_id in zip(covered["since_ms"].to_pylist(), covered["snapshot_id"].to_pylist(), strict=True):
-        if (since, snapshot_id) not in entries:
-            raise Refused(
-                f"The table's snapshot log has snapshot {snapshot_id} from {since} (epoch ms) on, and its compacted "
-                "history has another one for that time: the table was reset to an earlier state, or registered anew",
-                table=table,
-                path=f"{known.folder}/{_INDEX}",
-                untouched="the table and its history",
-                hint="move that folder aside if the table's own log is right, then run the step again",
-            )
+    pairs = zip(covered["since_ms"].to_pylist(), covered["snapshot_id"].to_pylist(), strict=True)
+    return all(pair in entries for pair in pairs)
 
 
 def _singles(steps: pa.Table, snapshots: Mapping[int, tuple[Snapshot, str]]) -> pa.Table:

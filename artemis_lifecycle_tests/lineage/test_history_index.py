@@ -8,14 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.errors import Refused, StorageError
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.lineage import history_index
-from artemis_lifecycle.lineage.history_index import HistoryIndex, extend_history, read_history
+from artemis_lifecycle.lineage.history_index import HistoryIndex, Log, extend_history, read_history
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary
 from artemis_lifecycle.storage.stores import Stores
 
 STORES = Stores()
-Log = list[tuple[int, int]]
 
 
 def _snapshot(number: int, writer: str, operation: str, schema: int) -> tuple[Snapshot, str]:
@@ -42,7 +41,7 @@ def _whole(log: Log, instant: int) -> tuple[int, int] | None:
 @given(_log, _snapshots, _rounds, st.integers(1, 3))
 def test_the_answers_before_and_after_are_equal(
     tmp_path_factory: pytest.TempPathFactory,
-    log: Log,
+    log: list[tuple[int, int]],
     described: list[tuple[str, str, int]],
     rounds: list[tuple[int, int | None]],
     rows: int,
@@ -54,7 +53,7 @@ def test_the_answers_before_and_after_are_equal(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history_index, "_DETAIL_ROWS", rows)
         for until, cut in sorted(rounds, key=lambda each: each[0]):
-            index = extend_history(STORES, folder, "db.t", log, snapshots, until_ms=until, cut_ms=cut)
+            index = extend_history(STORES, folder, log, lambda: log, snapshots, until_ms=until, cut_ms=cut)
     assert index is not None
     stored = read_history(STORES, folder)
     assert stored == index
@@ -74,7 +73,8 @@ def test_the_answers_before_and_after_are_equal(
 def test_a_run_of_one_writer_becomes_one_range(tmp_path: Path) -> None:
     log = [(number * 1000, number) for number in range(1, 100_001)]
     writers = {number: _snapshot(number, "ingest" if number % 1000 else "compaction", "append", 0) for _, number in log}
-    index = extend_history(STORES, f"file://{tmp_path}", "db.t", log, writers, until_ms=100_000_000, cut_ms=100_000_000)
+    until = 100_000_000
+    index = extend_history(STORES, f"file://{tmp_path}", [], lambda: log, writers, until_ms=until, cut_ms=until)
     assert index.entries == 100_000
     assert index.ranges.num_rows == 200
     assert (tmp_path / "ranges.parquet").stat().st_size < 20_000
@@ -82,25 +82,39 @@ def test_a_run_of_one_writer_becomes_one_range(tmp_path: Path) -> None:
     assert found is not None and found.snapshot_id == 54_321 and found.writer == "ingest"
 
 
+def _extended(folder: str, log: Log, until: int) -> HistoryIndex:
+    return extend_history(STORES, folder, log, lambda: log, {}, until_ms=until, cut_ms=until)
+
+
 def test_a_time_that_no_tier_has_is_unknown_and_not_the_snapshot_before_it(tmp_path: Path) -> None:
     folder = f"file://{tmp_path}"
-    extend_history(STORES, folder, "db.t", [(10, 1), (20, 2)], {}, until_ms=25, cut_ms=25)
-    index = extend_history(STORES, folder, "db.t", [(40, 4)], {}, until_ms=50, cut_ms=50)
-    answers = {at: index.at(STORES, at) for at in (25, 26, 39, 40)}
-    assert [None if each is None else each.snapshot_id for each in answers.values()] == [2, None, None, 4]
+    _extended(folder, [(10, 1), (20, 2)], 25)
+    index = _extended(folder, [(40, 4)], 50)
+    answers = [index.at(STORES, at) for at in (25, 26, 39, 40)]
+    assert [None if each is None else each.snapshot_id for each in answers] == [2, None, None, 4]
 
 
-def test_another_past_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    folder = f"file://{tmp_path}"
-    before = extend_history(STORES, folder, "db.t", [(10, 1), (20, 2)], {}, until_ms=25, cut_ms=25)
-    with pytest.raises(Refused, match=r"registered anew.*db\.t"):
-        extend_history(STORES, folder, "db.t", [(10, 1), (20, 3)], {}, until_ms=30, cut_ms=30)
-    assert read_history(STORES, folder) == before
+def test_another_past_begins_anew_and_the_former_index_is_kept(tmp_path: Path) -> None:
+    folder, minute = f"file://{tmp_path}", 60_000
+    _extended(folder, [(10 * minute, 1), (20 * minute, 2)], 25 * minute)
+    former = (tmp_path / "ranges.parquet").read_bytes()
+    index = _extended(folder, [(10 * minute, 1), (21 * minute, 3)], 30 * minute)
+    found = index.at(STORES, 22 * minute)
+    assert found is not None and found.snapshot_id == 3 and index.entries == 2
+    (aside,) = (path for path in tmp_path.glob("ranges-*.parquet"))
+    assert aside.read_bytes() == former
+
+
+def test_a_history_that_only_grows_is_not_rewritten_without_something_new(tmp_path: Path) -> None:
+    _extended(f"file://{tmp_path}", [(10, 1)], 25)
+    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+    _extended(f"file://{tmp_path}", [(10, 1)], 25)
+    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
 
 
 def test_damage_is_an_error_and_no_answer(tmp_path: Path) -> None:
     folder = f"file://{tmp_path}"
-    index = extend_history(STORES, folder, "db.t", [(10, 1), (20, 2)], {}, until_ms=25, cut_ms=25)
+    index = _extended(folder, [(10, 1), (20, 2)], 25)
     (detail,) = tmp_path.glob("entries-*")
     detail.write_bytes(detail.read_bytes()[:-1] + b"x")
     with pytest.raises(StorageError, match="checksum"):
