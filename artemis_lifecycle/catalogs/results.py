@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 NAMESPACE = "lifecycle"
 """Excluded from discovery, from sensors and from the tables' schedules."""
 
-RESULT_TABLES = frozenset(f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger"))
+RESULT_TABLES = frozenset(
+    f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger", "lineage_edges")
+)
 """The project's own tables there, which read no files of other tables."""
 
 

@@ -14,7 +14,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.spark.sql import literal
 
 GROUP = "expiration"
@@ -181,9 +181,6 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
-        if plan.expired_snapshots and plan.status in UNCOMMITTED and not config.dry_run:
-            # The snapshot summary says who wrote the snapshot. The commit removes it.
-            steps.record_lineage(table)
         done = steps.commit_expiration(plan.plan_id, dry_run=config.dry_run)
     return Materialized(
         data_version=data_version(done.metadata_location),

@@ -7,8 +7,7 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.lineage.ledger import COLUMNS as LEDGER_COLUMNS
-from artemis_lifecycle.lineage.ledger import LEDGER
+from artemis_lifecycle.lineage.ledger import LINEAGE_LEDGER
 
 GROUP = "observation"
 
@@ -23,12 +22,14 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
         data_version=data_version(update.metadata_location),
         metadata={
             "dagster/partition_row_count": update.recorded,
-            "dagster/column_schema": ui_metadata.ddl_schema(LEDGER_COLUMNS),
+            "dagster/column_schema": ui_metadata.ddl_schema(LINEAGE_LEDGER.columns),
             "snapshots": update.recorded,
             "snapshots_added": update.added,
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
-            "query": ui_metadata.query(steps.config.catalogs.live.name, LEDGER, f"table_uuid = '{update.table_uuid}'"),
+            "query": ui_metadata.query(
+                steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
+            ),
             "seconds": watch.seconds,
         },
     )

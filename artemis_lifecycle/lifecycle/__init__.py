@@ -42,10 +42,12 @@ from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.past import HistoryCompaction, Past
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
@@ -55,7 +57,8 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.table_checks import TableChecks
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
-from artemis_lifecycle.lineage.ledger import LedgerUpdate
+from artemis_lifecycle.lineage.history_index import CurrentSnapshot
+from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
@@ -112,15 +115,17 @@ class Lifecycle:
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
         self._checks = PlanChecks(resources, steps)
-        self._expiration = Expiration(resources, steps, self._reading, self._checks)
+        self._recording = Recording(resources, steps)
+        self._past = Past(resources, steps)
+        self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording, self._past)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
         self._deletion = Deletion(resources, steps, self._expiration)
         self._dropped = DroppedTables(resources, steps, self._deletion)
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
-        self._maintenance = Maintenance(resources, steps)
-        self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans)
+        self._maintenance = Maintenance(resources, steps, self._recording)
+        self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans, self._recording)
         self._publishing = Publishing(resources)
 
     @classmethod
@@ -837,9 +842,31 @@ class Lifecycle:
         """
         return self._tags_and_holds.writing(table, writer_id, prefix, ttl)
 
-    def record_lineage(self, table: str) -> LedgerUpdate:
-        """Append to the ledger (`<live>.lifecycle.lineage_ledger`) the snapshots that it does not have yet."""
-        return self._maintenance.record_lineage(table)
+    def record_lineage(self, table: str) -> LineageRecorded:
+        """Record the snapshots of the table that the lineage ledger does not have yet, and publish them in
+        `<live>.lifecycle.lineage_ledger`, with their inputs in `lineage_edges`. Starts no Spark without a new snapshot.
+
+        Raises NoSuchTable, UnreadableMetadata, LeaseTaken.
+        """
+        done = self._recording.record_lineage(table)
+        self._publishing.publish()
+        return done
+
+    def compact_history(self, table: str, now: datetime | None = None) -> HistoryCompaction:
+        """Summarize the table's history before the retention window into ranges: one for each unbroken run of the same
+        writer, operation, trigger and schema. `snapshot_at` still answers for every instant, from a few kilobytes. The
+        table itself does not change. Raises NoSuchTable, UnreadableMetadata, StorageError, LeaseTaken."""
+        return self._past.compact_history(table, now)
+
+    def snapshot_at(self, table: str, instant: datetime) -> int:
+        """Return the id of the snapshot that was current at an instant of all the table's past, also of snapshots that
+        expired. Raises NoSuchTable; NoSuchSnapshot before the table's first snapshot and for a time that no tier has;
+        NaiveDatetime, StorageError."""
+        return self._past.current_at(table, instant).snapshot_id
+
+    def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
+        """Return the same snapshot, with its schema and who wrote it."""
+        return self._past.current_at(table, instant)
 
     def schema_history(self, table: str) -> SchemaHistory:
         """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired

@@ -23,6 +23,7 @@ from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
+from artemis_lifecycle.contracts import InputSnapshot
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
@@ -184,11 +185,11 @@ class ColdTier:
                     branch=branch,
                     who=who or person(),
                     why=why,
-                    summary=worker.summary(
-                        input_snapshot_id=snapshot_id,
+                    summary=worker.reading(
+                        InputSnapshot(snapshot_id),
                         rows=summary.count("total-records") or 0,
                         size_in_bytes=summary.count("total-files-size") or 0,
-                    ),
+                    ).summary(),
                 ),
                 live,
                 cold,

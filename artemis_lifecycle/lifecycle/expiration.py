@@ -21,6 +21,8 @@ from artemis_lifecycle.expiration.plan import (
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
+from artemis_lifecycle.lifecycle.lineage import Recording
+from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -47,6 +49,8 @@ class Expiration:
     steps: Steps
     reading: Reading
     checks: PlanChecks
+    recording: Recording
+    past: Past
 
     def plan_expiration(
         self,
@@ -213,6 +217,11 @@ class Expiration:
             )
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
+            if plan.expired_snapshots:
+                # Who wrote a snapshot, and when it was current, leaves with it.
+                metadata = self.steps.table_state(plan.table).metadata
+                self.recording.record(plan.table, metadata)
+                self.past.record(metadata, plan.expired_snapshots)
             if plan.expired_snapshots or plan.expired_refs:
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
@@ -229,6 +238,11 @@ class Expiration:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
+            if plan.expired_snapshots or plan.expired_refs:
+                worker = self.steps.worker("expiration")
+                self.recording.record_expiration(
+                    plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
+                )
             record = self.resources.operations.plans.mark(
                 plan.plan_id,
                 UNCOMMITTED,

@@ -1,4 +1,4 @@
-"""Maintenance and lineage: the ledger, schemas, health, compaction, and what a table costs."""
+"""Maintenance: schemas, health, compaction, and what a table costs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.history import curve as curve_of
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
-from artemis_lifecycle.lineage.ledger import LedgerUpdate, recorded_schema_uses
-from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
@@ -31,27 +29,16 @@ STANDARD = "STANDARD"
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Compacts tables, records lineage, and reports health and costs."""
+    """Compacts tables, and reports schemas, health and costs."""
 
     resources: Resources
     steps: Steps
+    recording: Recording
     _measured: dict[str, TableHealth] = field(default_factory=dict, repr=False, compare=False)
 
-    def record_lineage(self, table: str) -> LedgerUpdate:
-        resources = self.resources
-        state = self.steps.table_state(table)
-        requirements = LineageRequirements.from_config(resources.config.policy(table).lineage)
-        with self.steps.run(state, "lineage") as step:
-            update = append_lineage(
-                resources.start_spark, resources.results, table, state.metadata, requirements, state.read_at
-            )
-            step.counts = {"snapshots_added": update.added}
-        return update
-
     def schema_history(self, table: str) -> SchemaHistory:
-        resources = self.resources
         metadata = self.steps.table_state(table).metadata
-        return schemas_of(table, metadata, recorded_schema_uses(resources.results, metadata.table_uuid))
+        return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid))
 
     def table_health(self, table: str) -> TableHealth:
         return self._health(self.steps.table_state(table))

@@ -1,4 +1,4 @@
-"""Publication of plans and deletions to the result tables, outside the steps, and those tables' maintenance."""
+"""Publication of plans, deletions and lineage to the result tables, outside the steps, and their upkeep."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from artemis_lifecycle.deletion.results import DELETIONS, outcome_rows
 from artemis_lifecycle.errors import Busy, LifecycleError, StorageError
 from artemis_lifecycle.expiration.results import PLAN_FILES, plan_rows
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lineage.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.publications import Publication
 from artemis_lifecycle.spark.sql import name as sql_name
@@ -20,6 +21,7 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import describe_frame
 
 _log = escaping.logger(__name__)
+_OF_LINEAGE = {table.name for table in (LINEAGE_LEDGER, LINEAGE_EDGES)}
 _AT_ONCE = 500
 """Maximum number of jobs whose rows one commit appends."""
 _KEEP = timedelta(days=30)
@@ -52,7 +54,7 @@ class Publishing:
             with table_lock(operations.engine, f"publications:{catalog}", 0.0):
                 pending = operations.publications.pending(catalog)[:_AT_ONCE]
                 unreadable: StorageError | None = None
-                for table in (PLAN_FILES, DELETIONS):
+                for table in (PLAN_FILES, DELETIONS, LINEAGE_LEDGER, LINEAGE_EDGES):
                     mine = [each for each in pending if each.result_table == table.name]
                     if not mine:
                         continue
@@ -78,6 +80,8 @@ class Publishing:
                 publish(resources.spark, resources.live_stores, resources.config.catalogs.live.name, table, rows)
         for each in publications:
             resources.operations.publications.published(each)
+            if table.name in _OF_LINEAGE:
+                drop_batch(resources.live_stores, resources.root, each.job_id, table.name)
 
     def publish_at_close(self) -> None:
         """Publish if this object requested a publication and a session is already started. Errors are logged, and the
@@ -99,6 +103,11 @@ class Publishing:
                 if describe_frame(plan.files_location, stores) is None:
                     continue
                 tables = plan_rows(stores, plan)
+            elif each.result_table in _OF_LINEAGE:
+                root = self.resources.root
+                if describe_frame(batch_location(root, each.job_id, each.result_table), stores) is None:
+                    continue
+                tables = sealed_rows(stores, root, each.job_id, each.result_table, each.recorded_at)
             else:
                 job = operations.journal.job(each.job_id)
                 if job is None:

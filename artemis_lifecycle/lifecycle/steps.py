@@ -4,19 +4,20 @@ Does not belong here: what only one step needs."""
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date, datetime
-from importlib.metadata import version
 from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.code_version import commit_hash
+from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import ApprovalNeeded, LifecycleError
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.operations.known_tables import Seen
@@ -69,14 +70,16 @@ class Steps:
         """Return the uuid of the table that currently has the name. Raises NoSuchTable, UnreadableMetadata."""
         return self.table_state(table).metadata.table_uuid
 
-    def worker(self, what: str) -> Worker:
-        """Return the worker of a step's commits, for the snapshots' summaries."""
-        return Worker(
+    def worker(self, what: str) -> CommitLineage:
+        """Return the lineage of a step's commits."""
+        scheduled = self.resources.run_id is not None
+        return CommitLineage(
             writer_id=f"artemis-lifecycle/{what}",
+            writer_host=socket.gethostname(),
+            commit_hash=commit_hash(),
             invocation_id=self.resources.run_id or uuid.uuid4().hex,
-            commit_hash=os.environ.get("ARTEMIS_COMMIT_HASH") or f"artemis-lifecycle {version('artemis-lifecycle')}",
-            trigger_type="schedule" if self.resources.run_id else "manual",
-            operator=None if self.resources.run_id else self.resources.owner,
+            trigger_type="schedule" if scheduled else "manual",
+            operator=None if scheduled else self.resources.owner,
         )
 
     @contextmanager

@@ -13,13 +13,13 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.expiration.verdicts import Verdict
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.listings import listed_locations
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lineage import verdicts as lineage
-from artemis_lifecycle.lineage.ledger import recorded_snapshots
 from artemis_lifecycle.maintenance import verdicts as maintenance
 from artemis_lifecycle.maintenance.verdicts import CompactionEffect
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -45,6 +45,7 @@ class TableChecks:
     steps: Steps
     maintenance: Maintenance
     orphans: Orphans
+    recording: Recording
 
     def judge(self, table: str, check: str | None = None) -> list[Verdict]:
         judges: Mapping[str, Callable[[TableState], Verdict]] = {
@@ -71,7 +72,7 @@ class TableChecks:
         return maintenance.judge_health(self.maintenance.known_health(state), self._policy(state).checks)
 
     def _ledger(self, state: TableState) -> Verdict:
-        recorded = recorded_snapshots(self.resources.results, state.metadata.table_uuid)
+        recorded = frozenset(self.recording.recorded_ids(state.metadata.table_uuid))
         return lineage.judge_ledger(state.metadata, recorded, state.read_at, self._policy(state).checks)
 
     def _summaries(self, state: TableState) -> Verdict:

@@ -12,7 +12,6 @@ from typing import Any
 from artemis_lifecycle.config.policies import Checks
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.expiration.verdicts import Verdict
-from artemis_lifecycle.lineage.ledger import whole_summary
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
@@ -50,7 +49,7 @@ def judge_summaries(metadata: TableMetadata, requirements: LineageRequirements, 
     found = [
         (each, problems)
         for each in metadata.snapshots
-        if (problems := lineage_problems(whole_summary(each), requirements))
+        if (problems := lineage_problems(each.summary.whole(), requirements))
     ]
     return Verdict(
         DESCRIBED,

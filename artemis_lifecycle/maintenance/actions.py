@@ -4,44 +4,25 @@ thin coats of these; only the actions take summary keys (`snapshotProperty`).
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True)
-class Worker:
-    """Who does the upkeep, as its commits say in their summaries. `commit_hash` is that of the code that runs."""
-
-    writer_id: str
-    invocation_id: str
-    commit_hash: str
-    trigger_type: str = "schedule"
-    operator: str | None = None
-    ticket: str | None = None
-    host: str = socket.gethostname()
-
-    def summary(self, *, input_snapshot_id: int, rows: int, size_in_bytes: int) -> dict[str, str]:
-        """The summary keys of a commit that rewrote what `input_snapshot_id` had."""
-        keys = {
-            "writer.id": self.writer_id,
-            "writer.host": self.host,
-            "writer.commit_hash": self.commit_hash,
-            "writer.invocation_id": self.invocation_id,
-            "input.snapshot_ids": f"[{input_snapshot_id}]",
-            "input.row_count": str(rows),
-            "input.bytes_compressed": str(size_in_bytes),
-            "trigger.type": self.trigger_type,
-            "trigger.operator": self.operator,
-            "trigger.ticket": self.ticket,
-        }
-        return {key: value for key, value in keys.items() if value is not None}
+def reading_whole_table(worker: CommitLineage, snapshot: Any) -> dict[str, str]:
+    """Return the summary keys of a commit by `worker` that rewrites what a snapshot (in the JVM) has."""
+    totals = snapshot.summary()
+    lineage = worker.reading(
+        InputSnapshot(int(snapshot.snapshotId())),
+        rows=int(totals.get("total-records") or 0),
+        size_in_bytes=int(totals.get("total-files-size") or 0),
+    )
+    return lineage.summary()
 
 
 def jvm_table(spark: SparkSession, catalog: str, table: str) -> Any:

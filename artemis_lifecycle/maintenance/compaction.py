@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config.policies import Compaction
-from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
@@ -62,7 +63,7 @@ def compacted_data_files(
     catalog: str,
     table: str,
     health: TableHealth,
-    worker: Worker,
+    worker: CommitLineage,
     settings: CompactionSettings | None = None,
     *,
     dry_run: bool = False,
@@ -86,7 +87,7 @@ def rewrite_data_files(
     spark: SparkSession,
     catalog: str,
     table: str,
-    worker: Worker,
+    worker: CommitLineage,
     *,
     options: Mapping[str, str] | None = None,
     bandwidth_share: float = 0.3,
@@ -106,12 +107,7 @@ def rewrite_data_files(
     }
     for key, value in chosen.items():
         action = action.option(key, value)
-    totals = current.summary()
-    summary = worker.summary(
-        input_snapshot_id=before,
-        rows=int(totals.get("total-records") or 0),
-        size_in_bytes=int(totals.get("total-files-size") or 0),
-    )
+    summary = reading_whole_table(worker, current)
     result = with_summary(action, summary).execute()
     loaded.refresh()
     after = loaded.currentSnapshot().snapshotId()

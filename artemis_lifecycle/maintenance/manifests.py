@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config.policies import Compaction
-from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
@@ -43,7 +44,7 @@ def compacted_manifests(
     catalog: str,
     table: str,
     health: TableHealth,
-    worker: Worker,
+    worker: CommitLineage,
     thresholds: Compaction | None = None,
     *,
     dry_run: bool = False,
@@ -58,7 +59,7 @@ def compacted_manifests(
 
 
 def rewrite_manifests(
-    spark: SparkSession, catalog: str, table: str, worker: Worker, *, why: str = "asked for"
+    spark: SparkSession, catalog: str, table: str, worker: CommitLineage, *, why: str = "asked for"
 ) -> CompactedManifests:
     """Iceberg's `rewrite_manifests`, and the worker's lineage in the summary."""
     loaded = jvm_table(spark, catalog, table)
@@ -66,12 +67,7 @@ def rewrite_manifests(
     if current is None:
         return CompactedManifests(table, False, "the table has no snapshot")
     before = current.snapshotId()
-    totals = current.summary()
-    summary = worker.summary(
-        input_snapshot_id=before,
-        rows=int(totals.get("total-records") or 0),
-        size_in_bytes=int(totals.get("total-files-size") or 0),
-    )
+    summary = reading_whole_table(worker, current)
     result = with_summary(spark_actions(spark).rewriteManifests(loaded), summary).execute()
     loaded.refresh()
     after = loaded.currentSnapshot().snapshotId()

@@ -44,6 +44,10 @@ class SnapshotSummary:
             return self.operation if self.operation is not None else default
         return self.properties.get(key, default)
 
+    def whole(self) -> dict[str, str]:
+        """Return every key of the summary, with its `operation`."""
+        return dict(self.properties) | ({"operation": self.operation} if self.operation else {})
+
     def count(self, key: str) -> int | None:
         """Return the integer under `key`; None if there is no valid one."""
         value = self.properties.get(key)

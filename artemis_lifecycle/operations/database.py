@@ -26,6 +26,7 @@ from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables
 from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.operations.ledger_progress import LedgerProgresses
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
@@ -188,6 +189,7 @@ class Operations:
         self.settled_metadata = SettledMetadata(engine)
         self.verdicts = Verdicts(engine)
         self.publications = Publications(engine)
+        self.ledger_progress = LedgerProgresses(engine)
         self.waits = Waits(engine)
         self.health = Health(engine)
         self.run_times = RunTimes(engine)

@@ -11,9 +11,10 @@ from sqlalchemy import Engine, Index, func, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.ledger_progress import LedgerProgress, save_progress
 from artemis_lifecycle.operations.tables import Filled, Key, records, table_of
 
-ResultTable = Literal["plan_files", "deletions"]
+ResultTable = Literal["plan_files", "deletions", "lineage_ledger", "lineage_edges"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,16 @@ class Publications:
         with around("publications.deletion"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
 
+    def lineage(self, catalog: str, batch_id: str, progress: LedgerProgress | None) -> None:
+        """Request that a batch of the lineage ledger be published, and save how far the ledger is now. Does nothing for
+        a batch that was requested before."""
+        self.asked = True
+        batches = [_values(catalog, name, batch_id, func.now()) for name in ("lineage_ledger", "lineage_edges")]
+        with around("publications.lineage"), self._engine.begin() as connection:
+            connection.execute(upsert(publications).values(batches).on_conflict_do_nothing())
+            if progress is not None:
+                save_progress(connection, progress)
+
     def pending(self, catalog: str) -> tuple[Publication, ...]:
         """Return the pending publications, oldest first."""
         mine = (publications.c.catalog == catalog, publications.c.pending)
@@ -79,7 +90,7 @@ class Publications:
             connection.execute(statement)
 
 
-def _values(catalog: str, table: ResultTable, job_id: str, instant: object) -> dict[str, object]:
+def _values(catalog: str, table: str, job_id: str, instant: object) -> dict[str, object]:
     return {
         "catalog": catalog,
         "result_table": table,

@@ -20,6 +20,10 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table
 
+_EACH = 6
+"""Publications of one expired table: its plan, its deletion, and two of lineage (the snapshots, the expiration), each
+of which has rows and inputs."""
+
 
 class _Crash(Exception):  # noqa: N818
     pass
@@ -60,7 +64,9 @@ def test_plans_and_deletions_are_published_at_the_end_in_one_commit_each(
     with Lifecycle.open(config, spark=spark) as lifecycle:
         plans = [_expired(lifecycle, f"db.t{number}") for number in range(2)]
         planned = {(plan, row["path"]) for plan in plans for row in lifecycle.plan(plan).files().collect()}
-        assert len(_pending(lifecycle)) == 4 and not lifecycle.resources.live_catalog.exists("lifecycle.plan_files")
+        assert len(_pending(lifecycle)) == 2 * _EACH and not lifecycle.resources.live_catalog.exists(
+            "lifecycle.plan_files"
+        )
     with Lifecycle.open(config, spark=spark) as lifecycle:
         assert _pending(lifecycle) == [] and lifecycle.publish_results() == 0
         assert _rows(lifecycle, "plan_files") == _rows(lifecycle, "deletions") == Counter(planned)
@@ -68,12 +74,12 @@ def test_plans_and_deletions_are_published_at_the_end_in_one_commit_each(
         # A compacted file has room for every job. By its times it is passed over, and nothing is deleted from it.
         assert lifecycle.compact_result_tables(dry_run=True).rewritten_files["lifecycle.plan_files"] == 1
         more = _expired(lifecycle, "db.t2")
-        assert lifecycle.publish_results() == 2
+        assert lifecycle.publish_results() == _EACH
         done = lifecycle.compact_result_tables()
         assert done.rewritten_files["lifecycle.deletions"] == 2
         before = _commits(lifecycle, "deletions")
         _expired(lifecycle, "db.t3")
-        assert lifecycle.publish_results() == 2 and _commits(lifecycle, "deletions") == before + 1
+        assert lifecycle.publish_results() == _EACH and _commits(lifecycle, "deletions") == before + 1
         assert set(_rows(lifecycle, "plan_files").values()) == set(_rows(lifecycle, "deletions").values()) == {1}
         assert more in {plan for plan, _ in _rows(lifecycle, "plan_files")}
 
@@ -82,9 +88,12 @@ def test_dying_anywhere_in_a_publication_leaves_every_row_once(lifecycle: Lifecy
     jobs = [_expired(lifecycle, "db.t")]
     points: list[str] = []
     with crash_points.installed(points.append):
-        assert lifecycle.publish_results() == 2
+        assert lifecycle.publish_results() == _EACH
     assert {"results.part:before", "publications.published:after"} <= set(points)
-    for number, point in enumerate(points):
+    # The first and the last of each kind.
+    last = {point: number for number, point in enumerate(points)}
+    for number in sorted({*map(points.index, points), *last.values()}):
+        point = points[number]
         jobs.append(_expired(lifecycle, f"db.d{number}"))
         countdown = itertools.count(-number)
 
@@ -99,6 +108,9 @@ def test_dying_anywhere_in_a_publication_leaves_every_row_once(lifecycle: Lifecy
         for name in ("plan_files", "deletions"):
             found = _rows(lifecycle, name)
             assert set(found.values()) == {1} and {job for job, _ in found} == set(jobs), (point, name)
+        ledger = lifecycle.spark.table(f"{lifecycle.config.catalogs.live.name}.lifecycle.lineage_ledger")
+        recorded = Counter((row.table_uuid, row.snapshot_id, row.plan_id) for row in ledger.collect())
+        assert set(recorded.values()) == {1} and {plan for *_, plan in recorded} == {*jobs, None}, point
 
 
 def test_a_plan_whose_files_are_damaged_keeps_no_other_back(lifecycle: Lifecycle) -> None:
@@ -125,7 +137,7 @@ def test_a_result_table_changed_by_hand(lifecycle: Lifecycle) -> None:
     lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.deletions ADD PARTITION FIELD table_uuid")
     lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.deletions ADD COLUMN note string")
     _expired(lifecycle, "db.b")
-    assert lifecycle.publish_results() == 2
+    assert lifecycle.publish_results() == _EACH
     lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.plan_files DROP COLUMN reason")
     plan = _expired(lifecycle, "db.c")
     with pytest.raises(ConfigError, match="has no column reason"):

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Compaction, Lineage
-from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
-from artemis_lifecycle.maintenance.actions import Worker
+from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
 from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
 from artemis_lifecycle.maintenance.health import TableHealth, table_health
 from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
@@ -21,7 +20,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 STORES = Stores(StoreSettings())
-WORKER = Worker("compaction-worker-2", "run-1", "a1b2c3d4")
+WORKER = CommitLineage("compaction-worker-2", "station-3", "a1b2c3d4", "run-1", "schedule")
 REQUIREMENTS = LineageRequirements.from_config(Lineage())
 
 

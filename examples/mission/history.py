@@ -23,7 +23,8 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.maintenance.actions import Worker, jvm_table
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.maintenance.compaction import rewrite_data_files
 from artemis_lifecycle.maintenance.manifests import rewrite_manifests
 from artemis_lifecycle.operations.database import connect
@@ -430,8 +431,9 @@ class _HistoryWriter:
     def _frame(self, rows: Sequence[Row]) -> DataFrame:
         return self._spark.createDataFrame(arrow_table(rows, self._table.row, self._columns)).coalesce(1)
 
-    def _worker(self, event: Event, writer_id: str) -> Worker:
-        return Worker(writer_id, f"run-{event.at:%Y-%m-%d-%H%M}", writer_hash())
+    def _worker(self, event: Event, writer_id: str) -> CommitLineage:
+        run = f"run-{event.at:%Y-%m-%d-%H%M}"
+        return CommitLineage(writer_id, socket.gethostname(), writer_hash(), run, "schedule")
 
     def _lineage(
         self, event: Event, rows: Sequence[Row] | None, *, writer: str | None = None, by_hand: bool = False

@@ -1,0 +1,137 @@
+"""Records lineage: who wrote each snapshot, in the ledger that outlives the snapshots."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.contracts import CommitLineage, LineageRequirements
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import cold_metadata
+from artemis_lifecycle.lineage.ledger import (
+    EDGE_ROWS,
+    LINEAGE_LEDGER,
+    ROWS,
+    LedgerBatch,
+    LineageRecorded,
+    advanced,
+    expiration_row,
+    ledger_batch,
+    seal_batch,
+    sealed_rows,
+    unrecorded,
+)
+from artemis_lifecycle.lineage.schema_history import SchemaUse
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.operations.ledger_progress import LedgerProgress
+from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle.storage.instants import milliseconds
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Adds what is new of a table to the lineage ledger. Starts no Spark."""
+
+    resources: Resources
+    steps: Steps
+
+    def record_lineage(self, table: str, *, dry_run: bool = False) -> LineageRecorded:
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "lineage", dry_run=dry_run) as step:
+            # Under the lease nobody else records this table.
+            state = self.steps.table_state(table)
+            done = self.record(table, state.metadata, dry_run=dry_run)
+            step.counts = {"snapshots_added": done.snapshots}
+        return done
+
+    def record(self, table: str, metadata: TableMetadata, *, dry_run: bool = False) -> LineageRecorded:
+        """Queue the snapshots of `metadata` that the ledger lacks; the first time, also those that only the cold tier
+        has. Callers hold the table's lease. Raises UnreadableMetadata, StorageError, OperationsUnavailable; nothing is
+        recorded then."""
+        progress = self.resources.operations.ledger_progress.of_table(metadata.table_uuid)
+        new: list[tuple[Snapshot, str]] = [
+            (snapshot, metadata.metadata_location)
+            for snapshot in unrecorded(metadata, progress, lambda: self.recorded_ids(metadata.table_uuid))
+        ]
+        if progress is None:
+            cold = cold_metadata(self.resources, metadata.table_uuid)
+            if cold is not None:
+                archived = (each for each in cold.snapshots if metadata.snapshot(each.snapshot_id) is None)
+                new = [*((each, cold.metadata_location) for each in archived), *new]
+        batch = ledger_batch(table, metadata.table_uuid, new, self._requirements(table), self._uuids.get)
+        before = progress or LedgerProgress(metadata.table_uuid, metadata.metadata_location, None, 0, 0, 0, 0)
+        after = advanced(before, metadata, batch)
+        if new and not dry_run:
+            self._queue(uuid.uuid4().hex, batch, after)
+        catalog = self.resources.config.catalogs.live.name
+        return LineageRecorded(
+            table=table,
+            table_uuid=metadata.table_uuid,
+            metadata_location=metadata.metadata_location,
+            ledger=sql_name(catalog, NAMESPACE, LINEAGE_LEDGER.name),
+            snapshots=len(new),
+            recorded=before.recorded if dry_run else after.recorded,
+            incomplete=before.incomplete if dry_run else after.incomplete,
+            dry_run=dry_run,
+        )
+
+    def record_expiration(
+        self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
+    ) -> None:
+        """Queue the row of an expiration that `metadata_location` was written by; once, however often it is called."""
+        row = expiration_row(table, table_uuid, plan_id, lineage, metadata_location, self.resources.clock.now())
+        self._queue(f"expiration-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
+
+    def recorded_ids(self, table_uuid: str) -> set[int]:
+        """Return the ids of the table's snapshots in the ledger, published or queued."""
+        ids = self.rows(["table_uuid", "snapshot_id"], table_uuid)["snapshot_id"].to_pylist()
+        return {each for each in ids if each is not None}
+
+    def schema_uses(self, table_uuid: str) -> tuple[SchemaUse, ...]:
+        """Return which schema each recorded snapshot of a table was written with, the expired ones included."""
+        rows = self.rows(["table_uuid", "snapshot_id", "committed_at", "schema_id"], table_uuid)
+        known = rows.filter(pc.field("schema_id").is_valid() & pc.field("committed_at").is_valid())
+        return tuple(
+            SchemaUse(row["snapshot_id"], milliseconds(row["committed_at"]), row["schema_id"])
+            for row in known.to_pylist()
+        )
+
+    def rows(self, columns: Sequence[str], table_uuid: str) -> pa.Table:
+        """Return these columns of the ledger's rows of a table, published or queued."""
+        batches = self.resources.results.rows(LINEAGE_LEDGER.name, columns, table_uuid=table_uuid)
+        published = [pa.Table.from_batches([batch]) for batch in batches]
+        of_table = pc.field("table_uuid") == table_uuid
+        queued = [rows.filter(of_table).select(columns) for rows in self.queued(LINEAGE_LEDGER.name)]
+        schema = pa.schema([ROWS.field(name) for name in columns])
+        return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in [*published, *queued])])
+
+    def queued(self, name: str) -> list[pa.Table]:
+        """Return the rows of a result table that are recorded and not yet published."""
+        stores, root = self.resources.live_stores, self.resources.root
+        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.live.name)
+        found: list[pa.Table] = []
+        for each in pending:
+            if each.result_table == name:
+                found += sealed_rows(stores, root, each.job_id, name)
+        return found
+
+    def _queue(self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None) -> None:
+        seal_batch(self.resources.live_stores, self.resources.root, batch_id, batch)
+        catalog = self.resources.config.catalogs.live.name
+        self.resources.operations.publications.lineage(catalog, batch_id, progress)
+
+    def _requirements(self, table: str) -> LineageRequirements:
+        return LineageRequirements.from_config(self.resources.config.policy(table).lineage)
+
+    @cached_property
+    def _uuids(self) -> dict[str, str]:
+        """The uuids of the live catalog's tables that are known, by name."""
+        known = self.resources.operations.known_tables.of_catalog(self.resources.config.catalogs.live.name)
+        return {each.table: each.table_uuid for each in known if each.missing_since is None}
