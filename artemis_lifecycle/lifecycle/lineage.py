@@ -97,7 +97,7 @@ class Recording:
     def schema_uses(self, table_uuid: str) -> tuple[SchemaUse, ...]:
         """Return which schema each recorded snapshot of a table was written with, the expired ones included."""
         rows = self.rows(["table_uuid", "snapshot_id", "committed_at", "schema_id"], table_uuid)
-        known = rows.filter(pc.field("schema_id").is_valid() & pc.field("committed_at").is_valid())
+        known = rows.filter(pc.and_(rows["schema_id"].is_valid(), rows["committed_at"].is_valid()))
         return tuple(
             SchemaUse(row["snapshot_id"], milliseconds(row["committed_at"]), row["schema_id"])
             for row in known.to_pylist()
@@ -107,8 +107,10 @@ class Recording:
         """Return these columns of the ledger's rows of a table, published or queued."""
         batches = self.resources.results.rows(LINEAGE_LEDGER.name, columns, table_uuid=table_uuid)
         published = [pa.Table.from_batches([batch]) for batch in batches]
-        of_table = pc.field("table_uuid") == table_uuid
-        queued = [rows.filter(of_table).select(columns) for rows in self.queued(LINEAGE_LEDGER.name)]
+        queued = [
+            rows.filter(pc.equal(rows["table_uuid"], table_uuid)).select(columns)
+            for rows in self.queued(LINEAGE_LEDGER.name)
+        ]
         schema = pa.schema([ROWS.field(name) for name in columns])
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in [*published, *queued])])
 

@@ -113,7 +113,7 @@ def test_reading_and_dry_runs_start_no_jvm(
 
     assert len(artemis.parsed("schema-history", TABLE)["versions"]) == 2
     assert artemis.parsed("schema-history", TABLE)["versions"][0]["snapshots"] == 3, "expired ones are in the ledger"
-    assert artemis.parsed("record-lineage", TABLE)["added"] == 0
+    assert artemis.parsed("record-lineage", TABLE)["snapshots"] == 0
     assert artemis.parsed("explain", TABLE, kept)["verdict"] == "kept"
     assert artemis.parsed("explain", TABLE, gone)["verdict"] == "deleted"
     assert artemis.parsed("explain", TABLE, orphan)["verdict"] == "orphan"
