@@ -171,6 +171,15 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
+def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Publish the rows of plans, deletions and lineage that no process with a Spark session has published."""
+    with as_dagster_failure() as watch:
+        published = lifecycle.get().publish_results()
+    context.add_output_metadata({"published": published, "seconds": watch.seconds})
+
+
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
+@waiting_op
 def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
     with as_dagster_failure() as watch:
@@ -225,6 +234,12 @@ def dropped_tables() -> None:
 def records() -> None:
     """Deletes old journal records and listings. Only reports, unless dry_run is false."""
     forget_records()
+
+
+@job(tags={"artemis/job": "publication"})
+def publication() -> None:
+    """Publishes pending rows of the result tables. They are for people, and nothing decides by them."""
+    publish_results()
 
 
 @job(tags={"artemis/job": "result_tables"})

@@ -112,7 +112,8 @@ data_compaction = _job(
 health_checks, old_runs = checking.health_checks, cleaning.old_runs
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 cold_scrub = archive.cold_scrub
-dropped_tables, records, result_tables = archive.dropped_tables, archive.records, archive.result_tables
+dropped_tables, records = archive.dropped_tables, archive.records
+publication, result_tables = archive.publication, archive.result_tables
 
 ALL = (
     whole_walk,
@@ -134,6 +135,7 @@ ALL = (
     quarantine_purge,
     dropped_tables,
     records,
+    publication,
     result_tables,
     old_runs,
     *manual.ALL,

@@ -122,6 +122,15 @@ def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
     return one_run("dropped_tables")(lifecycle, instance, now)
 
 
+def publication_requests(
+    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
+) -> list[RunRequest] | SkipReason:
+    """Request a run only if rows are pending, because a run starts a Spark session."""
+    if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.live.name):
+        return SkipReason("no row of a result table is pending")
+    return one_run("publication")(lifecycle, instance, now)
+
+
 def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
     """Return the schedules, at hours that follow the window `quiet` and its time zone.
 
@@ -159,6 +168,13 @@ def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
                 jobs.records,
                 "On the 2nd of each month, for records past their retention.",
                 one_run("records"),
+            ),
+            (
+                "daily_publication",
+                at(0.9375, 55),
+                jobs.publication,
+                "At the window's end, if rows of the result tables are pending.",
+                publication_requests,
             ),
             (
                 "monthly_result_tables",

@@ -163,6 +163,7 @@ def test_the_schedules_follow_the_window_and_its_time_zone(definitions: Definiti
         "daily_quarantine_purge": "35 6 * * *",
         "daily_dropped_tables": "40 7 * * *",
         "monthly_records": "20 5 2 * *",
+        "daily_publication": "55 7 * * *",
         "monthly_result_tables": "25 6 2 * *",
         "monthly_old_runs": "30 7 2 * *",
         "hourly_fleet": "5 * * * *",
@@ -181,7 +182,7 @@ def test_no_two_schedules_start_at_one_minute(start: int, end: int, timezone: st
     found = schedules_for(QuietWindow.model_validate({**clock, "timezone": timezone}))
     assert {each.execution_timezone for each in found} == {timezone}
     minutes = [str(each.cron_schedule).split()[0] for each in found]
-    assert len(set(minutes)) == len(found) == 10
+    assert len(set(minutes)) == len(found) == 11
     (scrub,) = (each for each in found if each.name == "daily_cold_scrub")
     hours = [int(hour) for hour in str(scrub.cron_schedule).split()[1].split(",")]
     assert hours[1] - hours[0] == 12

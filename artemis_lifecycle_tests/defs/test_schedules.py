@@ -178,7 +178,7 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         if definition.name in {"monthly_schema_record", "monthly_deep_archive"}:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
-        elif definition.name in ("monthly_records", "monthly_result_tables", "hourly_fleet"):
+        elif definition.name in ("monthly_records", "monthly_result_tables", "monthly_old_runs", "hourly_fleet"):
             (request,) = found.run_requests or ()
             assert (request.partition_key, request.run_config) == (
                 None,
