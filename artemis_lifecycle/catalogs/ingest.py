@@ -23,7 +23,8 @@ def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecy
     """Return the catalog as pyiceberg's own type, with the pool of `purpose`. Raises OperationsUnavailable;
     ConfigError."""
     from pyiceberg.catalog import MetastoreCatalog, load_catalog
-    from pyiceberg.catalog.sql import SqlCatalog
+
+    from artemis_lifecycle.catalogs.pyiceberg_gate import GatedSqlCatalog
 
     properties = pyiceberg_properties(catalog)
     if catalog.type != "sql":
@@ -31,7 +32,7 @@ def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecy
     engine = connect(require_uri(catalog), purpose=purpose)
     ensure_tables(engine)
 
-    class PooledSqlCatalog(SqlCatalog):
+    class PooledSqlCatalog(GatedSqlCatalog):
         # SqlCatalog's own __init__ creates an engine without a pool size or an application name.
         def __init__(self) -> None:
             MetastoreCatalog.__init__(self, catalog.name, **properties)

@@ -147,7 +147,7 @@ _KEYS = ", ".join(map(_literal, ("snapshot-id", OPERATION, *KEYS)))
 _REQUEST_PASS = f"""
     DECLARE
         rule RECORD;
-        found TEXT[];
+        wrong TEXT[];
         refused BOOLEAN;
     BEGIN
         IF summaries IS NULL OR jsonb_typeof(summaries) <> 'array' THEN
@@ -158,14 +158,14 @@ _REQUEST_PASS = f"""
         IF NOT FOUND OR rule.mode = 'none' THEN
             RETURN '{{}}';
         END IF;
-        found := distinct_texts(ARRAY(
+        wrong := distinct_texts(ARRAY(
             SELECT p.problem
             FROM jsonb_array_elements(summaries) WITH ORDINALITY AS s (summary, place),
                 LATERAL unnest(problems(s.summary, rule.requirements)) WITH ORDINALITY AS p (problem, place)
             ORDER BY s.place, p.place));
-        refused := rule.mode = 'reject' AND found <> '{{}}';
+        refused := rule.mode = 'reject' AND wrong <> '{{}}';
         -- A commit asks twice: before it writes anything, and for its swap. It is recorded once.
-        IF refused OR (found <> '{{}}' AND request_pass.metadata_location IS NOT NULL) THEN
+        IF refused OR (wrong <> '{{}}' AND request_pass.metadata_location IS NOT NULL) THEN
             INSERT INTO attempts (catalog_name, table_namespace, table_name, base_location, metadata_location,
                                   summaries, problems, refused)
             VALUES (catalog, namespace, name, request_pass.base_location, request_pass.metadata_location,
@@ -175,10 +175,10 @@ _REQUEST_PASS = f"""
                                   FROM unnest(ARRAY[{_KEYS}]) AS k (key)
                                   WHERE s.summary ->> k.key IS NOT NULL) AS kept
                      WHERE s.place <= 10),
-                    found, refused);
+                    wrong, refused);
         END IF;
         IF refused THEN
-            RETURN found;
+            RETURN wrong;
         END IF;
         IF rule.mode = 'reject' AND request_pass.metadata_location IS NOT NULL THEN
             DELETE FROM passes AS p WHERE p.pass_id IN (
