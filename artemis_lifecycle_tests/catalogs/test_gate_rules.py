@@ -131,7 +131,7 @@ def test_a_pattern_of_the_configuration_matches_the_same_in_both(
         values = [*values, data.draw(st.from_regex(re.compile(pattern, re.DOTALL), fullmatch=True))]
     requirements = LineageRequirements.from_config(lineage)
     try:
-        require_patterns(connection, [Rule("", True, "reject", requirements.as_json())])
+        require_patterns(connection, [Rule("", "", True, "reject", requirements.as_json())])
     except ConfigError:
         return  # Enabling the gate refuses it.
     for value in values:
@@ -173,8 +173,9 @@ def test_the_first_rule_that_matches_is_the_entry_of_the_configuration(
 
 def _install(connection: Connection, config: LifecycleConfig) -> None:
     add = (
-        f"INSERT INTO {SCHEMA}.rules SELECT 'live', o - 1, r->>'pattern', (r->>'exact')::boolean, r->>'mode', "
-        "(r->>'requirements')::jsonb FROM jsonb_array_elements(CAST(:rules AS JSONB)) WITH ORDINALITY AS e (r, o)"
+        f"INSERT INTO {SCHEMA}.rules SELECT 'live', o - 1, r->>'entry', r->>'pattern', (r->>'exact')::boolean, "
+        "r->>'mode', (r->>'requirements')::jsonb "
+        "FROM jsonb_array_elements(CAST(:rules AS JSONB)) WITH ORDINALITY AS e (r, o)"
     )
     connection.execute(text(f"DELETE FROM {SCHEMA}.rules"))
     connection.execute(text(add), {"rules": json.dumps([vars(rule) for rule in rules_of(config)])})

@@ -90,8 +90,8 @@ def install_gate(engine: Engine, catalog: str, rules: Sequence[Rule]) -> None:
         connection.execute(text(register), {"catalog": catalog, "version": VERSION})
         connection.execute(text(f"DELETE FROM {SCHEMA}.rules WHERE catalog_name = :catalog"), {"catalog": catalog})
         add = (
-            f"INSERT INTO {SCHEMA}.rules (catalog_name, rank, pattern, exact, mode, requirements) "
-            "VALUES (:catalog, :rank, :pattern, :exact, :mode, CAST(:requirements AS JSONB))"
+            f"INSERT INTO {SCHEMA}.rules (catalog_name, rank, entry, pattern, exact, mode, requirements) "
+            "VALUES (:catalog, :rank, :entry, :pattern, :exact, :mode, CAST(:requirements AS JSONB))"
         )
         for rank, rule in enumerate(rules):
             connection.execute(text(add), {"catalog": catalog, "rank": rank, **vars(rule)})
@@ -147,7 +147,7 @@ _ATTEMPTS = text(
 )
 _REGISTERED = text(f"SELECT version, enabled_by, enabled_at FROM {SCHEMA}.catalogs WHERE catalog_name = :catalog")
 _RULES = text(
-    f"SELECT pattern, exact, mode, requirements FROM {SCHEMA}.rules WHERE catalog_name = :catalog ORDER BY rank"
+    f"SELECT entry, pattern, exact, mode, requirements FROM {SCHEMA}.rules WHERE catalog_name = :catalog ORDER BY rank"
 )
 
 
@@ -175,7 +175,13 @@ def _read(connection: Connection, catalog: str) -> tuple[GateState, tuple[str, .
     rules = None
     if readable.get("rules"):
         rules = tuple(
-            Rule(row.pattern, row.exact, row.mode, json.dumps(row.requirements, ensure_ascii=False, sort_keys=True))
+            Rule(
+                row.entry,
+                row.pattern,
+                row.exact,
+                row.mode,
+                json.dumps(row.requirements, ensure_ascii=False, sort_keys=True),
+            )
             for row in connection.execute(_RULES, {"catalog": catalog})
         )
     if registered is None:

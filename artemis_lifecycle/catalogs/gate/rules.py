@@ -18,9 +18,11 @@ Mode = Literal["reject", "report", "none"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What applies to tables whose identifier is `pattern` (`exact`), or matches it as a regular expression of Postgres
-    as a whole. `requirements` is the JSON object of LineageRequirements. Mode `none`: the tables are not governed."""
+    """What `entry` of lifecycle.yaml says of commits to tables whose identifier is `pattern` (`exact`), or matches it
+    as a whole as a regular expression of Postgres. `requirements` is the JSON object of LineageRequirements. Mode
+    `none`: the tables are not governed."""
 
+    entry: str
     pattern: str
     exact: bool
     mode: Mode
@@ -33,7 +35,13 @@ def rules_of(config: LifecycleConfig) -> tuple[Rule, ...]:
 
 
 def _rules(config: LifecycleConfig) -> Iterator[Rule]:
-    yield Rule(rf"{NAMESPACE}\..*", False, "none", _json(LineageRequirements.from_config(config.defaults.lineage)))
+    yield Rule(
+        f"{NAMESPACE}.*",
+        rf"{NAMESPACE}\..*",
+        False,
+        "none",
+        _json(LineageRequirements.from_config(config.defaults.lineage)),
+    )
     # As LifecycleConfig.entry: an exact key first, then the pattern that leaves least to its wildcards.
     keys = sorted(config.tables, key=lambda key: (len(key.replace("*", "")), key), reverse=True)
     for key in keys:
@@ -45,7 +53,7 @@ def _rules(config: LifecycleConfig) -> Iterator[Rule]:
 
 def _rule(config: LifecycleConfig, key: str, pattern: str, *, exact: bool) -> Rule:
     lineage = config.policy(key).lineage
-    return Rule(pattern, exact, lineage.mode, _json(LineageRequirements.from_config(lineage)))
+    return Rule(key, pattern, exact, lineage.mode, _json(LineageRequirements.from_config(lineage)))
 
 
 def _json(requirements: LineageRequirements) -> str:
@@ -71,3 +79,10 @@ def _translated(token: str) -> str:
         inner = translate(token)[4:-3]
         return re.sub("[.:=]", r"\\\g<0>", inner) if inner.startswith("[") else inner
     return "\\" + token if token in r"\.^$|()[]{}+?*" else token
+
+
+def governed_mode(config: LifecycleConfig, table: str) -> Mode:
+    """Return what applies to a commit to `table`; `none` if no entry of lifecycle.yaml governs it."""
+    if table.startswith(f"{NAMESPACE}.") or config.entry(table) is None:
+        return "none"
+    return config.policy(table).lineage.mode

@@ -258,8 +258,9 @@ TABLES = (
     f"enabled_by TEXT NOT NULL DEFAULT session_user, enabled_at {_WHEN})",
     # Requirements without one of their lists would require nothing.
     f"CREATE TABLE IF NOT EXISTS {SCHEMA}.rules (catalog_name TEXT NOT NULL REFERENCES {SCHEMA}.catalogs "
-    "ON DELETE CASCADE, rank INTEGER NOT NULL, pattern TEXT NOT NULL, exact BOOLEAN NOT NULL, mode TEXT NOT NULL "
-    "CHECK (mode IN ('reject', 'report', 'none')), requirements JSONB NOT NULL CHECK (requirements ?& "
+    "ON DELETE CASCADE, rank INTEGER NOT NULL, entry TEXT NOT NULL, pattern TEXT NOT NULL, "
+    "exact BOOLEAN NOT NULL, mode TEXT NOT NULL CHECK (mode IN ('reject', 'report', 'none')), "
+    "requirements JSONB NOT NULL CHECK (requirements ?& "
     "ARRAY['required', 'operations', 'triggers', 'patterns', 'needs', 'permitted']), PRIMARY KEY (catalog_name, rank))",
     f"CREATE TABLE IF NOT EXISTS {SCHEMA}.passes (pass_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {_TABLE}, "
     f"base_location TEXT, metadata_location TEXT NOT NULL, granted_to TEXT NOT NULL DEFAULT session_user, "
