@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
@@ -18,6 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
+from sqlalchemy import Engine
 from sqlalchemy.exc import ProgrammingError
 from typing_extensions import override
 
@@ -36,6 +37,16 @@ class GatedSqlCatalog(SqlCatalog):
     wrote before the commit: no metadata refers to them, and an orphan scan finds them when they are old enough.
     """
 
+    def __init__(self, name: str, engine: Engine | None = None, **properties: str) -> None:
+        """`engine`: use its connections. SqlCatalog makes an engine without a pool size or an application name."""
+        if engine is None:
+            super().__init__(name, **properties)
+        else:
+            MetastoreCatalog.__init__(self, name, **properties)
+            self.engine = engine
+            self._init_catalog()
+
+    @override
     def _init_catalog(self) -> None:
         if self.engine.dialect.name != "postgresql":
             raise ConfigError(
