@@ -67,14 +67,12 @@ class GatedSqlCatalog(SqlCatalog):
 
     @override
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
-        """Rename a table. If only the new name is gated, all its snapshots must meet the new name's requirements.
-        Raises LineageRejected."""
-        source, target = self._row(from_identifier), self._row(to_identifier)
+        """Rename a table. All its snapshots must meet the requirements of the new name. Raises LineageRejected."""
+        target = self._row(to_identifier)
         if self._is_governed(target):
             table = self.load_table(from_identifier)
-            validated = self._is_governed(source)
             location = table.metadata_location
-            self._require_pass(target, () if validated else table.metadata.snapshots, base=location, location=location)
+            self._require_pass(target, table.metadata.snapshots, base=location, location=location)
         return super().rename_table(from_identifier, to_identifier)
 
     @override

@@ -1,5 +1,4 @@
-"""`artemis gate`: the lineage gate in the live catalog's database or before a REST catalog, what it refused, and what the
-watch found."""
+"""`artemis gate`: the lineage gate in a database or before a REST catalog, what it refused, what the watch found."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.tonight import TableWindow
-from artemis_lifecycle.lineage.ledger import LEDGER
 from artemis_lifecycle.operations.fleet import last_done
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.scheduling.compaction import CompactionVerdict, due_compaction
@@ -409,7 +408,7 @@ def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource
         if table in known:
             events.append(
                 AssetCheckEvaluation(
-                    asset_key=AssetKey(LEDGER),
+                    asset_key=AssetKey("lineage_ledger"),
                     check_name=LINEAGE_GATE,
                     passed=result.passed,
                     metadata=result.metadata,
