@@ -10,26 +10,21 @@ publication. It protects the owner of the database from accidents, not from mali
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.triggers import Condition, Function, Parts, Problem, Trigger, installing, worst
 from artemis_lifecycle.errors import Busy, Refused
-from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
 VERSION = 3
 """The version of the statements below; a catalog with an older guard is upgraded."""
-
-GuardCondition = Literal["present", "missing", "disabled", "altered"]
 
 _log = escaping.logger(__name__)
 
@@ -46,7 +41,6 @@ _GRANTS = {
     ),
     ANALYST: (f"SELECT {_CATALOG_ROWS}",),
 }
-_SEARCH_PATH = "artemis_cold, pg_temp"
 
 _REFUSE = """
     BEGIN
@@ -100,56 +94,22 @@ _GUARD_ALL = """
     END """
 
 
-@dataclass(frozen=True)
-class _Function:
-    """One of the guard's functions. `types` are its argument types as named in pg_proc."""
-
-    name: str
-    arguments: str
-    types: str
-    returns: str
-    body: str
-
-    @property
-    def statement(self) -> str:
-        # They run as their owner: a refused login may have no right to read why.
-        return (
-            f"CREATE OR REPLACE FUNCTION artemis_cold.{self.name}({self.arguments}) RETURNS {self.returns} "
-            f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {_SEARCH_PATH} AS $${self.body}$$"
-        )
-
-
-@dataclass(frozen=True)
-class _Trigger:
-    """One of the guard's triggers. `kind` is `pg_trigger.tgtype`: 31 before each row that is inserted, updated or
-    deleted, 34 before a TRUNCATE."""
-
-    name: str
-    table: str
-    function: str
-    kind: Literal[31, 34]
-
-    @property
-    def statements(self) -> tuple[str, str]:
-        events = "INSERT OR UPDATE OR DELETE" if self.kind == 31 else "TRUNCATE"
-        return (
-            f"CREATE OR REPLACE TRIGGER {self.name} BEFORE {events} ON {self.table} "
-            f"FOR EACH {'ROW' if self.kind == 31 else 'STATEMENT'} EXECUTE FUNCTION artemis_cold.{self.function}()",
-            # An ordinary trigger does not fire in a session with session_replication_role = replica.
-            f"ALTER TABLE {self.table} ENABLE ALWAYS TRIGGER {self.name}",
-        )
-
-
-_FUNCTIONS = (
-    _Function("refuse", "refused TEXT, what TEXT", "text, text", "void", _REFUSE),
-    _Function("guard_tables", "", "", "trigger", _GUARD_TABLES),
-    _Function("guard_namespaces", "", "", "trigger", _GUARD_NAMESPACES),
-    _Function("guard_all", "", "", "trigger", _GUARD_ALL),
-)
-_TRIGGERS = (
-    _Trigger("artemis_cold", _TABLES[0], "guard_tables", 31),
-    _Trigger("artemis_cold", _TABLES[1], "guard_namespaces", 31),
-    *(_Trigger("artemis_cold_all", table, "guard_all", 34) for table in _TABLES),
+_PARTS = Parts(
+    schema="artemis_cold",
+    functions=(
+        Function("refuse", "refused TEXT, what TEXT", "text, text", "void", _REFUSE),
+        Function("guard_tables", "", "", "trigger", _GUARD_TABLES),
+        Function("guard_namespaces", "", "", "trigger", _GUARD_NAMESPACES),
+        Function("guard_all", "", "", "trigger", _GUARD_ALL),
+    ),
+    triggers=(
+        Trigger("artemis_cold", _TABLES[0], "guard_tables", 31),
+        Trigger("artemis_cold", _TABLES[1], "guard_namespaces", 31),
+        *(Trigger("artemis_cold_all", table, "guard_all", 34) for table in _TABLES),
+    ),
+    # A row of `publications` passes the guard.
+    own_tables=("catalogs", "publications"),
+    roles=(INGEST, ANALYST),
 )
 _STATEMENTS = (
     "CREATE SCHEMA IF NOT EXISTS artemis_cold",
@@ -163,58 +123,10 @@ _STATEMENTS = (
     "CREATE INDEX IF NOT EXISTS publications_of_a_transaction ON artemis_cold.publications (transaction)",
     "CREATE TABLE IF NOT EXISTS artemis_cold.restorations (catalog_name TEXT NOT NULL, found TEXT NOT NULL, "
     "restored_by TEXT NOT NULL DEFAULT session_user, restored_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp())",
-    # A row of a publication passes the guard, and a foreign function in this schema could replace one of the guard's.
-    "REVOKE ALL ON SCHEMA artemis_cold FROM PUBLIC",
-    "REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM PUBLIC",
-    *(function.statement for function in _FUNCTIONS),
-    *(statement for trigger in _TRIGGERS for statement in trigger.statements),
-    # They run as their owner, so no other login may call them or use one as a trigger of its own table.
-    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA artemis_cold FROM PUBLIC",
-    *role_statements(_GRANTS),
+    *_PARTS.statements(),
 )
 
-_FOUND_TRIGGERS = """
-    SELECT t.tgname, c.relname, t.tgenabled::text, t.tgtype, n.nspname || '.' || p.proname AS function,
-           t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs = 0 AS unconditional
-    FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
-    JOIN pg_proc AS p ON p.oid = t.tgfoid JOIN pg_namespace AS n ON n.oid = p.pronamespace
-    WHERE t.tgrelid IN (to_regclass('iceberg_tables'), to_regclass('iceberg_namespace_properties'))
-"""
-_FOUND_FUNCTIONS = """
-    SELECT p.proname, oidvectortypes(p.proargtypes) AS types, p.prosrc, p.oid::regprocedure::text AS signature,
-           p.prosecdef AND l.lanname = 'plpgsql' AND p.proconfig = ARRAY['search_path=' || :path] AS as_made
-    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_language AS l ON l.oid = p.prolang
-    WHERE n.nspname = 'artemis_cold'
-"""
-# Reading the guard's own tables needs a right; the system catalogs, which list them and their grants, need none.
-_FOUND_TABLES = """
-    SELECT c.relname, c.relkind::text = 'r' AS ordinary,
-           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
-    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = 'artemis_cold' AND c.relname IN ('catalogs', 'publications', 'restorations')
-"""
-_OPEN_TO = """
-    SELECT DISTINCT coalesce(r.rolname, 'PUBLIC') FROM (
-        SELECT c.relacl AS acl FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'artemis_cold' AND c.relname IN ('catalogs', 'publications')
-        UNION ALL SELECT nspacl FROM pg_namespace WHERE nspname = 'artemis_cold'
-    ) AS every, aclexplode(every.acl) AS granted LEFT JOIN pg_roles AS r ON r.oid = granted.grantee
-    WHERE granted.privilege_type NOT IN ('SELECT', 'USAGE')
-      AND (granted.grantee = 0 OR r.rolname IN (:ingest, :analyst)) ORDER BY 1
-"""
 _OUTDATED = "version"
-
-
-@dataclass(frozen=True)
-class GuardProblem:
-    """One broken part of the guard: which part, its condition, and what was found."""
-
-    part: str
-    condition: Literal["missing", "disabled", "altered"]
-    found: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.part} is {self.condition}" + (f" ({self.found})" if self.found else "")
 
 
 @dataclass(frozen=True)
@@ -234,16 +146,14 @@ class GuardState:
 
     catalog: str
     in_use: bool
-    problems: tuple[GuardProblem, ...] = ()
+    problems: tuple[Problem, ...] = ()
     restorations: tuple[GuardRestoration, ...] = ()
 
     @property
-    def condition(self) -> GuardCondition:
+    def condition(self) -> Condition:
         """The worst condition of its parts: missing before disabled before altered; `present` if every part is
         intact."""
-        found = {problem.condition for problem in self.problems}
-        conditions: tuple[GuardCondition, ...] = ("missing", "disabled", "altered")
-        return next((condition for condition in conditions if condition in found), "present")
+        return worst(self.problems)
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.problems)) or "present"
@@ -267,28 +177,24 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
     with engine.connect() as connection:
         if _stands(_read(connection, catalog), live_catalog):
             return
-    try:
-        with engine.begin() as connection:
-            _install(connection, catalog, live_catalog)
-    except DBAPIError as error:
-        code = getattr(error.orig, "pgcode", None) or ""
-        if code in _LOCKED:
-            raise Busy(
-                f"The guard of cold catalog {catalog} cannot be restored: its tables are locked by others",
-                untouched="the cold catalog",
-                hint="try again, or end the transactions that keep iceberg_tables locked",
-            ) from error
-        if code not in _NOT_ALLOWED:
-            raise
+
+    def refused(owner: str) -> Refused:
         with engine.connect() as connection:
             found = guard_state(connection, catalog)
-            owner = connection.execute(_OWNER).scalar()
-        raise Refused(
+        return Refused(
             f"The guard of cold catalog {catalog} is {found.condition}, and this role may not restore it: {found}",
             untouched="the cold catalog, to which any engine can currently write",
             hint=f"run any artemis command, such as artemis tables, as {owner}, who owns iceberg_tables, or as a "
             "superuser: it restores the guard",
-        ) from error
+        )
+
+    busy = Busy(
+        f"The guard of cold catalog {catalog} cannot be restored: its tables are locked by others",
+        untouched="the cold catalog",
+        hint="try again, or end the transactions that keep iceberg_tables locked",
+    )
+    with installing(engine, "artemis-cold-guard", busy=busy, refused=refused) as connection:
+        _install(connection, catalog, live_catalog)
 
 
 def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
@@ -359,15 +265,11 @@ def publish_guarded(
 
 # --- state of the guard -----------------------------------------------------------------------------------------------
 
-_LOCKED = ("55P03", "40P01")  # lock_not_available, deadlock_detected
-_NOT_ALLOWED = ("42501", "25006")  # insufficient_privilege, read_only_sql_transaction
-_OWNER = text("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('iceberg_tables')")
 _WORKS_ON_IT = text(
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role AND pg_has_role(oid, 'MEMBER')) OR EXISTS (SELECT FROM "
     "pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'artemis_cold' AND "
     "c.relname = 'publications' AND has_table_privilege(c.oid, 'INSERT'))"
 )
-_OWN_TABLES = ("catalogs", "publications")
 _NEWEST_RESTORATIONS = text(
     "SELECT found, restored_by, restored_at FROM artemis_cold.restorations WHERE catalog_name = :catalog "
     "ORDER BY restored_at DESC LIMIT 5"
@@ -389,26 +291,22 @@ def _stands(known: _Known, live_catalog: str) -> bool:
 
 
 def _read(connection: Connection, catalog: str) -> _Known:
-    readable = {row.relname: row.readable for row in connection.execute(text(_FOUND_TABLES)) if row.ordinary}
-    problems = [GuardProblem(f"table artemis_cold.{name}", "missing") for name in _OWN_TABLES if name not in readable]
+    readable = _PARTS.readable(connection)
+    problems = [Problem(f"table artemis_cold.{name}", "missing") for name in _PARTS.own_tables if name not in readable]
     registered = None
     if readable.get("catalogs"):
         row = text("SELECT live_catalog, version FROM artemis_cold.catalogs WHERE catalog_name = :catalog")
         registered = connection.execute(row, {"catalog": catalog}).one_or_none()
         if registered is None:
-            problems.append(GuardProblem(f"the row of {catalog} in artemis_cold.catalogs", "missing"))
+            problems.append(Problem(f"the row of {catalog} in artemis_cold.catalogs", "missing"))
         elif registered.version < VERSION:
-            problems.append(GuardProblem(_OUTDATED, "altered", f"{registered.version}, and now {VERSION}"))
+            problems.append(Problem(_OUTDATED, "altered", f"{registered.version}, and now {VERSION}"))
     # Triggers and functions of another version cannot be compared with these.
     comparable = registered is None or registered.version == VERSION
-    strangers, of_functions = _functions(connection, compared=comparable)
+    strangers, of_functions = _PARTS.compare_functions(connection, compared=comparable)
     problems += of_functions
-    problems += _triggers(connection, compared=registered is None or registered.version >= VERSION)
-    rights = {"ingest": INGEST, "analyst": ANALYST}
-    problems += [
-        GuardProblem("the right to publish", "altered", f"open to {name}")
-        for name in connection.execute(text(_OPEN_TO), rights).scalars()
-    ]
+    problems += _PARTS.compare_triggers(connection, compared=registered is None or registered.version >= VERSION)
+    problems += [Problem("the right to publish", "altered", f"open to {name}") for name in _PARTS.open_to(connection)]
     restorations: tuple[GuardRestoration, ...] = ()
     if readable.get("restorations"):
         rows = connection.execute(_NEWEST_RESTORATIONS, {"catalog": catalog})
@@ -416,42 +314,6 @@ def _read(connection: Connection, catalog: str) -> _Known:
     in_use = registered is not None or bool(restorations) or _has_rows(connection, catalog)
     state = GuardState(catalog, in_use, tuple(problems), restorations)
     return _Known(state, None if registered is None else registered.live_catalog, strangers)
-
-
-def _functions(connection: Connection, *, compared: bool) -> tuple[tuple[str, ...], list[GuardProblem]]:
-    found = {
-        (row.proname, row.types): row for row in connection.execute(text(_FOUND_FUNCTIONS), {"path": _SEARCH_PATH})
-    }
-    problems = []
-    for function in _FUNCTIONS:
-        part = f"function artemis_cold.{function.name}"
-        row = found.pop((function.name, function.types), None)
-        if row is None:
-            problems.append(GuardProblem(part, "missing"))
-        elif compared and not (row.as_made and row.prosrc == function.body):
-            problems.append(GuardProblem(part, "altered", "its definition is another"))
-    if not compared:
-        return (), problems
-    strangers = tuple(row.signature for row in found.values())
-    return strangers, problems + [GuardProblem(f"function {each}", "altered", "not the guard's") for each in strangers]
-
-
-def _triggers(connection: Connection, *, compared: bool) -> Iterator[GuardProblem]:
-    found = {(row.tgname, row.relname): row for row in connection.execute(text(_FOUND_TRIGGERS))}
-    for trigger in _TRIGGERS:
-        part = f"trigger {trigger.name} on {trigger.table}"
-        row = found.get((trigger.name, trigger.table))
-        if row is None:
-            yield GuardProblem(part, "missing")
-        elif row.tgenabled in ("D", "R"):
-            # R: it fires only in sessions that replicate.
-            yield GuardProblem(part, "disabled")
-        elif compared and row.tgenabled != "A":
-            yield GuardProblem(part, "altered", "it does not fire where session_replication_role is replica")
-        elif compared and not (
-            row.unconditional and row.tgtype == trigger.kind and row.function == f"artemis_cold.{trigger.function}"
-        ):
-            yield GuardProblem(part, "altered", "its definition is another")
 
 
 def _has_rows(connection: Connection, catalog: str) -> bool:
@@ -466,9 +328,6 @@ def _has_rows(connection: Connection, catalog: str) -> bool:
 
 
 def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
-    # Commits of all engines queue behind a statement that waits for the tables.
-    connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-    starters_lock(connection, "artemis-cold-guard")
     known = _read(connection, catalog)
     if _stands(known, live_catalog):
         return
@@ -476,12 +335,8 @@ def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
         connection.exec_driver_sql(statement)
     for stranger in known.strangers:
         connection.exec_driver_sql(f"DROP FUNCTION {stranger}")
-    for role in (INGEST, ANALYST):
-        if connection.execute(
-            text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)"), {"role": role}
-        ).scalar():
-            connection.exec_driver_sql(f"REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM {role}")
-            connection.exec_driver_sql(f"REVOKE ALL ON SCHEMA artemis_cold FROM {role}")
+    for statement in (*_PARTS.closed(connection), *role_statements(_GRANTS)):
+        connection.exec_driver_sql(statement)
     connection.execute(
         text(
             "INSERT INTO artemis_cold.catalogs VALUES (:catalog, :live, :version) ON CONFLICT (catalog_name) "

@@ -22,8 +22,9 @@ def ingest_catalog(catalog: deployment.Catalog) -> PyIcebergCatalog:
 def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
     """Return the catalog as pyiceberg's own type, with the pool of `purpose`. Raises OperationsUnavailable;
     ConfigError."""
-    from pyiceberg.catalog import MetastoreCatalog, load_catalog
-    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.catalog import load_catalog
+
+    from artemis_lifecycle.catalogs.pyiceberg_gate import GatedSqlCatalog
 
     properties = pyiceberg_properties(catalog)
     if catalog.type != "sql":
@@ -31,11 +32,4 @@ def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecy
     engine = connect(require_uri(catalog), purpose=purpose)
     ensure_tables(engine)
 
-    class PooledSqlCatalog(SqlCatalog):
-        # SqlCatalog's own __init__ creates an engine without a pool size or an application name.
-        def __init__(self) -> None:
-            MetastoreCatalog.__init__(self, catalog.name, **properties)
-            self.engine = engine
-            self._init_catalog()
-
-    return PooledSqlCatalog()
+    return GatedSqlCatalog(catalog.name, engine, **properties)

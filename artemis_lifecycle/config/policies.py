@@ -178,6 +178,10 @@ def _portable(pattern: str) -> str:
         ("(?", re.search(r"\(\?(?!:)", outside)),
         ("an anchor: it matches the whole value", re.search(r"[$^]", outside)),
         ("a repeated repetition", re.search(r"[*+?}][*+?{]", outside)),
+        (
+            r"a brace that does not bound a repetition (write \{ for a brace)",
+            re.search(r"\{(?!\d+(?:,\d*)?\})", outside),
+        ),
         ("a class of classes", re.search(r"\[[.:=]", pattern)),
         ("a bound above 255", any(int(bound) > 255 for bound in re.findall(r"\d+(?=[,}])", outside))),
     ):

@@ -31,6 +31,7 @@ from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.evidence import reachable_presence
+from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck
 from artemis_lifecycle.lineage.verdicts import DESCRIBED, RECORDED, SCHEMAS
 from artemis_lifecycle.maintenance.verdicts import DATA_FILES_UNCHANGED, HEALTH, MANIFESTS_UNCHANGED
 from artemis_lifecycle.operations.plans import HOLDING
@@ -337,7 +338,34 @@ def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: Lifec
     )
 
 
+LINEAGE_GATE = "lineage_gate"
+
+
+@_check("lineage_ledger", blocking=True)
+def lineage_gate(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """Every snapshot since the watch began states its lineage as lifecycle.yaml requires, or a person acknowledged
+    it."""
+    with as_dagster_failure():
+        return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
+
+
+def judge_lineage(found: LineageCheck) -> AssetCheckResult:
+    """Fail while the table has unacknowledged snapshots without its required lineage; warn in mode `report`."""
+    if not found.unmet:
+        return _result(True, "Every snapshot since the watch began states its lineage.", mode=found.mode, unmet=0)
+    return _result(
+        False,
+        f"{len(found.unmet):,} snapshots do not meet the table's lineage requirements. Find out who commits without a "
+        f"gate; then: artemis gate acknowledge {found.table}",
+        [f"{each.snapshot_id}: {'; '.join(each.problems)}" for each in found.unmet[:NAMED]],
+        warn=found.passed,
+        mode=found.mode,
+        unmet=len(found.unmet),
+    )
+
+
 ALL = (
+    lineage_gate,
     metadata_age,
     plan_keeps_every_ref,
     plan_keeps_window_edge,

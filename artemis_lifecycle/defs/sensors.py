@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from dagster import (
+    AssetCheckEvaluation,
+    AssetKey,
     DagsterInstance,
     DagsterRunStatus,
     DefaultSensorStatus,
@@ -18,6 +20,7 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
+from artemis_lifecycle.defs.checks import LINEAGE_GATE, judge_lineage
 from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
 from artemis_lifecycle.defs.live_table import observed
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
@@ -54,6 +57,9 @@ seconds."""
 
 AT_ONCE = 50
 """Maximum number of runs that one tick requests. The rest follow at the next tick."""
+
+WATCHED_FOR = 20.0
+"""Seconds for which one tick reads changed metadata files. The rest follow at the next tick."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
 """How often the sensor records which tables exist. That reads the metadata files of changed tables."""
@@ -382,4 +388,39 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     )
 
 
-ALL = (discovery, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)
+@sensor(
+    name="lineage_watch",
+    description="Checks new snapshots of governed tables against their lineage requirements, and turns the check "
+    "lineage_gate red for each table with a snapshot that does not meet them.",
+    minimum_interval_seconds=30,
+    default_status=DefaultSensorStatus.RUNNING,
+)
+def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """Needs no run: the check is red within a minute of the commit."""
+    opened, known = lifecycle.get(), partitioned_tables(context.instance)
+    found = opened.watch_lineage(WATCHED_FOR)
+    for table, error in found.unreadable.items():
+        context.log.warning(terminal(f"{table} cannot be read: {error}"))
+    events = []
+    for table in found.unmet:
+        result = judge_lineage(opened.check_lineage(table))
+        context.log.warning(terminal(f"{table}: {result.description}"))
+        if table in known:
+            events.append(
+                AssetCheckEvaluation(
+                    asset_key=AssetKey("lineage_ledger"),
+                    check_name=LINEAGE_GATE,
+                    passed=result.passed,
+                    metadata=result.metadata,
+                    severity=result.severity,
+                    description=result.description,
+                    blocking=True,
+                    partition=partition_key(table),
+                )
+            )
+    if events:
+        return SensorResult(asset_events=events, skip_reason=terminal(f"unmet: {', '.join(found.unmet)}"))
+    return SkipReason(f"read {len(found.read)} changed tables; every new snapshot meets its requirements")
+
+
+ALL = (discovery, lineage_watch, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)

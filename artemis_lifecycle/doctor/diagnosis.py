@@ -75,6 +75,7 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
     yield _if(uri is not None, "roles", partial(services.roles, uri or ""), "operations.uri")
     yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
     if live.type == "sql":
+        yield _if(has_rows["live"], "lineage gate", partial(services.gate, config), "catalogs.live.uri")
         known = has_rows["live"] and uri is not None and config.operations.root is not None
         yield _if(known, "deployment", partial(services.deployment, config), "an address")
     yield checked("roots", partial(_apart, config))

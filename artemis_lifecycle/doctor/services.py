@@ -12,6 +12,7 @@ from dataclasses import replace
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_deployment
+from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
@@ -19,6 +20,7 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
+from artemis_lifecycle.lifecycle.gate import status_of
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
@@ -110,6 +112,19 @@ def guard(cold: Catalog) -> Check:
         return Check("cold guard", "ok", "triggers refuse every writer but the handoff")
     do = f"have a login with {LIFECYCLE} and the tables' owner's rights open it; see who removed it"
     return Check("cold guard", "failed", str(state), do)
+
+
+def gate(config: LifecycleConfig) -> Check:
+    """The lineage gate refuses commits without lineage, with the rules of lifecycle.yaml."""
+    live = config.catalogs.live
+    with connected(require_uri(live)) as engine, engine.connect() as connection:
+        status = status_of(config, gate_state(connection, live.name))
+    if status.enabled is False:
+        return Check("lineage gate", "ok", "not enabled: commits are watched, and not refused")
+    if status.problems:
+        do = "artemis gate enable, by the owner of iceberg_tables; see who changed it"
+        return Check("lineage gate", "failed", "; ".join(status.problems), do)
+    return Check("lineage gate", "ok", f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}")
 
 
 def store(key: str, root: str, of: Catalog) -> Check:

@@ -5,13 +5,14 @@ Belongs here: the names of the steps, and the services that run them. Does not b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
+from artemis_lifecycle.catalogs.gate.installation import GateAttempt
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchived
@@ -22,6 +23,7 @@ from artemis_lifecycle.cold_tier.reads import Route
 from artemis_lifecycle.cold_tier.restore_context import Restored
 from artemis_lifecycle.cold_tier.scrub import ColdScrub
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
 from artemis_lifecycle.deletion.receipt import Receipt
 from artemis_lifecycle.deletion.records import Forgotten
@@ -36,13 +38,16 @@ from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
+from artemis_lifecycle.lifecycle.commits import Commit, Commits
 from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
+from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.lineage import Recording
+from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck, LineageWatching, Watched
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
@@ -70,6 +75,7 @@ from artemis_lifecycle.operations.decisions import Decision, person
 from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
+from artemis_lifecycle.operations.lineage_watch import UnmetSnapshot
 from artemis_lifecycle.operations.pauses import Pause
 from artemis_lifecycle.operations.plans import Approval, PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -89,7 +95,7 @@ from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
 
@@ -127,6 +133,9 @@ class Lifecycle:
         self._maintenance = Maintenance(resources, steps, self._recording)
         self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans, self._recording)
         self._publishing = Publishing(resources)
+        self._gate = Gate(resources)
+        self._commits = Commits(resources, self._gate)
+        self._lineage_watching = LineageWatching(resources, steps)
 
     @classmethod
     def open(
@@ -841,6 +850,74 @@ class Lifecycle:
         OtherDeployment, also from `check`: a heartbeat protects only if the catalog's own deployment sees it.
         """
         return self._tags_and_holds.writing(table, writer_id, prefix, ttl)
+
+    def append(
+        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], branch: str | None = None
+    ) -> Commit:
+        """Append rows to the table, or to one of its branches, in one commit whose summary has the lineage.
+
+        `lineage` is a CommitLineage, or a mapping of the summary keys of docs/lineage.md. It is validated before
+        anything is written. Raises LineageRejected, which names every problem; NoSuchTable; BadInput for rows that do
+        not fit; CommitConflict, CommitStateUnknown.
+        """
+        return self._commits.append(table, df, lineage, branch)
+
+    def overwrite(
+        self,
+        table: str,
+        df: DataFrame,
+        lineage: CommitLineage | Mapping[str, str],
+        where: str | Column | None = None,
+    ) -> Commit:
+        """Replace the rows that match `where` (None: all rows) by `df`, in one commit whose summary has the lineage.
+
+        `where` must match whole files, as in Spark's `DataFrameWriterV2.overwrite`. Validated as by `append`, as an
+        `overwrite`, which lifecycle.yaml may permit to some writers and operators alone.
+        """
+        return self._commits.overwrite(table, df, lineage, where)
+
+    def enable_gate(self, *, dry_run: bool = False) -> GateStatus:
+        """Install the lineage gate in the live catalog's database, or bring it up to date with lifecycle.yaml. From
+        then on, tables whose `lineage.mode` is `reject` take only commits that a gated catalog validated.
+
+        `dry_run` changes nothing, and reports the current state. Raises Refused for a catalog that is not in SQL, and
+        for a login that does not own its tables; ConfigError for a pattern that Postgres cannot read; Busy.
+        """
+        return self._gate.enable(dry_run=dry_run)
+
+    def disable_gate(self, *, dry_run: bool = False) -> GateStatus:
+        """Remove the gate's trigger and rules: every engine may commit again. Recorded attempts stay. Raises as
+        `enable_gate`."""
+        return self._gate.disable(dry_run=dry_run)
+
+    def gate_status(self) -> GateStatus:
+        """Return the state of the gate, and how its rules differ from lifecycle.yaml. Changes nothing. Raises Refused
+        for a catalog that is not in SQL."""
+        return self._gate.status()
+
+    def gate_attempts(self, table: str | None = None) -> list[GateAttempt]:
+        """Return the commits that the gate refused, or recorded in mode `report`, newest first; of one table or all.
+        Raises Refused for a catalog that is not in SQL."""
+        return self._gate.attempts(table)
+
+    def watch_lineage(self, seconds: float = 20.0) -> Watched:
+        """Check the new snapshots of every governed table against its lineage requirements, and record those that do
+        not meet them. Reads the metadata files that changed, for about `seconds`; the next call continues.
+
+        The first call begins the watch: older snapshots are not checked. It works in every catalog, and also finds what
+        got past a gate.
+        """
+        return self._lineage_watching.watch(seconds)
+
+    def check_lineage(self, table: str) -> LineageCheck:
+        """Check the table's new snapshots as `watch_lineage` does, and return those that do not meet its requirements
+        and that nobody acknowledged. Raises NoSuchTable, UnreadableMetadata."""
+        return self._lineage_watching.check(table)
+
+    def acknowledge_lineage(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
+        """Acknowledge the table's unmet snapshots: the check `lineage_gate` is green again. Return them. Raises
+        BadInput without `who` or `why`, which are recorded."""
+        return self._lineage_watching.acknowledge(table, who=who, why=why)
 
     def record_lineage(self, table: str) -> LineageRecorded:
         """Record the snapshots of the table that the lineage ledger does not have yet, and publish them in

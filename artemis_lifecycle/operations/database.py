@@ -27,6 +27,7 @@ from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.ledger_progress import LedgerProgresses
+from artemis_lifecycle.operations.lineage_watch import LineageWatch
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
@@ -194,6 +195,7 @@ class Operations:
         self.health = Health(engine)
         self.run_times = RunTimes(engine)
         self.gate_attempts = GateAttempts(engine)
+        self.lineage_watch = LineageWatch(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -36,6 +36,7 @@ DecisionKind = Literal[
     "request-thaw",
     "approve-thaw",
     "end-thaw",
+    "acknowledge-lineage",
 ]
 
 

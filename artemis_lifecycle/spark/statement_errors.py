@@ -10,6 +10,9 @@ from artemis_lifecycle.errors import BadInput
 _THE_STATEMENTS = ("0A", "21", "22", "42")
 """Classes of SQLSTATE: not supported, cardinality, data, syntax or names. Source: ISO/IEC 9075-2, "SQLSTATE"."""
 
+_ROWS = "INCOMPATIBLE_DATA_FOR_TABLE"
+"""Spark's condition for rows that do not fit a table; its SQLSTATE, of class KD, has failures of the system, too."""
+
 
 @contextmanager
 def statement_errors() -> Iterator[None]:
@@ -25,7 +28,8 @@ def statement_errors() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if not (error.getSqlState() or "").startswith(_THE_STATEMENTS):
+        of_rows = (error.getCondition() or "").startswith(_ROWS)
+        if not of_rows and not (error.getSqlState() or "").startswith(_THE_STATEMENTS):
             raise
         said = str(error).strip().partition("\n")[0].rstrip(";")
         raise BadInput(f"Spark refuses the statement: {said}", hint="fix the statement") from error

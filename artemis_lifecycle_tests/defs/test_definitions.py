@@ -42,6 +42,7 @@ DEPS = {
 
 CHECKS = {
     ("snapshot_history", "metadata_age"): False,
+    ("lineage_ledger", "lineage_gate"): True,
     ("expiration_plan", "plan_keeps_every_ref"): True,
     ("expiration_plan", "plan_keeps_window_edge"): True,
     ("cold_tier_snapshots", "cold_copy_verified"): True,
@@ -151,7 +152,7 @@ def test_what_changes_or_launches_is_stopped_until_somebody_starts_it(definition
     repository = definitions.get_repository_def()
     assert all(schedule.default_status.value == "STOPPED" for schedule in repository.schedule_defs)
     running = {sensor.name for sensor in repository.sensor_defs if sensor.default_status.value == "RUNNING"}
-    assert running == {"discovery", "stuck_runs", "thaws_under_way"}
+    assert running == {"discovery", "lineage_watch", "stuck_runs", "thaws_under_way"}
 
 
 def test_the_schedules_follow_the_window_and_its_time_zone(definitions: Definitions) -> None:

@@ -87,6 +87,21 @@ class TestDiscovery:
                 assert len(known.of_catalog(name)) == seen and not known.missing(name)
 
 
+class TestLineageWatch:
+    def test_a_commit_without_lineage_turns_the_check_red_without_a_run(self, project: Project) -> None:
+        project.create(ONE, TWO, commits=1)
+        assert tick(project, sensors.lineage_watch).skip_message
+        project.append(TWO, 1)
+        found = tick(project, sensors.lineage_watch)
+        (red,) = found.asset_events
+        assert (red.check_name, red.partition, red.passed) == ("lineage_gate", TWO, False)
+        assert "artemis gate acknowledge" in str(red.description)
+        assert not tick(project, sensors.lineage_watch).asset_events
+        with project.lifecycle() as lifecycle:
+            lifecycle.acknowledge_lineage(TWO, who="ada", why="a test")
+            assert lifecycle.check_lineage(TWO).passed
+
+
 class TestNewMetadata:
     @pytest.fixture
     def project(self, make_project: Callable[..., Project]) -> Project:

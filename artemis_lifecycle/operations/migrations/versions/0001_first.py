@@ -252,7 +252,8 @@ _GRANTS = {
         "lifecycle.health, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.ledger_progress, "
         "lifecycle.locks, lifecycle.paces, lifecycle.pauses, lifecycle.plans, lifecycle.publications, "
         "lifecycle.quarantines, "
-        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.waits",
+        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.unmet_snapshots, "
+        "lifecycle.waits, lifecycle.watched_tables",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.seen_pointers, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",

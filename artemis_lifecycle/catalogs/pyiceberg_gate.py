@@ -1,0 +1,140 @@
+"""pyiceberg's SQL catalog, with the lineage gate of its database.
+
+Load it by property: `py-catalog-impl: artemis_lifecycle.catalogs.pyiceberg_gate.GatedSqlCatalog`. Where the database
+has no gate, it is pyiceberg's own SqlCatalog. This is the only module that imports pyiceberg when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
+from sqlalchemy import Engine
+from sqlalchemy.exc import ProgrammingError
+from typing_extensions import override
+
+from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, request_pass
+from artemis_lifecycle.catalogs.identifier import Identifier as TableIdentifier
+from artemis_lifecycle.contracts.requirements import rejected
+from artemis_lifecycle.contracts.summary import OPERATION
+from artemis_lifecycle.errors import ConfigError, Refused
+from artemis_lifecycle.operations.roles import INGEST, NO_RIGHT
+
+
+class GatedSqlCatalog(SqlCatalog):
+    """A SqlCatalog on Postgres whose commits pass the gate before their metadata file is written.
+
+    A refused commit raises LineageRejected. It leaves the data files, manifests and the manifest list that pyiceberg
+    wrote before the commit: no metadata refers to them, and an orphan scan finds them when they are old enough.
+    """
+
+    def __init__(self, name: str, engine: Engine | None = None, **properties: str) -> None:
+        """`engine`: use its connections. SqlCatalog makes an engine without a pool size or an application name."""
+        if engine is None:
+            super().__init__(name, **properties)
+        else:
+            MetastoreCatalog.__init__(self, name, **properties)
+            self.engine = engine
+            self._init_catalog()
+
+    @override
+    def _init_catalog(self) -> None:
+        if self.engine.dialect.name != "postgresql":
+            raise ConfigError(
+                f"Catalog {self.name} is not on Postgres, and has no lineage gate",
+                hint="use pyiceberg's own catalog, behind: artemis gate serve",
+            )
+        super()._init_catalog()
+
+    @override
+    def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
+        """Register a table all of whose snapshots meet the requirements of `identifier`. Raises LineageRejected."""
+        row = self._row(identifier)
+        if self._is_governed(row):
+            io = load_file_io(self.properties, metadata_location)
+            metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
+            self._require_pass(row, metadata.snapshots, base=None, location=metadata_location)
+        return super().register_table(identifier, metadata_location, overwrite)
+
+    @override
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        """Rename a table. All its snapshots must meet the requirements of the new name. Raises LineageRejected."""
+        target = self._row(to_identifier)
+        if self._is_governed(target):
+            table = self.load_table(from_identifier)
+            location = table.metadata_location
+            self._require_pass(target, table.metadata.snapshots, base=location, location=location)
+        return super().rename_table(from_identifier, to_identifier)
+
+    @override
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        # Called by commit_table, which then writes the staged metadata and swaps the pointer.
+        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        base = None if current_table is None else current_table.metadata_location
+        new = _new_snapshots(staged.metadata, None if current_table is None else current_table.metadata)
+        self._require_pass(self._row(table_identifier), new, base=base, location=staged.metadata_location)
+        return staged
+
+    @override
+    def _create_table_row(self, namespace: str, table_name: str, metadata_location: str | None) -> dict[str, Any]:
+        # Also called by create_table, whose metadata has no snapshot. Register and commit have validated theirs.
+        if metadata_location is not None:
+            self._require_pass(GatedRow(self.name, namespace, table_name), (), base=None, location=metadata_location)
+        return super()._create_table_row(namespace, table_name, metadata_location)
+
+    def _row(self, identifier: str | Identifier) -> GatedRow:
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+        return GatedRow(self.name, namespace, Catalog.table_name_from(identifier))
+
+    def _is_governed(self, row: GatedRow) -> bool:
+        with self.engine.connect() as connection:
+            return is_installed(connection) and mode_of(connection, row) == "reject"
+
+    def _require_pass(self, row: GatedRow, snapshots: Iterable[Snapshot], *, base: str | None, location: str) -> None:
+        """Request a pass, in a transaction of its own, so that a refusal is recorded. Raises LineageRejected; Refused
+        for a login that may not request passes."""
+        summaries = [_summary(snapshot) for snapshot in snapshots]
+        try:
+            with self.engine.begin() as connection:
+                if not is_installed(connection):
+                    return
+                problems = request_pass(connection, row, summaries, base=base, location=location)
+        except ProgrammingError as error:
+            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
+                raise
+            raise Refused(
+                f"This login of Postgres may not request a pass of the lineage gate: {str(error.orig).splitlines()[0]}",
+                table=str(TableIdentifier.of_row(row.namespace, row.name)),
+                untouched="the table",
+                hint=f"GRANT {INGEST} TO it (docs/roles.md)",
+            ) from None
+        if problems:
+            raise rejected(problems, str(TableIdentifier.of_row(row.namespace, row.name)))
+
+
+def _new_snapshots(new: TableMetadata, base: TableMetadata | None) -> list[Snapshot]:
+    known = set() if base is None else {snapshot.snapshot_id for snapshot in base.snapshots}
+    return [snapshot for snapshot in new.snapshots if snapshot.snapshot_id not in known]
+
+
+def _summary(snapshot: Snapshot) -> dict[str, str]:
+    found = {"snapshot-id": str(snapshot.snapshot_id)}
+    if snapshot.summary is not None:
+        found |= snapshot.summary.additional_properties
+        found[OPERATION] = snapshot.summary.operation.value
+    return found

@@ -1,0 +1,160 @@
+"""The lineage gate in the live catalog's database: enabling, disabling and inspecting it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine
+
+from artemis_lifecycle.catalogs.gate.installation import (
+    GateAttempt,
+    GateState,
+    attempts,
+    gate_state,
+    install_gate,
+    remove_gate,
+)
+from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, request_pass
+from artemis_lifecycle.catalogs.gate.rules import Rule, governed_mode, rules_of
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.settings import require_uri
+from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.triggers import Condition
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.contracts import LineageRequirements, validate_lineage
+from artemis_lifecycle.errors import LineageRejected, Refused
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.operations.database import connected
+
+
+@dataclass(frozen=True)
+class GateStatus:
+    """The gate of the live catalog, against lifecycle.yaml. `enabled` is None if this login may not read that.
+
+    `problems` are broken parts of an enabled gate, and rules that differ from lifecycle.yaml. `rejecting` and
+    `reporting` are the entries of `tables` in each mode.
+    """
+
+    catalog: str
+    enabled: bool | None
+    condition: Condition
+    problems: tuple[str, ...]
+    rejecting: tuple[str, ...]
+    reporting: tuple[str, ...]
+    enabled_by: str | None = None
+    enabled_at: datetime | None = None
+    dry_run: bool = False
+
+    @property
+    def intact(self) -> bool:
+        """Return True if the gate is enabled, whole, and has the rules of lifecycle.yaml."""
+        return self.enabled is True and not self.problems
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Enables, disables and inspects the gate of the live catalog."""
+
+    resources: Resources
+
+    def enable(self, *, dry_run: bool) -> GateStatus:
+        config = self.resources.config
+        with self._database("enabled") as engine:
+            if not dry_run:
+                self.resources.require_deployment()
+                ensure_tables(engine)
+                install_gate(engine, config.catalogs.live.name, rules_of(config))
+            return self._status(engine, dry_run)
+
+    def disable(self, *, dry_run: bool) -> GateStatus:
+        with self._database("disabled") as engine:
+            if not dry_run:
+                self.resources.require_deployment()
+                remove_gate(engine, self.resources.config.catalogs.live.name)
+            return self._status(engine, dry_run)
+
+    def status(self) -> GateStatus:
+        with self._database("inspected") as engine:
+            return self._status(engine, dry_run=False)
+
+    def attempts(self, table: str | None) -> list[GateAttempt]:
+        with self._database("inspected") as engine, engine.connect() as connection:
+            return attempts(
+                connection, self.resources.config.catalogs.live.name, None if table is None else parse(table)
+            )
+
+    def require_lineage(self, table: str, summary: Mapping[str, str]) -> None:
+        """Raise LineageRejected if a commit with this summary would be refused; an enabled gate records that."""
+        config = self.resources.config
+        if governed_mode(config, table) != "reject":
+            return
+        try:
+            validate_lineage(summary, LineageRequirements.from_config(config.policy(table).lineage), table=table)
+        except LineageRejected:
+            live = config.catalogs.live
+            if live.type == "sql":
+                with self._database("asked") as engine, engine.begin() as connection:
+                    if is_installed(connection):
+                        row = GatedRow(live.name, *parse(table).row)
+                        request_pass(connection, row, [summary], base=None, location=None)
+            raise
+
+    def _status(self, engine: Engine, dry_run: bool) -> GateStatus:
+        with engine.connect() as connection:
+            state = gate_state(connection, self.resources.config.catalogs.live.name)
+        return status_of(self.resources.config, state, dry_run=dry_run)
+
+    @contextmanager
+    def _database(self, what: str) -> Iterator[Engine]:
+        live = self.resources.config.catalogs.live
+        require_sql(live, what)
+        with connected(require_uri(live)) as engine:
+            yield engine
+
+
+def require_sql(live: Catalog, what: str) -> None:
+    """Raise Refused for a catalog without a database that could have a gate."""
+    if live.type != "sql":
+        raise Refused(
+            f"The lineage gate of catalog {live.name} cannot be {what}: it is of type {live.type}, and only a catalog "
+            "of type sql has a database for it",
+            hint="put a gate in front of a REST catalog with: artemis gate serve --upstream URL. Commits to any other "
+            "catalog are only watched: see the check lineage_gate (docs/lineage.md)",
+        )
+
+
+def status_of(config: LifecycleConfig, state: GateState, *, dry_run: bool = False) -> GateStatus:
+    """Compare the installed gate with lifecycle.yaml."""
+    modes = {entry: config.policy(entry).lineage.mode for entry in config.tables}
+    problems = tuple(map(str, state.problems))
+    if state.enabled and state.rules is not None:
+        problems += tuple(_differences(state.rules, rules_of(config)))
+    return GateStatus(
+        catalog=state.catalog,
+        enabled=state.enabled,
+        condition=state.condition if state.enabled is not False else "missing",
+        problems=problems,
+        rejecting=tuple(sorted(entry for entry, mode in modes.items() if mode == "reject")),
+        reporting=tuple(sorted(entry for entry, mode in modes.items() if mode == "report")),
+        enabled_by=state.enabled_by,
+        enabled_at=state.enabled_at,
+        dry_run=dry_run,
+    )
+
+
+def _differences(installed: Sequence[Rule], wanted: Sequence[Rule]) -> Iterator[str]:
+    found, known = ({(rule.entry, rule.exact): rule for rule in rules} for rules in (installed, wanted))
+    for entry in dict.fromkeys(entry for entry, _ in (*known, *found)):
+        both = (entry, True) in found or (entry, False) in found, (entry, True) in known or (entry, False) in known
+        if both == (False, True):
+            yield f"{entry} of lifecycle.yaml has no installed rule"
+        elif both == (True, False):
+            yield f"the installed rule of {entry} is not in lifecycle.yaml"
+        elif any(found.get((entry, exact)) != known.get((entry, exact)) for exact in (True, False)):
+            yield f"the installed rule of {entry} differs from lifecycle.yaml"
+    if found == known and list(found) != list(known):
+        yield "the installed rules are in another order than in lifecycle.yaml"

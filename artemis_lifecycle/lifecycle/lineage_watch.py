@@ -1,0 +1,137 @@
+"""The watch over governed tables: snapshots that do not meet the lineage requirements, whatever wrote them.
+
+For catalogs that have no gate, and for what gets past one. It finds a snapshot after its commit; it prevents nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from artemis_lifecycle.catalogs.gate.rules import Mode, governed_mode
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import CatalogEntry, Snapshot, TableMetadata
+from artemis_lifecycle.operations.lineage_watch import FoundSnapshot, UnmetSnapshot, WatchedTable
+from artemis_lifecycle.operations.texts import require_said, storable
+from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
+
+_V1_SKEW_MS = 60_000
+"""Iceberg accepts a snapshot up to a minute older than the newest one. In v1 only times tell new snapshots apart."""
+
+
+@dataclass(frozen=True)
+class LineageCheck:
+    """The snapshots of one table that do not meet its requirements and that nobody acknowledged, oldest first."""
+
+    table: str
+    mode: Mode
+    unmet: tuple[UnmetSnapshot, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Return True if there are none, or the table's mode does not reject them."""
+        return not self.unmet or self.mode != "reject"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What one pass of the watch did: the tables whose metadata it read, which of them have new unmet snapshots, and
+    the error of each table that it could not read. `complete` is False if the time was over before the last table."""
+
+    read: tuple[str, ...]
+    unmet: tuple[str, ...]
+    unreadable: dict[str, LifecycleError]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class LineageWatching:
+    """Finds, reports and acknowledges unmet snapshots."""
+
+    resources: Resources
+    steps: Steps
+
+    def watch(self, seconds: float) -> Watched:
+        return self._watch(self.resources.live_catalog.pointers().values(), seconds)
+
+    def _watch(self, entries: Iterable[CatalogEntry], seconds: float) -> Watched:
+        resources = self.resources
+        watch = resources.operations.lineage_watch
+        known, began_at = watch.tables(), watch.began_at()
+        # Older snapshots were committed before anybody watched.
+        began_ms = milliseconds(began_at or resources.clock.now())
+        seen = {(each.table, each.metadata_location) for each in known.values()}
+        until = time.monotonic() + seconds
+        read, unmet, unreadable = list[str](), list[str](), dict[str, LifecycleError]()
+        for entry in entries:
+            table, location = entry.identifier, entry.metadata_location
+            if governed_mode(resources.config, table) == "none" or (table, location) in seen:
+                continue
+            if read and time.monotonic() > until:
+                return Watched(tuple(read), tuple(unmet), unreadable, complete=False)
+            try:
+                metadata = read_table_metadata(resources.live_stores, location)
+            except LifecycleError as error:
+                unreadable[table] = error
+                continue
+            found = self._unmet(table, metadata, known.get(metadata.table_uuid), began_ms)
+            watch.checked(
+                metadata.table_uuid,
+                table,
+                location,
+                last_sequence_number=max((each.sequence_number for each in metadata.snapshots), default=0),
+                last_snapshot_ms=max((each.timestamp_ms for each in metadata.snapshots), default=0),
+                unmet=found,
+            )
+            read.append(table)
+            if found:
+                unmet.append(table)
+        return Watched(tuple(read), tuple(unmet), unreadable, complete=True)
+
+    def check(self, table: str) -> LineageCheck:
+        watched = self._watch([self.resources.live_catalog.entry(table)], seconds=0)
+        if table in watched.unreadable:
+            raise watched.unreadable[table]
+        found = self.resources.operations.lineage_watch.unmet(self.steps.table_uuid(table))
+        return LineageCheck(table, governed_mode(self.resources.config, table), found)
+
+    def acknowledge(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
+        require_said(table, who=who, why=why)
+        return self.resources.operations.lineage_watch.acknowledge(self.steps.table_uuid(table), table, who, why)
+
+    def _unmet(
+        self, table: str, metadata: TableMetadata, known: WatchedTable | None, began_ms: int
+    ) -> list[FoundSnapshot]:
+        requirements = LineageRequirements.from_config(self.resources.config.policy(table).lineage)
+        found = []
+        for snapshot in _new_snapshots(metadata, known, began_ms):
+            problems = lineage_problems(snapshot.summary.whole(), requirements)
+            if problems:
+                said = tuple(storable(problem) or "" for problem in problems)
+                found.append(FoundSnapshot(snapshot.snapshot_id, _instant(snapshot.timestamp_ms), said))
+        return found
+
+
+def _instant(since_ms: int) -> datetime | None:
+    try:
+        return of_milliseconds(since_ms)
+    except OverflowError:
+        return None  # A writer may put any number into metadata.
+
+
+def _new_snapshots(metadata: TableMetadata, known: WatchedTable | None, began_ms: int) -> Iterator[Snapshot]:
+    for snapshot in metadata.snapshots:
+        if known is None:
+            is_new = snapshot.timestamp_ms >= began_ms
+        elif metadata.format_version == 1:
+            is_new = snapshot.timestamp_ms > known.last_snapshot_ms - _V1_SKEW_MS
+        else:
+            is_new = snapshot.sequence_number > known.last_sequence_number
+        if is_new:
+            yield snapshot
