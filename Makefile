@@ -62,12 +62,16 @@ $(VENV)/.project: $(VENV)/.dependencies pyproject.toml
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+.PHONY: archive
+archive: setup
+	@$(PY) -m artemis_lifecycle.embedded archive
+
 .PHONY: demo
 demo: setup  ## The whole walk on three tables with 400 days of history, through Dagster, with a report.
 	@$(VENV)/bin/artemis demo
 
 .PHONY: ui
-ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
+ui: archive  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
 	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.embedded env) && eval "$$exports" && \
 	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && \
 	$(if $(WORKERS),$(WARM) &&) cd "$$DAGSTER_HOME" && \
@@ -77,7 +81,7 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 		$(if $(PORT),--port $(PORT))
 
 .PHONY: test
-test: setup lint  ## Everything that must hold: lint, import rules, types, tests.
+test: archive lint  ## Everything that must hold: lint, import rules, types, tests.
 	@$(VENV)/bin/mypy & types=$$!; \
 	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy: see above" >&2; exit 1; }; exit $$tests

@@ -239,7 +239,7 @@ def test_what_a_table_is_like_and_its_upkeep(
 ) -> None:
     spark.sql(f"ALTER TABLE {config.catalogs.live.name}.db.t ADD COLUMN note string")
     versions = run("schema-history", "db.t", "--json")["versions"]
-    assert [(each["added"], each["snapshots"], each["is_current"]) for each in versions] == [
+    assert [(each["snapshots"], each["snapshots"], each["is_current"]) for each in versions] == [
         ([], 4, False),
         (["note"], 0, True),
     ]
@@ -250,7 +250,7 @@ def test_what_a_table_is_like_and_its_upkeep(
     assert "small files" in run("health", "db.t")
     assert run("compact", "db.t", "--dry-run", "--json")["needed"] is False
     assert "manifests" in run("compact", "db.t", "--manifests", "--json")["why"]
-    assert run("record-lineage", "db.t", "--json")["added"] == 4
+    assert run("record-lineage", "db.t", "--json")["snapshots"] == 4
     assert "recorded 4" in " ".join(run("record-lineage", "db.t").replace("│", " ").split())
     listed = run("list-objects", "db.t", "--json")
     assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)

@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("setup", help="check Java, fetch Spark's jars, set up and start Postgres")
     verbs.add_parser("jars", help="fetch every jar that some configuration needs, which `make wheel` compiles against")
+    verbs.add_parser("archive", help="archive Spark's classes, once, so that each session starts with less work")
     verbs.add_parser("start", help="start Postgres, where it is the embedded one")
     verbs.add_parser("stop", help="stop the embedded Postgres")
     verbs.add_parser("status", help="say what is there and runs")
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = {
             "setup": _setup,
             "jars": _jars,
+            "archive": _archive,
             "start": _start,
             "stop": _stop,
             "status": _status,
@@ -65,13 +67,14 @@ def _setup(config: LifecycleConfig, named: str | None) -> None:
     java = require_java()
     print(f"java: {java}")
     fill(config, set_up=True)
-    _archive_classes(_print_jars(config, needed(config)))
+    _print_jars(config, needed(config))
     _compile_loops()
     _status(config, None)
 
 
-def _archive_classes(jars: Sequence[Path]) -> None:
+def _archive(config: LifecycleConfig, _named: str | None) -> None:
     """Sessions start without one, too, only later: that it cannot be made here stops nothing."""
+    jars = resolve(config.home, needed(config))
     if os.access(jars[0].parent, os.W_OK):
         try:
             print(terminal(f"class archive: {make_archive(jars)}"))
@@ -83,11 +86,9 @@ def _jars(config: LifecycleConfig, _named: str | None) -> None:
     _print_jars(config, (ICEBERG, POSTGRES, ICEBERG_AWS))
 
 
-def _print_jars(config: LifecycleConfig, jars: Sequence[Jar]) -> Sequence[Path]:
-    found = resolve(config.home, jars)
-    for jar in found:
+def _print_jars(config: LifecycleConfig, jars: Sequence[Jar]) -> None:
+    for jar in resolve(config.home, jars):
         print(terminal(f"jar: {jar}"))
-    return found
 
 
 def _compile_loops() -> None:

@@ -69,7 +69,9 @@ def make_archive(jars: Sequence[Path]) -> Path:
                 )
                 # Java takes away a file that it could not write to its end.
                 if done.returncode != 0 or not made.exists():
-                    said = [line for line in done.stdout.splitlines() if line.strip()] or ["it said nothing"]
+                    # Java's own warnings are about classes that it leaves out.
+                    lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("[")]
+                    said = lines or ["it said nothing"]
                     raise EnvironmentMissing(
                         f"The session that makes the class archive failed: {said[-1]}",
                         path=str(archive),
