@@ -239,7 +239,7 @@ def test_what_a_table_is_like_and_its_upkeep(
 ) -> None:
     spark.sql(f"ALTER TABLE {config.catalogs.live.name}.db.t ADD COLUMN note string")
     versions = run("schema-history", "db.t", "--json")["versions"]
-    assert [(each["snapshots"], each["snapshots"], each["is_current"]) for each in versions] == [
+    assert [(each["added"], each["snapshots"], each["is_current"]) for each in versions] == [
         ([], 4, False),
         (["note"], 0, True),
     ]
