@@ -1,0 +1,96 @@
+package artemis.lifecycle;
+
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableOperations;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.jdbc.GatedJdbcTableOperations;
+import org.apache.iceberg.jdbc.JdbcCatalog;
+import org.apache.iceberg.jdbc.JdbcClientPool;
+
+/**
+ * A JdbcCatalog on Postgres whose commits pass the lineage gate of its database before their metadata file is written:
+ * `spark.sql.catalog.NAME.catalog-impl`. Where the database has no gate, it is Iceberg's own JdbcCatalog, with the
+ * session's defaults (LineageDefaults).
+ *
+ * Compiled by Janino, too: no lambdas, no inferred type arguments.
+ */
+public class GatedJdbcCatalog extends JdbcCatalog {
+    private final Pools pools;
+    private Map<String, String> properties;
+    private LineageGate gate;
+    private LineageDefaults defaults;
+    private boolean hasViews;
+
+    public GatedJdbcCatalog() {
+        this(new Pools());
+    }
+
+    private GatedJdbcCatalog(Pools pools) {
+        super(null, pools, true);
+        this.pools = pools;
+    }
+
+    @Override
+    public void initialize(String name, Map<String, String> given) {
+        // GatedJdbcTableOperations is of Iceberg's own package, which a class of another loader is not.
+        if (this.getClass().getClassLoader() != JdbcCatalog.class.getClassLoader()) {
+            throw new IllegalStateException(
+                "The jar with " + this.getClass().getName() + " must be where iceberg-spark-runtime is: both in "
+                + "spark.jars, or both in Spark's folder jars");
+        }
+        String uri = (String) given.get("uri");
+        if (uri != null && !uri.startsWith("jdbc:postgresql:")) {
+            throw new IllegalArgumentException("Catalog " + name + " is not on Postgres, and has no lineage gate");
+        }
+        this.defaults = new LineageDefaults(given);
+        this.properties = given;
+        super.initialize(name, given);
+        this.gate = new LineageGate(this.name(), this.pools.made);
+        try {
+            // JdbcCatalog tells the version of its schema in no other way.
+            super.newViewOps(TableIdentifier.of(new String[] {"version"}));
+            this.hasViews = true;
+        } catch (UnsupportedOperationException old) {
+            this.hasViews = false;
+        }
+    }
+
+    @Override
+    protected TableOperations newTableOps(TableIdentifier table) {
+        return new GatedJdbcTableOperations(
+            this.pools.made, super.newTableOps(table).io(), this.name(), table, this.properties, this.hasViews,
+            this.gate, this.defaults);
+    }
+
+    /** If only the new name is gated, all snapshots of the table must meet the new name's requirements. */
+    @Override
+    public void renameTable(TableIdentifier from, TableIdentifier to) {
+        if (!from.equals(to) && this.gate.governs(to)) {
+            TableMetadata metadata = this.newTableOps(from).current();
+            if (metadata != null) {
+                List<Snapshot> unknown =
+                    this.gate.governs(from) ? Collections.emptyList() : LineageDefaults.newSnapshots(null, metadata);
+                String location = metadata.metadataFileLocation();
+                this.gate.require(to, unknown, LineageDefaults.NONE, location, location);
+            }
+        }
+        super.renameTable(from, to);
+    }
+
+    /** Keeps the pool that JdbcCatalog makes for itself. */
+    private static final class Pools implements Function {
+        private JdbcClientPool made;
+
+        @Override
+        public Object apply(Object properties) {
+            Map<String, String> given = (Map<String, String>) properties;
+            this.made = new JdbcClientPool((String) given.get("uri"), given);
+            return this.made;
+        }
+    }
+}
