@@ -30,7 +30,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.spark.java_errors import PASSING_STATES, brief, class_names, sql_states
+from artemis_lifecycle.spark.java_errors import PASSING_STATES, as_ours, brief, class_names, sql_states
 from artemis_lifecycle.spark.jvm import classes_of, java_longs, java_map, java_set, jvm_of
 
 if TYPE_CHECKING:
@@ -365,6 +365,9 @@ class _Committer:
             self._tries.remove(this)
         if said_failed or _may_pass(error, kinds):
             raise _Lost from error
+        known = as_ours(error, self._table)
+        if isinstance(known, Refused):
+            raise known from error
         raise StorageError(
             f"The commit was not accepted: {brief(error)}",
             table=self._table,

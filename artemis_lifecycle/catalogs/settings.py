@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, PACED_CLIENTS
+from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
@@ -85,19 +85,26 @@ def spark_conf(
     """Return `spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark does not
     support.
 
+    A live catalog in SQL asks the lineage gate of its database, where that is enabled. `lineage.default.KEY` among its
+    `properties` are summary keys of every snapshot that a session with these settings commits.
+
     Catalogs are not cached: a step must see what is committed now. For a warehouse on S3, the session needs Iceberg's
     `iceberg-aws-bundle` jar in addition to the runtime; other stores need their own `io-impl` in `properties`.
     """
     return {
-        **catalog_conf(catalogs.live, purpose=purpose, pace=pace),
+        **catalog_conf(catalogs.live, purpose=purpose, pace=pace, gated=True),
         **catalog_conf(catalogs.cold, purpose=purpose, pace=pace),
     }
 
 
 def catalog_conf(
-    catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
+    catalog: deployment.Catalog,
+    *,
+    purpose: Purpose = "lifecycle",
+    pace: PaceSettings | None = None,
+    gated: bool = False,
 ) -> dict[str, str]:
-    """Return `spark.sql.catalog.<name>…` of one catalog."""
+    """Return `spark.sql.catalog.<name>…` of one catalog. `gated`: if it is in SQL, its commits ask the lineage gate."""
     options = {
         key: value
         for key, value in catalog.properties.items()
@@ -121,6 +128,9 @@ def catalog_conf(
     if pace is not None:
         options.update(_paced(options, pace))
     options.update(build(catalog, options, purpose))
+    if gated and options["type"] == "jdbc":
+        del options["type"]
+        options["catalog-impl"] = GATED_CATALOG
     prefix = f"spark.sql.catalog.{catalog.name}"
     return {prefix: _SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in sorted(options.items())}}
 

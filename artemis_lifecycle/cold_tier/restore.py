@@ -15,7 +15,14 @@ from shlex import quote
 
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.cold_tier.restore_commit import RESTORE_ID, RESTORED_SNAPSHOT, branch_on, commit_restored, taken
+from artemis_lifecycle.cold_tier.restore_commit import (
+    RESTORE_ID,
+    RESTORED_AS,
+    RESTORED_SNAPSHOT,
+    branch_on,
+    commit_restored,
+    taken,
+)
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreMapping, RestoreRequest
 from artemis_lifecycle.cold_tier.restore_copies import (
     abandon,
@@ -26,6 +33,7 @@ from artemis_lifecycle.cold_tier.restore_copies import (
     stop_protecting,
 )
 from artemis_lifecycle.cold_tier.restore_ids import live_ids
+from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -59,6 +67,8 @@ def restore(
             hint=f"list the snapshots with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
+    # Before files are copied for a commit that would be refused.
+    context.require_lineage({**request.summary, OPERATION: RESTORED_AS})
     ids = live_ids(context, request, source, cold, live)
     record = begin(context, request, live)
     if not goes_by(context, record, ids):

@@ -14,6 +14,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore_copies import check_protected
 from artemis_lifecycle.cold_tier.restore_ids import live_ids
+from artemis_lifecycle.contracts.summary import OPERATION, Operation
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
@@ -25,6 +26,8 @@ RESTORE_ID = "artemis.restore-id"
 RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
 RESTORED_FROM = "artemis.restored-from"
 """Keys of a restored snapshot's summary: the restore, the source snapshot, and the cold table."""
+
+RESTORED_AS: Operation = "overwrite"
 
 
 def commit_restored(
@@ -104,7 +107,7 @@ def _snapshot(
         "summary": {
             **totals,
             **request.summary,
-            "operation": "overwrite",
+            OPERATION: RESTORED_AS,
             RESTORE_ID: record.restore_id,
             RESTORED_SNAPSHOT: str(request.snapshot_id),
             RESTORED_FROM: identity.cold_table,

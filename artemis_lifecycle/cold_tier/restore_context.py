@@ -33,7 +33,8 @@ class RestoreRequest:
 
 @dataclass(frozen=True)
 class RestoreContext:
-    """What a restore needs. `check` raises when the worker's lease is lost."""
+    """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
+    table would refuse a commit with that summary."""
 
     spark: SparkSession
     live_stores: Stores
@@ -43,6 +44,7 @@ class RestoreContext:
     root: str
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
+    require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
 
 GIVEN_CREDENTIALS = "artemis.lifecycle.GivenCredentials"
 """The class beside it that hands the credentials of lifecycle.yaml to Glue's client."""
+GATED_CATALOG = "artemis.lifecycle.GatedJdbcCatalog"
+"""Iceberg's JdbcCatalog with the lineage gate of its database."""
 
 _RESOLVE_SECONDS = 900
 
@@ -155,7 +157,8 @@ def _compiled(home: Path, folder: str, libraries: Sequence[Path]) -> Path:
                     "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
                     *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
                 ],
-                libraries,
+                # Iceberg's runtime has all that its classes refer to, except this, which Janino asks for.
+                [*libraries, *Path(_spark_home(), "jars").glob("slf4j-api-*.jar")],
                 jar,
             )
             if said:

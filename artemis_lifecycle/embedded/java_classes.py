@@ -15,7 +15,10 @@ from zipfile import ZipFile, ZipInfo
 SOURCES = Path(__file__).parents[1] / "spark" / "java"
 """One folder per jar; a wheel has the compiled jar beside its folder (`aws.jar` beside `aws/`)."""
 
-CLASS_PATHS = {"aws": ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")}
+CLASS_PATHS = {
+    "aws": ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle"),
+    "gate": ("iceberg-spark-runtime-4.1_2.13",),
+}
 """The artifacts that each folder of SOURCES is compiled against; sessions without one of them get no such jar."""
 
 COMPILE_SECONDS = 900

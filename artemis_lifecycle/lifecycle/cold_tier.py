@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
 from artemis_lifecycle.lifecycle.contexts import cold_context
 from artemis_lifecycle.lifecycle.copies import cold_copies, copy_again
 from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS
 from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -167,7 +169,8 @@ class ColdTier:
             if archived is not None and live.snapshot(snapshot_id) is None:
                 require_readable(table, self.reading.described(table_uuid, Route("cold", snapshot_id)))
             summary = NO_SUMMARY if archived is None else archived.summary
-            worker = replace(self.steps.worker("restore"), ticket=ticket)
+            operator = who or person()
+            worker = replace(self.steps.worker("restore"), trigger_type="manual", operator=operator, ticket=ticket)
             done = bring_back(
                 RestoreContext(
                     spark=self.resources.spark,
@@ -177,13 +180,14 @@ class ColdTier:
                     live_catalog=self.resources.config.catalogs.live.name,
                     root=self.resources.root,
                     check=step.check,
+                    require_lineage=partial(Gate(self.resources).require_pass, table),
                 ),
                 RestoreRequest(
                     table=table,
                     table_uuid=table_uuid,
                     snapshot_id=snapshot_id,
                     branch=branch,
-                    who=who or person(),
+                    who=operator,
                     why=why,
                     summary=worker.reading(
                         InputSnapshot(snapshot_id),

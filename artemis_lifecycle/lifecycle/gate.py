@@ -26,6 +26,7 @@ from artemis_lifecycle.catalogs.triggers import Condition
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, validate_lineage
+from artemis_lifecycle.contracts.requirements import rejected
 from artemis_lifecycle.errors import LineageRejected, Refused
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.database import connected
@@ -95,13 +96,22 @@ class Gate:
         try:
             validate_lineage(summary, LineageRequirements.from_config(config.policy(table).lineage), table=table)
         except LineageRejected:
-            live = config.catalogs.live
-            if live.type == "sql":
-                with self._database("asked") as engine, engine.begin() as connection:
-                    if is_installed(connection):
-                        row = GatedRow(live.name, *parse(table).row)
-                        request_pass(connection, row, [summary], base=None, location=None)
+            self.require_pass(table, summary)
             raise
+
+    def require_pass(self, table: str, summary: Mapping[str, str]) -> None:
+        """Raise LineageRejected if an enabled gate would refuse a commit with this summary, and record that: before
+        work that is for such a commit."""
+        live = self.resources.config.catalogs.live
+        if live.type != "sql":
+            return
+        with self._database("asked") as engine, engine.begin() as connection:
+            if not is_installed(connection):
+                return
+            row = GatedRow(live.name, *parse(table).row)
+            problems = request_pass(connection, row, [summary], base=None, location=None)
+        if problems:
+            raise rejected(problems, table)
 
     def _status(self, engine: Engine, dry_run: bool) -> GateStatus:
         with engine.connect() as connection:

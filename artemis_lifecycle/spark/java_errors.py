@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from artemis_lifecycle.embedded.jars import GATED_CATALOG
 from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
     LifecycleError,
+    LineageRejected,
     MissingFile,
     OperationsUnavailable,
+    Refused,
     StorageError,
     UnreadableMetadata,
 )
@@ -27,6 +30,10 @@ Source: PostgreSQL, appendix A."""
 _ICEBERG = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{_ICEBERG}CommitFailedException", f"{_ICEBERG}ValidationException")
 _UNKNOWN = f"{_ICEBERG}CommitStateUnknownException"
+_FORBIDDEN = f"{_ICEBERG}ForbiddenException"
+_REJECTED = "artemis.lifecycle.LineageRejectedException"
+_NO_PASS = re.compile(r"the lineage gate refuses a commit to table [^\n]*")
+"""What the gate in the catalog's database says to an engine that does not ask it."""
 _CATALOG = re.compile(
     r"org\.apache\.(?:iceberg\.hive\.RuntimeMetaException|hadoop\.hive\.metastore\.|thrift\.)|"
     r"software\.amazon\.awssdk\.services\.glue\.[\w.]+Exception"
@@ -82,7 +89,7 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
-    lost = None if _UNKNOWN in names else _lost_file(said, table)
+    lost = None if _UNKNOWN in names else _refusal(error, names, table) or _lost_file(said, table)
     if lost is not None:
         return lost
     ours: type[LifecycleError]
@@ -104,6 +111,35 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     else:
         return None
     return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
+
+
+def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:
+    """The error for a commit that the lineage gate or the catalog refuses; None for all else."""
+    if _REJECTED in names:
+        java = next(each for each in _chain(error) if _REJECTED in classes_of(each))
+        return LineageRejected(
+            str(java.getMessage()),
+            table=table,
+            untouched="the table",
+            hint="set the keys: write options snapshot-property.KEY, or spark.sql.catalog.NAME.lineage.default.KEY",
+        )
+    no_pass = _NO_PASS.search(str(error))
+    if no_pass is not None:
+        return LineageRejected(
+            no_pass[0],
+            table=table,
+            untouched="the table",
+            hint=f"commit through {GATED_CATALOG}: add gate.jar of the installed package's spark/java (in a clone: "
+            "artemis-gate-*.jar of <home>/jars) to spark.jars (docs/lineage.md)",
+        )
+    if _FORBIDDEN in names:
+        return Refused(
+            f"The catalog refuses: {brief(error)}",
+            table=table,
+            untouched="the table",
+            hint="give the login the right that the message names",
+        )
+    return None
 
 
 def _lost_file(said: str, table: str | None) -> LifecycleError | None:

@@ -19,7 +19,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.config.model import SECRET
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.class_archive import archive_options
-from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
+from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.spark.executors import require_executors, use_python
@@ -164,8 +164,11 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
     except BaseException:
         spark.stop()
         raise
-    for key in conf.keys() - _with_its_classes(spark, conf).keys():
+    usable = _with_its_classes(spark, conf)
+    for key in conf.keys() - usable.keys():
         spark.conf.unset(key)
+    for key in usable.keys() - conf.keys():
+        spark.conf.set(key, usable[key])
     return spark
 
 
@@ -256,13 +259,18 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
 
 
 def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
-    """`conf` without the paced clients of S3 where the session lacks them: tables must open there all the same."""
+    """`conf` without the paced clients of S3 and the gated catalog where the session lacks them: tables must open there
+    all the same. An enabled gate then refuses what the session commits."""
     if GIVEN_CREDENTIALS in conf.values() and _lacking(spark, [GIVEN_CREDENTIALS]):
         # The default chain in its place may be another account's.
         raise EnvironmentMissing(
             f"This Spark session lacks {GIVEN_CREDENTIALS}, which gives Glue the credentials of lifecycle.yaml",
             hint=f"add {_OWN_JAR} to spark.jars; or set client.credentials-provider in the catalog's properties",
         )
+    gated = {key for key, value in conf.items() if key.endswith(".catalog-impl") and value == GATED_CATALOG}
+    if gated and _lacking(spark, [GATED_CATALOG]):
+        own = {f"{key.removesuffix('.catalog-impl')}.type": "jdbc" for key in gated}
+        conf = {**{key: value for key, value in conf.items() if key not in gated}, **own}
     asks = [key for key, value in conf.items() if key.endswith(".s3.client-factory-impl") and value == PACED_CLIENTS]
     if not asks or not _lacking(spark, [PACED_CLIENTS]):
         return dict(conf)

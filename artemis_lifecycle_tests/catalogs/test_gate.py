@@ -14,13 +14,14 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from artemis_lifecycle.catalogs.gate.installation import attempts, gate_state, install_gate, remove_gate
 from artemis_lifecycle.catalogs.gate.passes import GatedRow, request_pass
 from artemis_lifecycle.catalogs.gate.rules import rules_of
-from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, LineageRejected, Refused
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.roles import ANALYST, INGEST
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle.spark.session import add_catalogs
+from artemis_lifecycle_tests.conftest import MakeConfig, _forget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +105,8 @@ def test_rogue_writers_of_any_engine_are_refused_and_other_tables_take_their_com
     config: LifecycleConfig, engine: Engine, catalogs: tuple[Catalog, Catalog], spark: SparkSession
 ) -> None:
     live, (gated, rogue) = config.catalogs.live.name, catalogs
+    spark = spark.newSession()
+    add_catalogs(spark, catalog_conf(config.catalogs.live))
     before = _location(engine, live, GATED)
     # Engines that never heard of the gate: pyiceberg's own catalog, plain SQL, and Spark's plain JdbcCatalog.
     with pytest.raises(DBAPIError, match=REFUSED):
@@ -133,6 +136,7 @@ def test_rogue_writers_of_any_engine_are_refused_and_other_tables_take_their_com
     with pytest.raises(DBAPIError, match=REFUSED):
         rogue.create_table(GATED, ROWS.schema)
     gated.create_table(GATED, ROWS.schema).append(ROWS, snapshot_properties=LINEAGE)
+    _forget(spark, live)
 
 
 def test_a_refused_commit_names_every_problem_is_recorded_and_writes_no_metadata_file(

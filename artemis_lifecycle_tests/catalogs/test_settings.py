@@ -16,6 +16,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, jdbc_url, pyiceberg_properties, spark_conf
 from artemis_lifecycle.config.deployment import Catalog, Catalogs
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.jars import GATED_CATALOG
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
@@ -70,10 +71,12 @@ def test_both_catalogs_are_in_the_settings_and_never_cached() -> None:
             cold=Catalog(name="frozen", uri=uri, warehouse="file:///w/cold"),
         )
     )
+    # The live one asks the lineage gate of its database; Iceberg takes a type or a class.
+    assert conf["spark.sql.catalog.live.catalog-impl"] == GATED_CATALOG and "spark.sql.catalog.live.type" not in conf
+    assert conf["spark.sql.catalog.frozen.type"] == "jdbc"
     for name, warehouse in (("live", "file:///w/live"), ("frozen", "file:///w/cold")):
         prefix = f"spark.sql.catalog.{name}"
         assert conf[prefix] == "org.apache.iceberg.spark.SparkCatalog"
-        assert conf[f"{prefix}.type"] == "jdbc"
         assert conf[f"{prefix}.uri"] == "jdbc:postgresql://db:5432/cat"
         assert (conf[f"{prefix}.jdbc.user"], conf[f"{prefix}.jdbc.password"]) == ("me", "secret")
         assert conf[f"{prefix}.jdbc.schema-version"] == "V1"

@@ -15,6 +15,7 @@ import pytest
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded import jars as jars_module
 from artemis_lifecycle.embedded.jars import (
+    GATED_CATALOG,
     GIVEN_CREDENTIALS,
     ICEBERG,
     ICEBERG_AWS,
@@ -77,6 +78,7 @@ def test_why_nothing_was_resolved_is_said(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars_module, "CLASS_PATHS", {})
     monkeypatch.setenv("ARTEMIS_JARS", str(tmp_path))
     (tmp_path / "iceberg-spark-runtime-4.1_2.13-1.13.0.jar").touch()
     with pytest.raises(EnvironmentMissing, match="without postgresql"):
@@ -85,16 +87,23 @@ def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: p
     assert len(resolve(tmp_path / "unused")) == 2
 
 
-CLASSES = [f"{name.replace('.', '/')}.class" for name in (PACED_CLIENTS, GIVEN_CREDENTIALS)]
+CLASSES = {
+    folder: {f"{name.replace('.', '/')}.class" for name in names}
+    for folder, names in {
+        "aws": (PACED_CLIENTS, GIVEN_CREDENTIALS),
+        "gate": (GATED_CATALOG, "org.apache.iceberg.jdbc.GatedJdbcTableOperations"),
+    }.items()
+}
 
 
-def test_the_project_s_own_jar_is_compiled_once_against_what_was_resolved(tmp_path: Path) -> None:
-    libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:-1]
-    first, second = (jars_module._compiled(tmp_path / home, "aws", libraries) for home in ("one", "two"))
+@pytest.mark.parametrize("folder", CLASSES)
+def test_the_project_s_own_jars_are_compiled_once_against_what_was_resolved(tmp_path: Path, folder: str) -> None:
+    libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:3]
+    first, second = (jars_module._compiled(tmp_path / home, folder, libraries) for home in ("one", "two"))
     assert first.name == second.name and first.read_bytes() == second.read_bytes()
-    assert set(CLASSES) <= set(ZipFile(first).namelist())
+    assert CLASSES[folder] <= set(ZipFile(first).namelist())
     written = first.stat().st_mtime_ns
-    assert jars_module._compiled(tmp_path / "one", "aws", libraries).stat().st_mtime_ns == written
+    assert jars_module._compiled(tmp_path / "one", folder, libraries).stat().st_mtime_ns == written
 
 
 def _wheel(target: Path, **environment: str) -> tuple[Path, str]:
@@ -122,7 +131,7 @@ def test_a_wheel_has_the_compiled_classes_and_an_installed_one_compiles_none(tmp
     code = f"""
 from pathlib import Path
 from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
-print(resolve(Path({str(tmp_path / "home")!r}), (ICEBERG, POSTGRES, ICEBERG_AWS))[-1])
+print(*resolve(Path({str(tmp_path / "home")!r}), (ICEBERG, POSTGRES, ICEBERG_AWS))[-2:], sep="\\n")
 """
     said = subprocess.run(
         [sys.executable, "-c", code],
@@ -132,9 +141,10 @@ print(resolve(Path({str(tmp_path / "home")!r}), (ICEBERG, POSTGRES, ICEBERG_AWS)
         text=True,
         check=True,
     )
-    own = Path(said.stdout.strip())
-    assert own == installed / "artemis_lifecycle" / "spark" / "java" / "aws.jar"
-    assert set(CLASSES) <= set(ZipFile(own).namelist())
+    java = installed / "artemis_lifecycle" / "spark" / "java"
+    assert said.stdout.split() == [str(java / f"{folder}.jar") for folder in CLASSES]
+    for folder, classes in CLASSES.items():
+        assert classes <= set(ZipFile(java / f"{folder}.jar").namelist())
     assert not (tmp_path / "home").exists()
 
 

@@ -2,8 +2,11 @@ package org.apache.iceberg.jdbc;
 
 import artemis.lifecycle.LineageDefaults;
 import artemis.lifecycle.LineageGate;
+import artemis.lifecycle.LineageRejectedException;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import org.apache.iceberg.ManifestFile;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
@@ -62,16 +65,35 @@ public class GatedJdbcTableOperations extends JdbcTableOperations {
     }
 
     /**
-     * Called for each commit inside a transaction. A refusal here, and not at the transaction's end, makes Spark delete
-     * the data files of a CREATE TABLE AS SELECT.
+     * Called for each commit inside a transaction. A CREATE TABLE AS SELECT is refused here, where Spark still deletes
+     * its data files, and not at the transaction's end. Iceberg would delete the manifests only there.
      */
     @Override
     public TableOperations temp(TableMetadata uncommitted) {
-        TableMetadata base = this.current();
-        this.gate.require(
-            this.table, LineageDefaults.newSnapshots(base, uncommitted), this.defaults,
-            base == null ? null : base.metadataFileLocation(), null);
+        if (this.current() == null) {
+            List<Snapshot> snapshots = LineageDefaults.newSnapshots(null, uncommitted);
+            try {
+                this.gate.require(this.table, snapshots, this.defaults, null, null);
+            } catch (LineageRejectedException refused) {
+                try {
+                    this.deleteManifests(snapshots);
+                } catch (RuntimeException failed) {
+                    refused.addSuppressed(failed);
+                }
+                throw refused;
+            }
+        }
         return super.temp(uncommitted);
+    }
+
+    private void deleteManifests(List<Snapshot> snapshots) {
+        for (Iterator each = snapshots.iterator(); each.hasNext();) {
+            Snapshot snapshot = (Snapshot) each.next();
+            for (Iterator manifests = snapshot.allManifests(this.io()).iterator(); manifests.hasNext();) {
+                this.io().deleteFile(((ManifestFile) manifests.next()).path());
+            }
+            this.io().deleteFile(snapshot.manifestListLocation());
+        }
     }
 
     private static boolean isRegistered(TableMetadata base, TableMetadata metadata) {

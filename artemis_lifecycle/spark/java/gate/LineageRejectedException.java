@@ -7,14 +7,7 @@ import org.apache.iceberg.exceptions.ForbiddenException;
  * were written for it.
  */
 public class LineageRejectedException extends ForbiddenException {
-    private final String[] problems;
-
     public LineageRejectedException(String table, String[] problems) {
         super("The lineage gate refuses the commit to %s: %s", new Object[] {table, String.join("; ", problems)});
-        this.problems = problems;
-    }
-
-    public String[] problems() {
-        return (String[]) this.problems.clone();
     }
 }
