@@ -82,7 +82,7 @@ public final class LineageGate {
                     failed,
                     "This login of Postgres may not request a pass of the lineage gate for %s: %s. GRANT artemis_ingest "
                     + "TO it (docs/roles.md)",
-                    new Object[] {table, failed.getMessage()});
+                    new Object[] {table, failed.getMessage().split("\n")[0]});
             }
             throw new UncheckedSQLException(
                 failed, "The lineage gate did not answer for %s", new Object[] {table});
