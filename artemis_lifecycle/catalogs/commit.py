@@ -7,16 +7,19 @@ result, the catalog is checked: the metadata file that follows the base is eithe
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import (
     BadInput,
     CommitConflict,
@@ -115,6 +118,7 @@ def commit_with_retry(
     attempts: int = 10,
     longest_wait: float = 5.0,
     before_swap: Callable[[str, int], None] = lambda base_location, updated_ms: None,
+    lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitResult:
     """Commit the result of `change`, and retry while other writers win, with full jitter up to `longest_wait` seconds.
 
@@ -122,12 +126,13 @@ def commit_with_retry(
     checks its guards, and returns the change, or None if there is nothing to do. An exception from it ends the commit
     with the table untouched. `before_swap` runs right before each swap, with the base's metadata location and the
     `last-updated-ms` of the metadata that would follow it: together they identify the commit in the metadata log.
+    A commit that adds no snapshot records `lineage` (keys and `operation`) in the table property COMMIT_PROPERTY.
 
     Raises ReferencedSnapshot if a remaining ref points to a removed snapshot (Iceberg's core would drop the ref);
     NoSuchTable; CommitConflict if every attempt lost; CommitStateUnknown if the catalog did not report the result;
     StorageError if metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
-    committer = _Committer(spark, catalog_name, table, before_swap)
+    committer = _Committer(spark, catalog_name, table, before_swap, lineage)
     waits = wait_random_exponential(multiplier=0.05, max=longest_wait)
     try:
         for attempt in Retrying(
@@ -176,12 +181,18 @@ class _Committer:
     """One commit of one table, over its attempts."""
 
     def __init__(
-        self, spark: SparkSession, catalog_name: str, table: str, before_swap: Callable[[str, int], None]
+        self,
+        spark: SparkSession,
+        catalog_name: str,
+        table: str,
+        before_swap: Callable[[str, int], None],
+        lineage: Mapping[str, str],
     ) -> None:
         identifier = parse(table)
         self._table = table
         self._catalog_name = catalog_name
         self._before_swap = before_swap
+        self._lineage = lineage
         self._jvm = jvm_of(spark)
         self._tries: list[_Try] = []
         self._tried = 0
@@ -207,6 +218,10 @@ class _Committer:
         updated = None if wanted is None else self._build(base, location, wanted)
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
+        if self._lineage and not wanted.add_snapshots:
+            # Not a part of `wanted`, by which a later look finds out whether this commit happened: others replace it.
+            note = {COMMIT_PROPERTY: json.dumps({**self._lineage, "base": location}, ensure_ascii=False)}
+            updated = self._updated(base, replace(wanted, set_properties={**wanted.set_properties, **note}), location)
         self._before_swap(location, int(updated.lastUpdatedMillis()))
         this = _Try(location, updated, wanted)
         self._tries.append(this)
@@ -240,7 +255,7 @@ class _Committer:
     def _build(self, base: Any, location: str, change: Change) -> Any | None:
         """Return the new metadata; None if it equals the base."""
         doomed = set(change.expire_snapshot_ids)
-        refs = {str(name): (int(ref.snapshotId()), bool(ref.isBranch())) for name, ref in base.refs().items()}
+        refs = _refs(base)
         held = sorted(
             name for name, (snapshot, _) in refs.items() if snapshot in doomed and name not in change.remove_refs
         )
@@ -263,7 +278,7 @@ class _Committer:
         if (doomed or change.remove_refs) and not self._compares_whole_metadata():
             raise no_whole_compare(self._catalog_name, self._table)
         try:
-            updated = self._updated(base, change, refs, location)
+            updated = self._updated(base, change, location)
         except Exception as error:
             if not class_names(error):
                 raise
@@ -277,8 +292,9 @@ class _Committer:
         # Iceberg returns the base if nothing changed.
         return None if updated.equals(base) else updated
 
-    def _updated(self, base: Any, change: Change, refs: Mapping[str, tuple[int, bool]], location: str) -> Any:
+    def _updated(self, base: Any, change: Change, location: str) -> Any:
         doomed = set(change.expire_snapshot_ids)
+        refs = _refs(base)
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         for name in change.remove_refs:
             builder.removeRef(name)
@@ -526,6 +542,11 @@ class _Committer:
                 table=self._table,
                 hint="check that the catalog and the warehouse answer, and run the step again",
             ) from error
+
+
+def _refs(base: Any) -> dict[str, tuple[int, bool]]:
+    """Return the snapshot of each ref, and whether it is a branch."""
+    return {str(name): (int(ref.snapshotId()), bool(ref.isBranch())) for name, ref in base.refs().items()}
 
 
 def _swap(operations: Any, base: Any, updated: Any) -> None:

@@ -158,7 +158,7 @@ def _compiled(home: Path, folder: str, libraries: Sequence[Path]) -> Path:
                     *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
                 ],
                 # Iceberg's runtime has all that its classes refer to, except this, which Janino asks for.
-                [*libraries, *Path(_spark_home(), "jars").glob("slf4j-api-*.jar")],
+                [*libraries, *Path(spark_home(), "jars").glob("slf4j-api-*.jar")],
                 jar,
             )
             if said:

@@ -1,5 +1,5 @@
 """The metadata commit of a plan: one compare-and-swap removes snapshots and refs from the table, and changes nothing
-else.
+else, except that a table property says who did it.
 
 The guards run at every attempt, on exactly the metadata file that the swap compares: a check of another base proves
 nothing.
@@ -8,10 +8,11 @@ nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
@@ -112,12 +113,13 @@ def commit_expiration(
     plan: ExpirationPlan,
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
     begin_swap: Callable[[str, int], None],
+    lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
 
     `guards` reads the active holds and tag records at each attempt. `begin_swap` records the attempt (`made_by`
-    recognizes it). Raises what `removal` raises, CommitConflict if every attempt lost, and CommitStateUnknown if the
-    catalog did not report the result.
+    recognizes it). `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal` raises,
+    CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
     """
     removed: list[Change] = []
 
@@ -128,7 +130,7 @@ def commit_expiration(
         removed[:] = [found] if found is not None else []
         return found
 
-    result = commit_with_retry(spark, catalog, plan.table, change, before_swap=begin_swap)
+    result = commit_with_retry(spark, catalog, plan.table, change, before_swap=begin_swap, lineage=lineage)
     done = removed[0] if removed and result.changed else Change()
     gone = set(done.expire_snapshot_ids)
     return ExpirationCommit(

@@ -9,6 +9,7 @@ from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.config.policies import TablePolicy
+from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import PlanStateError, StalePlan
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -215,6 +216,7 @@ class Expiration:
                 absent_copies=len(absent),
                 dry_run=True,
             )
+        worker = self.steps.worker("expiration")
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
             if plan.expired_snapshots:
@@ -233,13 +235,13 @@ class Expiration:
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
+                        {**worker.summary(), OPERATION: "expiration"},
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
             if plan.expired_snapshots or plan.expired_refs:
-                worker = self.steps.worker("expiration")
                 self.recording.record_expiration(
                     plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
                 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
+from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -101,6 +102,7 @@ class TagsAndHolds:
                     table,
                     change,
                     before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
+                    lineage=self._lineage("tag", who),
                 )
             except CommitStateUnknown:
                 raise
@@ -139,6 +141,7 @@ class TagsAndHolds:
                 table,
                 change,
                 before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
+                lineage=self._lineage("untag", who),
             )
             record = self.resources.operations.tags.removed(
                 state.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
@@ -146,6 +149,10 @@ class TagsAndHolds:
         return Tagged(
             table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
         )
+
+    def _lineage(self, what: str, who: str | None) -> dict[str, str]:
+        worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
+        return {**worker.summary(), OPERATION: what}
 
     def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
         """Return a tag that is gone, but did not expire, while its record is active: its remover died before recording

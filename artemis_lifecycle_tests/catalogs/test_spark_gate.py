@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties, spark_conf
+from artemis_lifecycle.code_version import commit_hash
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.java_errors import as_ours
@@ -44,8 +47,7 @@ MakeSession = Callable[..., "SparkSession"]
 
 
 @pytest.fixture
-def config(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> LifecycleConfig:
-    monkeypatch.setenv("ARTEMIS_COMMIT_HASH", "0123abc")
+def config(make_config: MakeConfig) -> LifecycleConfig:
     return make_config(defaults=AT_ONCE, tables={"ops.*": {}, REPORTED: {"lineage": {"mode": "report"}}})
 
 
@@ -107,6 +109,18 @@ def _require_lineage(config: LifecycleConfig, table: str) -> list[dict[str, str]
     requirements = LineageRequirements.from_config(config.policy(table).lineage)
     assert [lineage_problems(summary, requirements) for summary in found] == [()] * len(found)
     return found
+
+
+def _noted(config: LifecycleConfig) -> dict[str, str]:
+    """The lineage of the newest commit, which added no snapshot."""
+    catalog = _pyiceberg(config, gated=False)
+    try:
+        metadata = catalog.load_table(GATED).metadata
+    finally:
+        catalog.close()
+    noted = json.loads(metadata.properties[COMMIT_PROPERTY])
+    assert noted["base"] == metadata.metadata_log[-1].metadata_file
+    return {key: str(value) for key, value in noted.items()}
 
 
 def _files(folder: Path) -> set[Path]:
@@ -263,12 +277,15 @@ def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
     for _ in range(3):
         lifecycle.append(GATED, spark.range(2).repartition(1), LINEAGE)
     assert lifecycle.compact_data_files(GATED).snapshot_id is not None
-    lifecycle.tag(GATED, "kept", first)
+    lifecycle.tag(GATED, "kept", first, who="ada")
+    assert _noted(config)["operation"] == "tag" and _noted(config)["trigger.operator"] == "ada"
     lifecycle.record_lineage(GATED)
     plan = lifecycle.plan_expiration(GATED)
     source = plan.expired_snapshots[0]
     lifecycle.hand_off(plan)
     assert lifecycle.commit_expiration(plan).snapshots_removed == len(plan.expired_snapshots)
+    noted = _noted(config)
+    assert noted["operation"] == "expiration" and noted["writer.id"] == "artemis-lifecycle/expiration"
     before = _files(tmp_path)
     with pytest.raises(LineageRejected, match=r"operation=overwrite needs trigger\.ticket"):
         lifecycle.restore(GATED, source, "back", who="ada")
@@ -277,7 +294,7 @@ def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
     rows = spark.sql(f"SELECT * FROM {config.catalogs.live.name}.{GATED} VERSION AS OF {restored.snapshot_id}")
     assert [row.id for row in rows.collect()] == [0, 1]
     found = _require_lineage(config, GATED)
-    by_us = {summary["writer.id"] for summary in found if summary["writer.commit_hash"] == "0123abc"}
+    by_us = {summary["writer.id"] for summary in found if summary["writer.commit_hash"] == commit_hash()}
     assert by_us >= {"artemis-lifecycle/compaction", "artemis-lifecycle/restore"}
     assert found[-1]["trigger.operator"] == "ada" and found[-1]["operation"] == "overwrite"
 

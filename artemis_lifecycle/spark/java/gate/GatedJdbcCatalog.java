@@ -1,6 +1,5 @@
 package artemis.lifecycle;
 
-import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
@@ -67,16 +66,15 @@ public class GatedJdbcCatalog extends JdbcCatalog {
             this.gate, this.defaults);
     }
 
-    /** If only the new name is gated, all snapshots of the table must meet the new name's requirements. */
+    /** All snapshots of the table must meet the requirements of its new name. */
     @Override
     public void renameTable(TableIdentifier from, TableIdentifier to) {
         if (!from.equals(to) && this.gate.governs(to)) {
             TableMetadata metadata = this.newTableOps(from).current();
             if (metadata != null) {
-                List<Snapshot> unknown =
-                    this.gate.governs(from) ? Collections.emptyList() : LineageDefaults.newSnapshots(null, metadata);
+                List<Snapshot> snapshots = LineageDefaults.newSnapshots(null, metadata);
                 String location = metadata.metadataFileLocation();
-                this.gate.require(to, unknown, LineageDefaults.NONE, location, location);
+                this.gate.require(to, snapshots, LineageDefaults.NONE, location, location);
             }
         }
         super.renameTable(from, to);
