@@ -85,7 +85,6 @@ def _commit(
         request.table,
         change,
         before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
-        lineage={**request.summary, OPERATION: "restore"},
     )
 
 

@@ -22,6 +22,7 @@ from artemis_lifecycle.expiration.plan import (
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
+from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
@@ -235,7 +236,7 @@ class Expiration:
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
-                        {**worker.summary(), OPERATION: "expiration"},
+                        Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)

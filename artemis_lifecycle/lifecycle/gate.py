@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.gate.installation import (
     install_gate,
     remove_gate,
 )
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, request_pass
+from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, request_pass
 from artemis_lifecycle.catalogs.gate.rules import Rule, governed_mode, rules_of
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.settings import require_uri
@@ -112,6 +112,16 @@ class Gate:
             problems = request_pass(connection, row, [summary], base=None, location=None)
         if problems:
             raise rejected(problems, table)
+
+    def noted(self, table: str, lineage: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the lineage that a commit without a snapshot notes in the table: all of it where the gate is enabled
+        for the table. Elsewhere nothing, so that the commit changes no property."""
+        live = self.resources.config.catalogs.live
+        if live.type != "sql" or governed_mode(self.resources.config, table) != "reject":
+            return {}
+        with self._database("asked") as engine, engine.connect() as connection:
+            enabled = is_installed(connection) and mode_of(connection, GatedRow(live.name, *parse(table).row)) != "none"
+        return lineage if enabled else {}
 
     def _status(self, engine: Engine, dry_run: bool) -> GateStatus:
         with engine.connect() as connection:

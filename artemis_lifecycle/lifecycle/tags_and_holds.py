@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
@@ -102,7 +103,7 @@ class TagsAndHolds:
                     table,
                     change,
                     before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
-                    lineage=self._lineage("tag", who),
+                    lineage=self._lineage(table, "tag", who),
                 )
             except CommitStateUnknown:
                 raise
@@ -141,7 +142,7 @@ class TagsAndHolds:
                 table,
                 change,
                 before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
-                lineage=self._lineage("untag", who),
+                lineage=self._lineage(table, "untag", who),
             )
             record = self.resources.operations.tags.removed(
                 state.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
@@ -150,9 +151,9 @@ class TagsAndHolds:
             table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
         )
 
-    def _lineage(self, what: str, who: str | None) -> dict[str, str]:
+    def _lineage(self, table: str, what: str, who: str | None) -> Mapping[str, str]:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
-        return {**worker.summary(), OPERATION: what}
+        return Gate(self.resources).noted(table, {**worker.summary(), OPERATION: what})
 
     def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
         """Return a tag that is gone, but did not expire, while its record is active: its remover died before recording
