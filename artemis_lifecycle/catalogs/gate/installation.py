@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.gate.rules import Rule
-from artemis_lifecycle.catalogs.gate.statements import GRANTS, PARTS, SCHEMA, TABLES, VERSION
+from artemis_lifecycle.catalogs.gate.statements import GRANTS, PARTS, SCHEMA, TABLES, TO_EVERYBODY, VERSION
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.catalogs.triggers import Condition, Problem, installing, worst
 from artemis_lifecycle.errors import Busy, ConfigError, Refused
@@ -80,7 +80,7 @@ def install_gate(engine: Engine, catalog: str, rules: Sequence[Rule]) -> None:
             connection.exec_driver_sql(statement)
         for stranger in strangers:
             connection.exec_driver_sql(f"DROP FUNCTION {stranger}")
-        for statement in (*PARTS.closed(connection), *role_statements(GRANTS)):
+        for statement in (*PARTS.closed(connection), *role_statements(GRANTS), *TO_EVERYBODY):
             connection.exec_driver_sql(statement)
         require_patterns(connection, rules)
         register = (

@@ -80,8 +80,8 @@ public final class LineageGate {
             if (failed instanceof SQLException && NO_RIGHT.equals(((SQLException) failed).getSQLState())) {
                 throw new ForbiddenException(
                     failed,
-                    "This login of Postgres may not request a pass of the lineage gate for %s: %s. GRANT artemis_ingest "
-                    + "TO it (docs/roles.md)",
+                    "This login of Postgres may not request a pass of the lineage gate for %s: %s. Run artemis gate "
+                    + "enable again: it grants that to every login",
                     new Object[] {table, failed.getMessage().split("\n")[0]});
             }
             throw new UncheckedSQLException(
