@@ -88,9 +88,13 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataV
     shown = [[_cell(row[place]) for place in used] for row in every[:_ROWS]]
     if len(every) > _ROWS:
         shown.append([f"… and {len(every) - _ROWS:,} more", *[None] * (len(names) - 1)])
-    columns = [TableColumn(name, _kind(cells)) for name, cells in zip(names, zip(*shown, strict=True), strict=True)]
-    records = [TableRecord(dict(zip(names, cells, strict=True))) for cells in shown]
-    return MetadataValue.table(records, TableSchema(columns))
+    kinds = [_kind(cells) for cells in zip(*shown, strict=True)]
+    records = [
+        # A column of numbers and texts is one of texts.
+        TableRecord({name: str(cell) if kind == "string" and cell is not None else cell for name, kind, cell in row})
+        for row in (zip(names, kinds, cells, strict=True) for cells in shown)
+    ]
+    return MetadataValue.table(records, TableSchema([TableColumn(*each) for each in zip(names, kinds, strict=True)]))
 
 
 _Cell = str | int | float | bool | None
