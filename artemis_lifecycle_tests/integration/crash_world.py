@@ -246,6 +246,7 @@ def _result(location: str, name: str) -> list[Any]:
     columns = {
         "deletions": ("job_kind", "path", "kind", "outcome"),
         "plan_files": ("plan_id", "path", "kind", "reason"),
+        "lineage_edges": ("from_table", "from_id", "to_table", "to_id"),
         "lineage_ledger": ("table_name", "snapshot_id", "operation"),
     }[name]
     rows = StaticTable.from_metadata(location).scan(selected_fields=columns).to_arrow().to_pylist()
