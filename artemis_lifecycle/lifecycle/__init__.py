@@ -163,8 +163,12 @@ class Lifecycle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            # An interrupt waits for no publication: the rows stay pending.
+            self.resources.close()
 
     def close(self) -> None:
         """Publish pending rows of the result tables if this object planned or deleted and a Spark session is started.
