@@ -165,6 +165,19 @@ def prove_in_flight(
     return Proof(table, "the writer in flight commits after the walk, and its rows read", holds, detail)
 
 
+def prove_gate(table: str, passed: int, refusals: Mapping[str, str], added: int) -> Proof:
+    """With the lineage gate enabled, the writers' commits passed and every commit without lineage was refused.
+    `refusals` are by writer, empty for one that got in; `added` counts the snapshots that the table has more."""
+    let_in = [writer for writer, refusal in refusals.items() if not refusal]
+    holds = passed > 0 and bool(refusals) and not let_in and added == passed
+    detail = f"{passed} commit with its lineage passed; refused: " + "; ".join(
+        f"{writer} ({refusal[:60]}…)" for writer, refusal in refusals.items() if refusal
+    )
+    if let_in or added != passed:
+        detail += f"; got in: {', '.join(let_in)}, {added} snapshots more"
+    return Proof(table, "the lineage gate refuses a commit that does not record who wrote it", holds, detail)
+
+
 def prove_debris(table: str, origin: str, files: int, left: int, *, should_stay: bool) -> Proof:
     """What other hands left behind is gone, or, where it may still be a writer's, has stayed."""
     claim = f"what the {origin} left {'stays' if should_stay else 'is removed'}"

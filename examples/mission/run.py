@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 
 import artemis_lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
@@ -118,8 +119,8 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
         with board.phase("Read them again"):
             found = [thawed, *_read_after(lifecycle, board, before)]
             found += _debris_proofs(lifecycle, histories)
-        with board.phase("The writer in flight commits"):
-            found.append(_commit(lifecycle, in_flight, expected))
+        with board.phase("The writer in flight commits, others are refused"):
+            found += _commit_through_gate(lifecycle, in_flight, expected)
     return DemoReport(
         tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
         tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
@@ -357,6 +358,48 @@ def _debris_proofs(lifecycle: Lifecycle, histories: tuple[TableHistory, ...]) ->
         for history in histories
         for debris in history.debris
     ]
+
+
+def _commit_through_gate(lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint) -> list[Proof]:
+    """The writer in flight commits while the lineage gate is enabled; two that record nothing try to."""
+    lifecycle.enable_gate()
+    try:
+        before = len(lifecycle.snapshot_history(writer.table).snapshots)
+        refusals = {"Spark": _refusal(_append_by_spark, lifecycle, writer.table)}
+        refusals["pyiceberg"] = _refusal(_append_by_pyiceberg, lifecycle, writer.table)
+        committed = _commit(lifecycle, writer, expected)
+        added = len(lifecycle.snapshot_history(writer.table).snapshots) - before
+    finally:
+        lifecycle.disable_gate()
+    return [committed, proofs.prove_gate(writer.table, int(committed.holds), refusals, added)]
+
+
+def _refusal(append: Callable[[Lifecycle, str], None], lifecycle: Lifecycle, table: str) -> str:
+    """Return why the commit was refused; empty if it was not."""
+    try:
+        append(lifecycle, table)
+    except Exception as error:
+        # Each engine has errors of its own; that it names the gate is what counts.
+        text = " ".join(str(error).split())
+        return text[text.index("lineage") :] if "lineage" in text else ""
+    return ""
+
+
+def _append_by_spark(lifecycle: Lifecycle, table: str) -> None:
+    name = parse(table).sql(lifecycle.config.catalogs.live.name)
+    lifecycle.spark.table(name).limit(1).writeTo(name).append()
+
+
+def _append_by_pyiceberg(lifecycle: Lifecycle, table: str) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    live = lifecycle.config.catalogs.live
+    catalog = load_catalog(live.name, **pyiceberg_properties(live))
+    try:
+        found = catalog.load_table(parse(table).parts)
+        found.append(found.scan(limit=1).to_arrow())
+    finally:
+        catalog.close()
 
 
 def _commit(lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint) -> Proof:
