@@ -58,6 +58,15 @@ class Unrecorded:
 
 
 @dataclass(frozen=True)
+class TableAudit:
+    """A table's last ingest (None before the first), the recorded snapshots downstream of it, and recent overwrites."""
+
+    last_ingest: Ingested | None
+    downstream: Lineage | None
+    overwrites: Overwrites
+
+
+@dataclass(frozen=True)
 class Auditing:
     """Answers the three questions."""
 
@@ -83,9 +92,29 @@ class Auditing:
         query = overwrites_query(self.catalog, since, until, uuid)
         return overwrites_of(rows, since, until, table, new.ledger.num_rows, query)
 
-    def lineage(self, table: str, snapshot_id: int, direction: Direction, *, states: bool = False) -> Lineage:
-        table_uuid = self.steps.table_uuid(table)
-        new = self.unrecorded()
+    def of_table(self, table: str, since: datetime, until: datetime) -> TableAudit:
+        try:
+            last = self.ingested(table)
+        except NoSuchSnapshot:
+            last = None
+        down: Lineage | None = None
+        if last is not None and last.snapshot_id is not None:
+            # The page of one table must not read the metadata of all.
+            down = self.lineage(table, last.snapshot_id, "downstream", recorded_only=True)
+        return TableAudit(last, down, self.overwrites(since, until, table))
+
+    def lineage(
+        self,
+        table: str,
+        snapshot_id: int,
+        direction: Direction,
+        *,
+        states: bool = False,
+        recorded_only: bool = False,
+    ) -> Lineage:
+        metadata = self.steps.table_state(table).metadata
+        table_uuid = metadata.table_uuid
+        new = self.unrecorded_of(table, metadata) if recorded_only else self.unrecorded()
         edges = pa.concat_tables([new.edges.select(_EDGE_COLUMNS), self.recording.read(LINEAGE_EDGES, _EDGE_COLUMNS)])
         edges = self._resolved(edges, new.names)
         parents: pa.Table | None = None
