@@ -19,19 +19,22 @@ from artemis_lifecycle.storage.stores import Stores
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io import FileIO
+    from pyiceberg.table import DataScan
 
 
 class Where(NamedTuple):
-    """A condition on a column; `in` takes a tuple of values. A null never matches."""
+    """A condition on a column; `in` takes a tuple of values. A null only matches `null`, which takes no value."""
 
     column: str
-    compares: Literal["=", ">=", "<", "in"]
-    value: str | int | datetime | tuple[str | int, ...]
+    compares: Literal["=", ">=", "<", "in", "null", "not null"]
+    value: str | int | datetime | tuple[str | int, ...] = ()
 
     def matches(self, rows: pa.Table) -> pa.Table:
         """Return the rows of an Arrow table that match."""
         column = rows[self.column]
-        if self.compares == "in":
+        if self.compares in ("null", "not null"):
+            mask = column.is_null() if self.compares == "null" else column.is_valid()
+        elif self.compares == "in":
             mask = pc.is_in(column, value_set=pa.array(self.value, column.type))
         else:
             compare = {"=": pc.equal, ">=": pc.greater_equal, "<": pc.less}[self.compares]
@@ -50,9 +53,19 @@ class ResultReader:
         """Yield these columns of the rows that match all conditions, in bounded memory; nothing if the result table
         does not exist, because a reader must not create it. Files and row groups that cannot match are not read. Raises
         StorageError."""
+        scan = self._scan(table, columns, where)
+        for batch in scan.to_arrow_batch_reader() if scan is not None else ():
+            yield batch.select(list(columns))
+
+    def all_rows(self, table: str, columns: Sequence[str], where: Sequence[Where] = ()) -> pa.Table | None:
+        """`rows` at once: faster, with all of them in memory."""
+        scan = self._scan(table, columns, where)
+        return None if scan is None else scan.to_arrow().select(list(columns))
+
+    def _scan(self, table: str, columns: Sequence[str], where: Sequence[Where]) -> DataScan | None:
         name = f"{NAMESPACE}.{table}"
         if not self.catalog.exists(name):
-            return
+            return None
         from pyiceberg.catalog.noop import NoopCatalog
         from pyiceberg.serializers import FromInputFile
         from pyiceberg.table import StaticTable
@@ -60,17 +73,18 @@ class ResultReader:
         files, pointer = _through(self.stores), self.catalog.entry(name).metadata_location
         metadata = FromInputFile.table_metadata(files.new_input(pointer))
         found = StaticTable((NAMESPACE, table), metadata, pointer, files, NoopCatalog(NAMESPACE))
-        scan = found.scan(row_filter=_expression(where), selected_fields=tuple(columns))
-        for batch in scan.to_arrow_batch_reader():
-            yield batch.select(list(columns))
+        return found.scan(row_filter=_expression(where), selected_fields=tuple(columns))
 
 
 def _expression(where: Sequence[Where]) -> BooleanExpression:
-    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, In, LessThan
+    from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, In, IsNull, LessThan, NotNull
 
     kinds: dict[str, Any] = {"=": EqualTo, ">=": GreaterThanOrEqual, "<": LessThan, "in": In}
     expression: BooleanExpression = AlwaysTrue()
     for column, compares, value in where:
+        if compares in ("null", "not null"):
+            expression = And(expression, (IsNull if compares == "null" else NotNull)(column))
+            continue
         literal = value.isoformat() if isinstance(value, datetime) else value
         expression = And(expression, kinds[compares](column, literal))
     return expression

@@ -155,6 +155,6 @@ def _fields(value: object) -> dict[str, object]:
 
 def _show_notes(unrecorded: int, query: str | None) -> None:
     if unrecorded:
-        say(f"{unrecorded:,} snapshots are not in the ledger yet; they were read from metadata.", dim=True)
+        say(f"Read from metadata, because the ledger does not have them yet: {unrecorded:,} snapshots", dim=True)
     if query is not None:
-        say(query, unbroken=True)
+        say(*query.split("\n"), unbroken=True)

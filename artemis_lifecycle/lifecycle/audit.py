@@ -3,7 +3,7 @@ Starts no Spark, changes nothing. Belongs here: reading. Does not belong here: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
@@ -43,7 +43,8 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
 
-_EDGE_COLUMNS = ("from_catalog", "from_table", "from_uuid", "from_id", "to_table", "to_uuid", "to_id")
+_EDGE_COLUMNS = ("from_catalog", "from_table", "from_uuid", "from_id", "to_uuid", "to_id")
+_NAMES = ("table_uuid", "table_name")
 _INGEST_COLUMNS = ("snapshot_id", "parent_snapshot_id", "operation", "committed_at", "writer_id", "writer_commit_hash")
 
 
@@ -115,8 +116,7 @@ class Auditing:
         metadata = self.steps.table_state(table).metadata
         table_uuid = metadata.table_uuid
         new = self.unrecorded_of(table, metadata) if recorded_only else self.unrecorded()
-        edges = pa.concat_tables([new.edges.select(_EDGE_COLUMNS), self.recording.read(LINEAGE_EDGES, _EDGE_COLUMNS)])
-        edges = self._resolved(edges, new.names)
+        edges = self._edges(new)
         parents: pa.Table | None = None
         if states:
             columns = ["table_uuid", "snapshot_id", "parent_snapshot_id"]
@@ -126,7 +126,32 @@ class Auditing:
             parents = pa.table(ends, schema=EDGES)
         start = SnapshotOfTable(table, snapshot_id, table_uuid)
         names = {uuid: name for name, uuid in self.recording.uuids.items()} | dict(new.names) | {table_uuid: table}
-        return lineage_of(edges, start, direction, parents, new.ledger.num_rows, self.catalog, names)
+        return lineage_of(edges, start, direction, parents, new.ledger.num_rows, self.catalog, self._named(names))
+
+    def _named(self, names: Mapping[str, str]) -> Callable[[Collection[str]], Mapping[str, str]]:
+        """Return the names of tables by uuid, for those in question; of dropped tables as the ledger has them."""
+
+        def named(wanted: Collection[str]) -> Mapping[str, str]:
+            gone = tuple(sorted(set(wanted) - names.keys()))
+            if not gone:
+                return names
+            found: dict[str, str] = {}
+            # The ledger knows a table that was recorded; the edges also one that was only read.
+            for table, columns in ((LINEAGE_EDGES, ("from_uuid", "from_table")), (LINEAGE_LEDGER, _NAMES)):
+                rows = self.recording.read(table, columns, (Where(columns[0], "in", gone),))
+                found |= zip(*(rows[each].to_pylist() for each in columns), strict=True)
+            return found | dict(names)
+
+        return named
+
+    def _edges(self, new: Unrecorded) -> pa.Table:
+        """Return all edges. The names of inputs are only read where no uuid says whose they are."""
+        known = self.recording.read(LINEAGE_EDGES, EDGES.names, (Where("from_uuid", "not null"),))
+        named = self.recording.read(LINEAGE_EDGES, _EDGE_COLUMNS, (Where("from_uuid", "null"),))
+        rest = self._resolved(pa.concat_tables([new.edges.select(_EDGE_COLUMNS), named]), new.names)
+        columns = [*EDGES.names, "from_table"]
+        known = known.append_column("from_table", pa.nulls(len(known), pa.string()))
+        return pa.concat_tables([known.select(columns), rest.select(columns)])
 
     def _resolved(self, edges: pa.Table, names: Mapping[str, str]) -> pa.Table:
         """Give edges from tables of this catalog whose uuid was unknown when they were recorded the current one."""

@@ -124,7 +124,8 @@ class Recording:
             queued = [(batch_id, condition.matches(rows)) for batch_id, rows in queued]
         own = {batch_id for batch_id, _ in queued}
         both = [*columns, table.key] if own else columns
-        published = [pa.Table.from_batches([batch]) for batch in self.resources.results.rows(table.name, both, where)]
+        stored = self.resources.results.all_rows(table.name, both, where)
+        published = [] if stored is None else [stored]
         if own:
             ids = pa.array(sorted(own), pa.string())
             published = [rows.filter(pc.invert(pc.is_in(rows[table.key], value_set=ids))) for rows in published]

@@ -5,7 +5,7 @@ reading the ledger (`lifecycle/audit.py`) and manifests (`ingests`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -173,24 +173,21 @@ def lineage_of(
     states: pa.Table | None,
     unrecorded: int,
     catalog: str,
-    names: Mapping[str, str],
+    names_of: Callable[[Collection[str]], Mapping[str, str]],
 ) -> Lineage:
-    """Return the answer from rows of `lineage_edges`. `names` are current names by table uuid."""
+    """Return the answer from edges (EDGES, and `from_table` where `from_uuid` is null). `names_of` returns names by
+    uuid for the tables in question, or more."""
     uuid = str(start.table_uuid)
     found = reached(edges, uuid, start.snapshot_id, direction, states)
-    keys = pa.concat_arrays([edges["from_uuid"].combine_chunks(), edges["to_uuid"].combine_chunks()])
-    ids = pa.concat_arrays([edges["from_id"].combine_chunks(), edges["to_id"].combine_chunks()])
-    written = pa.concat_arrays([edges["from_table"].combine_chunks(), edges["to_table"].combine_chunks()])
-    wanted = {each: None for end in ("from_id", "to_id") for each in found[end].to_pylist()}
-    mask = pc.is_in(ids, value_set=pa.array(list(wanted), pa.int64()))
-    known = {
-        (key, each): table
-        for key, each, table in zip(*(part.filter(mask).to_pylist() for part in (keys, ids, written)), strict=True)
-    }
+    uuids = {each for end in ("from_uuid", "to_uuid") for each in found[end].to_pylist()}
+    names = names_of(uuids - {None})
+    # What no table of this catalog has is named as its reader wrote it.
+    unknown = edges.filter(pc.and_(edges["from_uuid"].is_null(), pc.is_in(edges["from_id"], value_set=_flat(found))))
+    written = dict(zip(unknown["from_id"].to_pylist(), unknown["from_table"].to_pylist(), strict=True))
 
     def tables(end: str) -> pa.Array:
         pairs = zip(found[f"{end}_uuid"].to_pylist(), found[f"{end}_id"].to_pylist(), strict=True)
-        return pa.array([names.get(uuid) or known[uuid, each] for uuid, each in pairs], pa.string())
+        return pa.array([names[uuid] if uuid is not None else written[each] for uuid, each in pairs], pa.string())
 
     columns = {each: found[each] for each in found.column_names} | {
         "from_table": tables("from"),
@@ -200,6 +197,11 @@ def lineage_of(
     deepest = int(pc.max(rows["depth"]).as_py() or 0)
     query = None if states is not None else lineage_query(catalog, uuid, start.snapshot_id, direction, deepest + 1)
     return Lineage(start.table, start.snapshot_id, direction, states is not None, unrecorded, query, rows)
+
+
+def _flat(found: pa.Table) -> pa.Array:
+    ids: pa.Array = found["from_id"].combine_chunks()
+    return ids
 
 
 def lineage_query(catalog: str, table_uuid: str, snapshot_id: int, direction: Direction, depth: int) -> str:

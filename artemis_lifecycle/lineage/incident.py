@@ -70,7 +70,7 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
     yield _Section(
         "In short",
         f"Committed {at} by {facts.lineage.get('writer.id', 'an unnamed writer')}. It is in {where}. "
-        f"{readers:,} snapshots in {tables:,} tables are downstream of it, {len(up.snapshots):,} upstream. "
+        f"Snapshots downstream of it: {readers:,}, in {tables:,} tables; upstream: {len(up.snapshots):,}. "
         f"Report of {facts.made_at:%Y-%m-%d %H:%M:%S} UTC; the table's uuid is {facts.table_uuid}.",
     )
     yield _Section(
@@ -122,8 +122,8 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
     if facts.unrecorded:
         yield _Section(
             "Not recorded yet",
-            f"{facts.unrecorded:,} snapshots are not in the lineage ledger yet. They were read from the metadata of "
-            "their tables, and are part of this report.",
+            "Read from the metadata of tables, because the lineage ledger does not have them yet, and part of this "
+            f"report: {facts.unrecorded:,} snapshots.",
         )
 
 
