@@ -79,14 +79,19 @@ class ResultReader:
 def _expression(where: Sequence[Where]) -> BooleanExpression:
     from pyiceberg.expressions import AlwaysTrue, And, EqualTo, GreaterThanOrEqual, In, IsNull, LessThan, NotNull
 
-    kinds: dict[str, Any] = {"=": EqualTo, ">=": GreaterThanOrEqual, "<": LessThan, "in": In}
+    kinds: dict[str, Any] = {
+        "=": EqualTo,
+        ">=": GreaterThanOrEqual,
+        "<": LessThan,
+        "in": In,
+        "null": IsNull,
+        "not null": NotNull,
+    }
     expression: BooleanExpression = AlwaysTrue()
     for column, compares, value in where:
-        if compares in ("null", "not null"):
-            expression = And(expression, (IsNull if compares == "null" else NotNull)(column))
-            continue
         literal = value.isoformat() if isinstance(value, datetime) else value
-        expression = And(expression, kinds[compares](column, literal))
+        operands = () if compares in ("null", "not null") else (literal,)
+        expression = And(expression, kinds[compares](column, *operands))
     return expression
 
 
