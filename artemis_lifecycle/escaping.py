@@ -8,6 +8,7 @@ UTF-8. Each such character is shown as its escape (`\\x1b`, `\\u202e`), so that 
 
 from __future__ import annotations
 
+import html as _html
 import json
 import logging
 import re
@@ -37,6 +38,11 @@ def markdown(text: str, *, code: bool = False) -> str:
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def html(text: str) -> str:
+    """`text` within an element or a quoted attribute of HTML or SVG."""
+    return _html.escape(terminal(text), quote=True)
 
 
 def json_text(value: object, *, indent: int, default: Callable[[object], object] | None = None) -> str:

@@ -12,7 +12,17 @@ import traceback
 
 import typer
 
-from artemis_lifecycle.cli import cold_tier, expiration, gate, operating, orphans, reading, tables, tags_and_holds
+from artemis_lifecycle.cli import (
+    audit,
+    cold_tier,
+    expiration,
+    gate,
+    operating,
+    orphans,
+    reading,
+    tables,
+    tags_and_holds,
+)
 from artemis_lifecycle.cli.output import err, plain, show_json
 from artemis_lifecycle.errors import LifecycleError
 
@@ -24,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (tables, expiration, orphans, reading, cold_tier, tags_and_holds, gate, operating):
+for commands in (tables, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
     app.add_typer(commands.app)
 
 

@@ -41,7 +41,7 @@ class Verification:
 
 
 def cold_index(
-    spark: Spark,
+    spark: Spark | None,
     cold_stores: Stores,
     root_stores: Stores,
     metadata: TableMetadata,

@@ -5,8 +5,9 @@ browser.
 Snapshot ids are texts, because the launchpad rounds numbers of this size.
 """
 
+import uuid
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from typing import Any, Literal, Optional
 
@@ -91,6 +92,26 @@ class ExplainConfig(Config):
     path: str = Field(description="The location of the file, as metadata or the store spells it.", min_length=1)
 
 
+class IncidentConfig(Config):
+    """Which snapshot."""
+
+    table: str = _TABLE
+    snapshot_id: str = Field(description="The id of the snapshot, live or expired.")
+    states: bool = Field(default=False, description="Also readers of later states of a table, which contain it.")
+
+
+class Report(str):
+    """Markdown that is escaped already."""
+
+
+@dataclass(frozen=True)
+class StoredReport:
+    """An incident report: where its HTML is, and its text."""
+
+    html: str
+    report: Report
+
+
 def snapshot_id(text: str) -> int:
     """Return a snapshot id. Raises BadInput."""
     try:
@@ -109,6 +130,14 @@ def _one_or_all(config: PauseConfig) -> str | None:
     return config.table
 
 
+def _stored(lifecycle: Lifecycle, config: IncidentConfig) -> StoredReport:
+    """Write the report's HTML under operations.root, beside earlier ones."""
+    found = lifecycle.incident(config.table, snapshot_id(config.snapshot_id), states=config.states)
+    place = f"{lifecycle.root}/incidents/{found.snapshot_id}-{uuid.uuid4().hex[:8]}.html"
+    lifecycle.live_stores.write(place, found.html.encode())
+    return StoredReport(place, Report(found.markdown))
+
+
 def _metadata(result: object) -> dict[str, Any]:
     """Return the fields of a record of the public API for the page of the run."""
     if isinstance(result, list | tuple):
@@ -118,6 +147,8 @@ def _metadata(result: object) -> dict[str, Any]:
 
 
 def _value(value: object) -> Any:
+    if isinstance(value, Report):
+        return MetadataValue.md(value)
     if isinstance(value, datetime):
         return ui_metadata.instant(value)
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
@@ -223,5 +254,11 @@ explain = _job(
     "Say what holds a file, which plan has it, what deleted it, or that it is an orphan.",
     spark=True,
 )
+incident = _job(
+    "incident",
+    IncidentConfig,
+    _stored,
+    "Write a report about a snapshot, to attach to a ticket: who wrote it, its blast radius, inputs and overwrites.",
+)
 
-ALL = (approve, close, pause, resume, hold, release, restore, undelete, explain)
+ALL = (approve, close, pause, resume, hold, release, restore, undelete, explain, incident)

@@ -1,15 +1,19 @@
 """The read-only assets: lineage, schema history and table health."""
 
-from dagster import AssetExecutionContext
+from datetime import timedelta
+
+from dagster import AssetExecutionContext, MetadataValue
 
 from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lineage.ledger import LINEAGE_LEDGER
 
 GROUP = "observation"
+_RECENT = timedelta(days=30)
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
@@ -18,6 +22,9 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         update = steps.record_lineage(table)
+        until = steps.operations.clock.now()
+        audit = steps.audit_of_table(table, until - _RECENT, until)
+    last, downstream = audit.last_ingest, audit.downstream
     return Materialized(
         data_version=data_version(update.metadata_location),
         metadata={
@@ -27,6 +34,20 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "snapshots_added": update.added,
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
+            "last_ingest": ui_metadata.table(
+                ["snapshot", "committed", "writer", "commit hash"],
+                [] if last is None else [(last.snapshot_id, last.committed_at, last.writer_id, last.commit_hash)],
+            ),
+            "downstream_of_last_ingest": 0 if downstream is None else len(downstream.snapshots),
+            "recent_overwrites": ui_metadata.table(
+                ["committed", "snapshot", "who", "writer", "why", "ticket", "missing"],
+                [
+                    (o.committed_at, o.snapshot_id, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
+                    for o in reversed(audit.overwrites.rows)
+                ],
+            ),
+            "recent_overwrites_incomplete": len(audit.overwrites.incomplete),
+            "audit_query": MetadataValue.text(terminal(audit.overwrites.query)),
             "query": ui_metadata.query(
                 steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
             ),

@@ -37,6 +37,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
+from artemis_lifecycle.lifecycle.audit import Auditing, TableAudit
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.commits import Commit, Commits
 from artemis_lifecycle.lifecycle.deletion import Deletion
@@ -46,6 +47,7 @@ from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
+from artemis_lifecycle.lifecycle.incidents import Incidents
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck, LineageWatching, Watched
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
@@ -62,7 +64,9 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.table_checks import TableChecks
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
+from artemis_lifecycle.lineage.audit import Ingested, Lineage, Overwrites
 from artemis_lifecycle.lineage.history_index import CurrentSnapshot
+from artemis_lifecycle.lineage.incident import Incident
 from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
@@ -136,6 +140,8 @@ class Lifecycle:
         self._gate = Gate(resources)
         self._commits = Commits(resources, self._gate)
         self._lineage_watching = LineageWatching(resources, steps)
+        self._auditing = Auditing(resources, steps, self._recording)
+        self._incidents = Incidents(resources, steps, self._auditing, self._expiration)
 
     @classmethod
     def open(
@@ -932,6 +938,48 @@ class Lifecycle:
         done = self._recording.record_lineage(table)
         self._publishing.publish()
         return done
+
+    def ingested(
+        self, table: str, partition: Mapping[str, object] | str | None = None, path: str | None = None
+    ) -> Ingested:
+        """Return the newest snapshot that ingested rows of a partition, or of a data file, also of expired history; and
+        who wrote it, at which commit hash. Without both: the table's newest ingest.
+
+        `partition` maps partition fields to values, or is a text such as `day=2024-03-15`; values compare in Iceberg's
+        human-readable form. Files that compactions wrote are traced to the snapshots that ingested their rows. Starts
+        no Spark. Raises NoSuchTable; BadInput for an unknown partition field; NoSuchSnapshot if no tier has the
+        partition or the file; UnreadableMetadata.
+        """
+        return self._auditing.ingested(table, partition, path)
+
+    def downstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
+        """Return every snapshot that read this one, in any table, directly or through others.
+
+        Only inputs that writers listed count. With `states`, a reader of a later state of a table also counts, because
+        that state contains the snapshot. Starts no Spark. Raises NoSuchTable, UnreadableMetadata, StorageError.
+        """
+        return self._auditing.lineage(table, snapshot_id, "downstream", states=states)
+
+    def upstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
+        """Return every snapshot that this one read, directly or through others: the reverse of `downstream`."""
+        return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
+
+    def overwrites(self, since: datetime, until: datetime, table: str | None = None) -> Overwrites:
+        """Return the overwrites of a table, or of all tables, with `since` <= time < `until`: who, why, under which
+        ticket, and what their summaries miss. Starts no Spark. Raises NaiveDatetime, NoSuchTable,
+        UnreadableMetadata."""
+        return self._auditing.overwrites(since, until, table)
+
+    def audit_of_table(self, table: str, since: datetime, until: datetime) -> TableAudit:
+        """Return what the table's page shows: its last ingest, what is downstream of it as recorded, and overwrites of
+        the time range. Reads the metadata of no other table."""
+        return self._auditing.of_table(table, since, until)
+
+    def incident(self, table: str, snapshot_id: int, *, states: bool = False) -> Incident:
+        """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML with the graph: who wrote it,
+        its blast radius, its inputs, later overwrites, and where it is. `states` as for `downstream`. Raises
+        NoSuchTable; NoSuchSnapshot if neither the table nor the ledger has it; UnreadableMetadata."""
+        return self._incidents.incident(table, snapshot_id, states=states)
 
     def compact_history(self, table: str, now: datetime | None = None) -> HistoryCompaction:
         """Summarize the table's history before the retention window into ranges: one for each unbroken run of the same

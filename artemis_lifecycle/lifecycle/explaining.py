@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from artemis_lifecycle.catalogs.result_rows import Where
 from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
 from artemis_lifecycle.deletion.results import DELETIONS
 from artemis_lifecycle.errors import BadInput
@@ -161,7 +162,7 @@ class Explaining:
         if not any(job is not None and job.forgotten_at is not None for job in known):
             return None
         columns = ("job_id", "job_kind", "path", "outcome", "reason")
-        recorded = self.resources.results.rows(DELETIONS.name, columns, table_uuid=table_uuid)
+        recorded = self.resources.results.rows(DELETIONS.name, columns, (Where("table_uuid", "=", table_uuid),))
         for row in (each for batch in _At(location, rules)(recorded) for each in batch.to_pylist()):
             if row["outcome"] in _GONE:
                 kind = "plan" if row["job_kind"] == "expiration" else "scan"

@@ -10,7 +10,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.result_rows import Where
+from artemis_lifecycle.catalogs.results import NAMESPACE, ResultTable
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
@@ -22,6 +23,7 @@ from artemis_lifecycle.lineage.ledger import (
     LedgerBatch,
     LineageRecorded,
     advanced,
+    batch_location,
     expiration_row,
     ledger_batch,
     seal_batch,
@@ -32,6 +34,7 @@ from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.ledger_progress import LedgerProgress
 from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle.storage.frames import describe_frame
 from artemis_lifecycle.storage.instants import milliseconds
 
 
@@ -56,6 +59,26 @@ class Recording:
         has. Callers hold the table's lease. Raises UnreadableMetadata, StorageError, OperationsUnavailable; nothing is
         recorded then."""
         progress = self.resources.operations.ledger_progress.of_table(metadata.table_uuid)
+        batch = self.unrecorded_batch(table, metadata, progress)
+        before = progress or LedgerProgress(metadata.table_uuid, metadata.metadata_location, None, 0, 0, 0, 0)
+        after = advanced(before, metadata, batch)
+        new = batch.rows.num_rows
+        if new and not dry_run:
+            self._queue(uuid.uuid4().hex, batch, after)
+        catalog = self.resources.config.catalogs.live.name
+        return LineageRecorded(
+            table=table,
+            table_uuid=metadata.table_uuid,
+            metadata_location=metadata.metadata_location,
+            ledger=sql_name(catalog, NAMESPACE, LINEAGE_LEDGER.name),
+            snapshots=new,
+            recorded=before.recorded if dry_run else after.recorded,
+            incomplete=before.incomplete if dry_run else after.incomplete,
+            dry_run=dry_run,
+        )
+
+    def unrecorded_batch(self, table: str, metadata: TableMetadata, progress: LedgerProgress | None) -> LedgerBatch:
+        """Return the rows that the ledger lacks of `metadata`. Records nothing."""
         new: list[tuple[Snapshot, str]] = [
             (snapshot, metadata.metadata_location)
             for snapshot in unrecorded(metadata, progress, lambda: self.recorded_ids(metadata.table_uuid))
@@ -65,22 +88,7 @@ class Recording:
             if cold is not None:
                 archived = (each for each in cold.snapshots if metadata.snapshot(each.snapshot_id) is None)
                 new = [*((each, cold.metadata_location) for each in archived), *new]
-        batch = ledger_batch(table, metadata.table_uuid, new, self._requirements(table), self._uuids.get)
-        before = progress or LedgerProgress(metadata.table_uuid, metadata.metadata_location, None, 0, 0, 0, 0)
-        after = advanced(before, metadata, batch)
-        if new and not dry_run:
-            self._queue(uuid.uuid4().hex, batch, after)
-        catalog = self.resources.config.catalogs.live.name
-        return LineageRecorded(
-            table=table,
-            table_uuid=metadata.table_uuid,
-            metadata_location=metadata.metadata_location,
-            ledger=sql_name(catalog, NAMESPACE, LINEAGE_LEDGER.name),
-            snapshots=len(new),
-            recorded=before.recorded if dry_run else after.recorded,
-            incomplete=before.incomplete if dry_run else after.incomplete,
-            dry_run=dry_run,
-        )
+        return ledger_batch(table, metadata.table_uuid, new, self._requirements(table), self.uuids.get)
 
     def record_expiration(
         self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
@@ -105,23 +113,36 @@ class Recording:
 
     def rows(self, columns: Sequence[str], table_uuid: str) -> pa.Table:
         """Return these columns of the ledger's rows of a table, published or queued."""
-        batches = self.resources.results.rows(LINEAGE_LEDGER.name, columns, table_uuid=table_uuid)
-        published = [pa.Table.from_batches([batch]) for batch in batches]
-        queued = [
-            rows.filter(pc.equal(rows["table_uuid"], table_uuid)).select(columns)
-            for rows in self.queued(LINEAGE_LEDGER.name)
-        ]
-        schema = pa.schema([ROWS.field(name) for name in columns])
-        return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in [*published, *queued])])
+        return self.read(LINEAGE_LEDGER, columns, (Where("table_uuid", "=", table_uuid),))
 
-    def queued(self, name: str) -> list[pa.Table]:
-        """Return the rows of a result table that are recorded and not yet published."""
+    def read(self, table: ResultTable, columns: Sequence[str], where: Sequence[Where] = ()) -> pa.Table:
+        """Return these columns of the rows of a result table that match all conditions, published or queued, each
+        once."""
+        # Rows go from the queue to the result table, so the queue is read first: none is missed in between.
+        queued = self.queued(table.name)
+        for condition in where:
+            queued = [(batch_id, condition.matches(rows)) for batch_id, rows in queued]
+        own = {batch_id for batch_id, _ in queued}
+        both = [*columns, table.key] if own else columns
+        stored = self.resources.results.all_rows(table.name, both, where)
+        published = [] if stored is None else [stored]
+        if own:
+            ids = pa.array(sorted(own), pa.string())
+            published = [rows.filter(pc.invert(pc.is_in(rows[table.key], value_set=ids))) for rows in published]
+        fields = ROWS if table is LINEAGE_LEDGER else EDGE_ROWS
+        schema = pa.schema([fields.field(name) for name in columns])
+        found = [*published, *(rows for _, rows in queued)]
+        return pa.concat_tables([schema.empty_table(), *(rows.select(list(columns)).cast(schema) for rows in found)])
+
+    def queued(self, name: str) -> list[tuple[str, pa.Table]]:
+        """Return the rows of a result table that are recorded and not yet published, each with its batch's id."""
         stores, root = self.resources.live_stores, self.resources.root
         pending = self.resources.operations.publications.pending(self.resources.config.catalogs.live.name)
-        found: list[pa.Table] = []
+        found: list[tuple[str, pa.Table]] = []
         for each in pending:
-            if each.result_table == name:
-                found += sealed_rows(stores, root, each.job_id, name)
+            if each.result_table != name or describe_frame(batch_location(root, each.job_id, name), stores) is None:
+                continue  # Published meanwhile.
+            found += [(each.job_id, rows) for rows in sealed_rows(stores, root, each.job_id, name)]
         return found
 
     def _queue(self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None) -> None:
@@ -133,7 +154,7 @@ class Recording:
         return LineageRequirements.from_config(self.resources.config.policy(table).lineage)
 
     @cached_property
-    def _uuids(self) -> dict[str, str]:
+    def uuids(self) -> dict[str, str]:
         """The uuids of the live catalog's tables that are known, by name."""
         known = self.resources.operations.known_tables.of_catalog(self.resources.config.catalogs.live.name)
         return {each.table: each.table_uuid for each in known if each.missing_since is None}

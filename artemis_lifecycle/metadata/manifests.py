@@ -76,6 +76,28 @@ def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
         return _checked(pa.RecordBatch.from_arrays(columns, [*whole.schema.names, "partition"]), entry)
 
 
+@dataclass(frozen=True)
+class PartitionedEntries:
+    """All entries of a manifest, as of `decode_entries`, each with its stored partition values. `spec` and `schema` are
+    the JSON texts of the manifest's header."""
+
+    entries: pa.RecordBatch
+    partitions: tuple[tuple[Any, ...], ...]
+    spec: str
+    schema: str
+
+
+def partitioned_entries(stores: Stores, entry: ManifestListEntry) -> PartitionedEntries:
+    """Return all entries of the manifest `entry`, deleted ones included. Raises as `live_entries` does."""
+    path = entry.manifest_path
+    with within_memory(path):
+        container = _manifest(stores, entry)
+        whole, header = _decode(container, path), container.header
+        _checked(whole, entry)
+        values = tuple(tuple(each) for each in _partition_values(container, path))
+        return PartitionedEntries(whole, values, header.get("partition-spec", "[]"), header.get("schema", ""))
+
+
 def _as_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.operations.tables import CLOCK, FilledLater, Key, one, table_of, values_of
+from artemis_lifecycle.operations.tables import CLOCK, FilledLater, Key, one, records, table_of, values_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ ledger_progress = table_of(LedgerProgress, "ledger_progress")
 class LedgerProgresses:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def all(self) -> tuple[LedgerProgress, ...]:
+        """Return the progress of all tables."""
+        return records(self._engine, LedgerProgress)
 
     def of_table(self, table_uuid: str) -> LedgerProgress | None:
         return one(self._engine, LedgerProgress, ledger_progress.c.table_uuid == table_uuid)

@@ -94,3 +94,15 @@ def test_a_plan_from_the_launchpad_keeps_to_what_it_is_given(project: Project) -
     assert expired(retain_last=3, snapshot_ids=[str(first)]) == 1
     assert "no time zone" in failure(planned(older_than="2001-01-01"))
     assert expired() == 2
+
+
+def test_an_incident_report_is_stored_and_shown_from_the_ui(project: Project) -> None:
+    with project.lifecycle() as lifecycle:
+        first = lifecycle.snapshot_history(TABLE).snapshots[0].snapshot_id
+        result = launch(project, "incident", table=TABLE, snapshot_id=str(first))
+        (output,) = (event for event in result.all_events if event.is_successful_output)
+        shown = {key: value.value for key, value in output.step_output_data.metadata.items()}
+        assert f"# Snapshot {first} of" in shown["report"]
+        page = lifecycle.live_stores.read(shown["html"]).decode()
+        assert "<svg" in page and str(first) in page
+    assert "not a snapshot id" in failure(launch(project, "incident", table=TABLE, snapshot_id="x"))

@@ -105,7 +105,8 @@ def test_reading_and_dry_runs_start_no_jvm(
         ("history", TABLE), ("history", TABLE, "--cold"), ("plans", TABLE), ("tags", TABLE), ("holds", TABLE),
         ("schema-history", TABLE), ("health", TABLE), ("retention-curve", TABLE), ("costs", TABLE), ("fleet",),
         ("reachable", TABLE), ("explain", TABLE, kept), ("compact", TABLE, "--dry-run"), ("record-lineage", TABLE),
-        ("list-objects", TABLE), ("scan-orphans", TABLE),
+        ("ingested", TABLE), ("overwrites", "--since", "2020-01-01T00:00:00Z"), ("list-objects", TABLE),
+        ("scan-orphans", TABLE),
     ]  # fmt: skip
     for command in reads:
         shown = artemis.run(*command)

@@ -7,13 +7,14 @@ proves "deletable", if the segments match their checksums and have as many rows 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.reachability.index.rows import columns_of, rows_of
 from artemis_lifecycle.reachability.index.segments import Rows
 from artemis_lifecycle.reachability.index.view import IndexView, query
@@ -59,14 +60,8 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
     for number in np.flatnonzero(state.locations == wanted).tolist():
         if normalize(state.manifests.path(number), rules) == location:
             listing |= state.listing(number)
-    for segment in range(len(state.segments)):
-        hashes, owners = columns_of(view.index, state, segment)
-        first, behind = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
-        places = distinct(owners[first:behind])
-        members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
-        for number, rows in rows_of(view.index, state, members):
-            if any(normalize(path, rules) == location for path in _paths_with(rows, wanted, view)):
-                listing |= state.listing(number)
+    for number in _numbers_with(view, location):
+        listing |= state.listing(number)
     ids = set(state.snapshot_ids[listing].tolist())
     ids |= {file.snapshot_id for file in view.metadata.statistics if normalize(file.path, rules) == location}
     ids |= {
@@ -75,6 +70,25 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
         if snapshot.manifest_list is not None and normalize(snapshot.manifest_list, rules) == location
     }
     return _in_order(view, ids)
+
+
+@query
+def manifests_with(view: IndexView, location: str) -> tuple[ManifestListEntry, ...]:
+    """Return the manifests that have a live entry for the file at `location`."""
+    return tuple(view.state.manifests.entry(number) for number in _numbers_with(view, location))
+
+
+def _numbers_with(view: IndexView, location: str) -> Iterator[int]:
+    state, rules = view.state, view.index.rules
+    wanted = np.uint64(hash_location(location))
+    for segment in range(len(state.segments)):
+        hashes, owners = columns_of(view.index, state, segment)
+        first, behind = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+        places = distinct(owners[first:behind])
+        members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
+        for number, rows in rows_of(view.index, state, members):
+            if any(normalize(path, rules) == location for path in _paths_with(rows, wanted, view)):
+                yield number
 
 
 @query

@@ -1,0 +1,98 @@
+"""The graph of a snapshot's inputs and readers as SVG: one column per depth, inputs to the left, readers to the right.
+Self-contained, with all texts escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from artemis_lifecycle.escaping import html
+from artemis_lifecycle.lineage.graph import Direction
+
+
+class SnapshotOfTable(NamedTuple):
+    """A snapshot, and its table's name. `table_uuid` None: of a table that this catalog does not know."""
+
+    table: str
+    snapshot_id: int
+    table_uuid: str | None
+
+
+class LineageEdge(NamedTuple):
+    """`target` read `source`. `depth` is the number of edges from the snapshot in question, on the shortest way."""
+
+    depth: int
+    source: SnapshotOfTable
+    target: SnapshotOfTable
+
+
+Node = tuple[str, int]
+
+_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _MARGIN = 200, 42, 260, 58, 20
+_MOST_ROWS, _MOST_COLUMNS = 12, 6
+"""What is beyond is counted, not drawn. `_MOST_COLUMNS` is for each direction."""
+_LONGEST = 26
+
+
+def layered_svg(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -> str:
+    """Draw the edges around a snapshot, given as (table, id)."""
+    layers = {start: 0}
+    links: dict[tuple[Node, Node], None] = {}
+    for direction, found in edges.items():
+        sign = 1 if direction == "downstream" else -1
+        for depth, source, target in found:
+            if depth > _MOST_COLUMNS:
+                break
+            near, far = (source, target) if sign > 0 else (target, source)
+            layers.setdefault((near.table, near.snapshot_id), sign * (depth - 1))
+            layers.setdefault((far.table, far.snapshot_id), sign * depth)
+            links[(source.table, source.snapshot_id), (target.table, target.snapshot_id)] = None
+    columns: dict[int, list[Node]] = {}
+    for node, layer in layers.items():
+        columns.setdefault(layer, []).append(node)
+    first = min(columns)
+    places: dict[Node, tuple[int, int]] = {}
+    parts: list[str] = []
+    for layer, nodes in sorted(columns.items()):
+        x = _MARGIN + (layer - first) * _COLUMN
+        for row, node in enumerate(nodes[:_MOST_ROWS]):
+            places[node] = (x, _MARGIN + row * _ROW)
+        if len(nodes) > _MOST_ROWS:
+            y = _MARGIN + _MOST_ROWS * _ROW + 20
+            parts.append(f'<text x="{x}" y="{y}" class="more">… and {len(nodes) - _MOST_ROWS:,} more</text>')
+    lines = [_line(places[source], places[target]) for source, target in links if {source, target} <= places.keys()]
+    boxes = [_box(node, place, is_start=node == start) for node, place in places.items()]
+    rows = min(max(map(len, columns.values())), _MOST_ROWS + 1)
+    width = 2 * _MARGIN + (max(columns) - first) * _COLUMN + _BOX_WIDTH
+    height = 2 * _MARGIN + rows * _ROW
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'role="img" font-family="sans-serif" font-size="12">'
+        "<style>.box{fill:#f4f6f8;stroke:#607d8b}.start{fill:#fde7e7;stroke:#b71c1c;stroke-width:2}"
+        ".id,.more{fill:#546e7a;font-size:11px}.line{fill:none;stroke:#90a4ae;stroke-width:1.5}</style>"
+        '<defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+        '<path d="M0,0 L8,4 L0,8 z" fill="#90a4ae"/></marker></defs>'
+        f"{''.join(lines)}{''.join(boxes)}{''.join(parts)}</svg>"
+    )
+
+
+def _line(source: tuple[int, int], target: tuple[int, int]) -> str:
+    (x, y), (to_x, to_y) = source, target
+    begin, end, half = x + _BOX_WIDTH, to_x, _BOX_HEIGHT // 2
+    if to_x <= x:  # Back to an earlier column: around, below the boxes.
+        bend = 40
+        path = f"M{begin},{y + half} C{begin + bend},{y + 60} {end - bend},{to_y + 60} {end},{to_y + half}"
+    else:
+        middle = (begin + end) // 2
+        path = f"M{begin},{y + half} C{middle},{y + half} {middle},{to_y + half} {end},{to_y + half}"
+    return f'<path class="line" d="{path}" marker-end="url(#arrow)"/>'
+
+
+def _box(node: Node, place: tuple[int, int], *, is_start: bool) -> str:
+    (x, y), (table, snapshot_id) = place, node
+    shown = table if len(table) <= _LONGEST else f"{table[: _LONGEST - 1]}…"
+    return (
+        f'<g><title>{html(table)} {snapshot_id}</title><rect class="{"start" if is_start else "box"}" x="{x}" y="{y}" '
+        f'width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5"/><text x="{x + 10}" y="{y + 18}">{html(shown)}</text>'
+        f'<text class="id" x="{x + 10}" y="{y + 34}">{snapshot_id}</text></g>'
+    )

@@ -1,0 +1,201 @@
+"""The audit answers of real tables, before and after recording, compaction, expiration and the move to cold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from typing import NoReturn
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle_tests.conftest import MakeConfig
+
+HOSTILE = 'o\'hara <script>alert(1)</script> | "x" \u202e\x1b[31m'
+
+
+@pytest.fixture
+def config(make_config: MakeConfig) -> LifecycleConfig:
+    return make_config(defaults={"deletion": {"grace": "0s"}})
+
+
+class World:
+    """Telemetry by day, and passes made from it, with writers that say who they are."""
+
+    def __init__(self, lifecycle: Lifecycle, spark: SparkSession) -> None:
+        self.lifecycle, self.spark, self.live = lifecycle, spark, lifecycle.config.catalogs.live.name
+        spark.sql(f"CREATE NAMESPACE {self.live}.ns")
+        spark.sql(f"CREATE TABLE {self.live}.ns.raw (id int, day date) USING iceberg PARTITIONED BY (day)")
+        spark.sql(f"CREATE TABLE {self.live}.ns.passes (id int) USING iceberg")
+        spark.sql(f"CREATE TABLE {self.live}.ns.report (id int) USING iceberg")
+        lifecycle.observe_catalog()
+
+    def write(self, table: str, sql: str, keys: dict[str, str], *, overwrite: bool = False) -> int:
+        writer = self.spark.sql(sql).coalesce(1).writeTo(f"{self.live}.ns.{table}")
+        for key, value in keys.items():
+            writer = writer.option(f"snapshot-property.{key}", value)
+        if overwrite:
+            writer.overwritePartitions()
+        else:
+            writer.append()
+        return self.newest(table)
+
+    def newest(self, table: str) -> int:
+        current = self.lifecycle.snapshot_history(f"ns.{table}").current_snapshot_id
+        assert current is not None
+        return current
+
+
+def _rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    return [
+        tuple(value.astimezone(UTC) if isinstance(value, datetime) else value for value in row)
+        for row in frame.collect()
+    ]
+
+
+def _by(writer: str, **more: str) -> dict[str, str]:
+    return {"writer.id": writer, "writer.commit_hash": "a1b2c3d", "trigger.type": "schedule", **more}
+
+
+def test_the_three_questions_have_the_same_answers_all_along_the_walk(
+    lifecycle: Lifecycle, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lifecycle, spark)
+    began = datetime.now(UTC)
+    first = world.write("raw", "SELECT 1 id, DATE '2024-03-14' day", _by("ingest-1"))
+    second = world.write("raw", "SELECT 2 id, DATE '2024-03-15' day", _by("ingest-2"))
+    third = world.write("raw", "SELECT 3 id, DATE '2024-03-15' day", _by("ingest-3"))
+    (own_file,) = (
+        row[0]
+        for row in spark.sql(
+            f"SELECT file_path FROM {world.live}.ns.raw.files WHERE partition.day = DATE '2024-03-14'"
+        ).collect()
+    )
+    passes = world.write("passes", "SELECT 1 id", _by("passes", **{"input.snapshot_ids": f'{{"ns.raw": [{second}]}}'}))
+    later = world.write(
+        "report", "SELECT 1 id", _by("report", **{"input.snapshot_ids": f'{{"ns.passes": [{passes}]}}'})
+    )
+    other = world.write("report", "SELECT 2 id", _by("report", **{"input.snapshot_ids": f'{{"ns.raw": [{third}]}}'}))
+    spark.sql(
+        f"CALL {world.live}.system.rewrite_data_files(table => 'ns.raw', where => 'day = DATE \"2024-03-15\"', "
+        "options => map('rewrite-all', 'true'))"
+    )
+    compaction = world.newest("raw")
+    assert compaction not in (first, second, third)
+    replay = world.write(
+        "raw", "SELECT 9 id, DATE '2024-03-16' day", _by("replay", **{"trigger.operator": HOSTILE}), overwrite=True
+    )
+    (compacted,) = (
+        row[0]
+        for row in spark.sql(
+            f"SELECT file_path FROM {world.live}.ns.raw.files WHERE partition.day = DATE '2024-03-15'"
+        ).collect()
+    )
+
+    def check(*, unrecorded: bool, expired: bool) -> None:
+        until = datetime.now(UTC) + timedelta(minutes=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Resources, "_session", _refuse)
+            day = lifecycle.ingested("ns.raw", {"day": "2024-03-15"})
+            assert (day.snapshot_id, day.writer_id, day.commit_hash) == (third, "ingest-3", "a1b2c3d")
+            assert {each.snapshot_id for each in day.rows()} == {second, third, compaction}
+            assert day.untraced == () and bool(day.unrecorded) is unrecorded
+            assert lifecycle.ingested("ns.raw", "day=2024-03-14").snapshot_id == first
+            by_file = lifecycle.ingested("ns.raw", path=own_file)
+            assert (by_file.snapshot_id, by_file.writer_id) == (first, "ingest-1")
+            rewritten = lifecycle.ingested("ns.raw", path=compacted)
+            assert rewritten.snapshot_id == third
+            assert {each.snapshot_id for each in rewritten.rows()} == {second, third, compaction}
+            tiers = {each.tier for each in rewritten.rows() if each.snapshot_id != compaction}
+            assert tiers == ({"cold"} if expired else {"live"})
+            newest = lifecycle.ingested("ns.raw")
+            assert (newest.snapshot_id, newest.writer_id) == (replay, "replay")
+            assert len(newest.files()) == 1
+
+            down = lifecycle.downstream("ns.raw", second)
+            assert [(d, s[:2], t[:2]) for d, s, t in down.edges] == [
+                (1, ("ns.raw", second), ("ns.passes", passes)),
+                (2, ("ns.passes", passes), ("ns.report", later)),
+            ]
+            assert [each.snapshot_id for each in down.snapshots] == [passes, later]
+            states = lifecycle.downstream("ns.raw", first, states=True)
+            assert {each.snapshot_id for each in states.snapshots} >= {passes, later, other}
+            assert lifecycle.downstream("ns.raw", first).edges == ()
+            up = lifecycle.upstream("ns.report", later)
+            assert [each[:2] for each in up.snapshots] == [("ns.passes", passes), ("ns.raw", second)]
+            over = lifecycle.overwrites(began - timedelta(hours=1), until)
+            (row,) = over.rows
+            assert (row.table, row.snapshot_id, row.who, row.ticket) == ("ns.raw", replay, HOSTILE, None)
+            assert row.missing == ("trigger.ticket",) and over.incomplete == over.rows
+            assert over.rows == lifecycle.overwrites(began - timedelta(hours=1), until, "ns.raw").rows
+            assert lifecycle.overwrites(until, until + timedelta(days=1)).rows == ()
+        if unrecorded:
+            return
+        expected = [(d, s.table_uuid, s.snapshot_id, t.table_uuid, t.snapshot_id) for d, s, t in down.edges]
+        assert down.query is not None and _rows(spark.sql(down.query)) == expected
+        in_sql = _rows(spark.sql(over.query))
+        fields = ("table", "snapshot_id", "committed_at", "who", "writer", "why", "ticket")
+        assert in_sql == [(*(getattr(row, name) for name in fields), ", ".join(row.missing))]
+        in_sql = _rows(spark.sql(day.query))
+        named = {
+            (each.snapshot_id, each.operation, each.committed_at, each.writer_id, each.commit_hash)
+            for each in day.rows()
+        }
+        assert set(in_sql) == named and len(in_sql) == len(named)
+
+    check(unrecorded=True, expired=False)
+    for table in ("raw", "passes", "report"):
+        lifecycle.record_lineage(f"ns.{table}")
+    check(unrecorded=False, expired=False)
+
+    plan = lifecycle.plan_expiration("ns.raw", older_than=datetime.now(UTC), retain_last=1)
+    assert {first, second, third, compaction} <= set(plan.expired_snapshots)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    lifecycle.publish_results()
+    check(unrecorded=False, expired=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Resources, "_session", _refuse)
+        report = lifecycle.incident("ns.raw", second)
+        of_replay = lifecycle.incident("ns.raw", replay)
+    assert "It is in cold" in report.html and f"{passes}" in report.html and "<svg" in report.html
+    assert "ingest-2" in report.markdown and f"| 2 | ns.report | {later} |" in report.markdown
+    assert f"| {replay} |" in report.markdown, "a later overwrite"
+    for text in (of_replay.html, of_replay.markdown):
+        assert "<script" not in text and "\u202e" not in text and "\x1b" not in text and "alert(1)" in text
+    parser = _Tags()
+    parser.feed(of_replay.html)
+    assert not parser.strange
+
+    with pytest.raises(BadInput, match="No partition field"):
+        lifecycle.ingested("ns.raw", "nothing=1")
+    with pytest.raises(NoSuchSnapshot, match="No snapshot"):
+        lifecycle.ingested("ns.raw", "day=1999-01-01")
+    with pytest.raises(NoSuchSnapshot, match="Neither"):
+        lifecycle.incident("ns.raw", 1)
+
+
+def _refuse(_: Resources) -> NoReturn:
+    raise AssertionError("Spark was started")
+
+
+class _Tags(HTMLParser):
+    """Tags and attributes that a self-contained report does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strange: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {
+            "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "tr", "td", "th", "div",
+            "svg", "defs", "marker", "path", "g", "rect", "text",
+        }  # fmt: skip
+        loads = {"src", "href", "onload", "onclick"}
+        self.strange += [tag] * (tag not in known) + [name for name, _ in attrs if name in loads]
