@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements
+from artemis_lifecycle.lifecycle.lineage_events import LineageEvents
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_metadata
@@ -41,6 +42,7 @@ class Recording:
 
     resources: Resources
     steps: Steps
+    events: LineageEvents
 
     def record_lineage(self, table: str, *, dry_run: bool = False) -> LineageRecorded:
         state = self.steps.table_state(table)
@@ -69,7 +71,8 @@ class Recording:
         before = progress or LedgerProgress(metadata.table_uuid, metadata.metadata_location, None, 0, 0, 0, 0)
         after = advanced(before, metadata, batch)
         if new and not dry_run:
-            self._queue(uuid.uuid4().hex, batch, after)
+            batch_id = uuid.uuid4().hex
+            self._queue(batch_id, batch, after, self.events.seal(batch_id, batch, metadata))
         catalog = self.resources.config.catalogs.live.name
         return LineageRecorded(
             table=table,
@@ -124,10 +127,12 @@ class Recording:
                 found += sealed_rows(stores, root, each.job_id, name)
         return found
 
-    def _queue(self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None) -> None:
+    def _queue(
+        self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None, events: Sequence[str] = ()
+    ) -> None:
         seal_batch(self.resources.live_stores, self.resources.root, batch_id, batch)
         catalog = self.resources.config.catalogs.live.name
-        self.resources.operations.publications.lineage(catalog, batch_id, progress)
+        self.resources.operations.publications.lineage(catalog, batch_id, progress, events)
 
     def _requirements(self, table: str) -> LineageRequirements:
         return LineageRequirements.from_config(self.resources.config.policy(table).lineage)
