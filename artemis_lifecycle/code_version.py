@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -25,6 +26,12 @@ def commit_hash() -> str:
     if BUILT_FROM.exists():
         return BUILT_FROM.read_text(encoding="ascii").strip()
     return _head() or _content_hash()
+
+
+@cache
+def package_version() -> str:
+    """Return the version of the installed package, the `dagster.code_version` of its commits in a Dagster run."""
+    return version("artemis-lifecycle")
 
 
 def _head() -> str | None:

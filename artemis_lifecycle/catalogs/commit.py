@@ -96,6 +96,8 @@ class Change:
     set_branches: Sequence[BranchChange] = ()
     set_properties: Mapping[str, str] = field(default_factory=dict)
     remove_properties: Sequence[str] = ()
+    remove_schema_ids: Sequence[int] = ()
+    remove_spec_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -339,6 +341,10 @@ class _Committer:
             builder.setProperties(java_map(self._jvm, change.set_properties))
         if change.remove_properties:
             builder.removeProperties(java_set(self._jvm, change.remove_properties))
+        if change.remove_schema_ids:
+            builder.removeSchemas(_java_integers(self._jvm, change.remove_schema_ids))
+        if change.remove_spec_ids:
+            builder.removeSpecs(_java_integers(self._jvm, change.remove_spec_ids))
         return builder.build()
 
     def _compares_whole_metadata(self) -> bool:
@@ -583,6 +589,8 @@ def _same_metadata(found: Any, updated: Any) -> bool:
         and found.snapshotLog().equals(updated.snapshotLog())
         and found.snapshots().equals(updated.snapshots())
         and found.statisticsFiles().equals(updated.statisticsFiles())
+        and found.schemasById().keySet().equals(updated.schemasById().keySet())
+        and found.specsById().keySet().equals(updated.specsById().keySet())
     )
 
 
@@ -606,7 +614,16 @@ def _undone(current: Any, change: Change) -> bool:
         or any(refs.get(ref.name) is None or refs.get(ref.name).snapshotId() != ref.snapshot_id for ref in targets)
         or any(current.properties().get(key) != value for key, value in change.set_properties.items())
         or any(current.properties().get(key) is not None for key in change.remove_properties)
+        or any(current.schemasById().get(each) is not None for each in change.remove_schema_ids)
+        or any(current.specsById().get(each) is not None for each in change.remove_spec_ids)
     )
+
+
+def _java_integers(jvm: Any, numbers: Sequence[int]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for number in numbers:
+        found.add(jvm.java.lang.Integer.valueOf(number))
+    return found
 
 
 def _escaped(path: str) -> str:

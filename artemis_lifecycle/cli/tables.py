@@ -21,6 +21,7 @@ from artemis_lifecycle.cli.options import (
 )
 from artemis_lifecycle.cli.output import opened, readable, say, show, show_json, show_table
 from artemis_lifecycle.config.durations import parse_duration
+from artemis_lifecycle.storage.instants import of_milliseconds
 
 app = typer.Typer()
 
@@ -133,6 +134,39 @@ def schema_history(table: TableArgument, config: ConfigOption = None, json: Json
         ("schema", "columns", "added", "removed", "changed", "snapshots", "first used", "last used"),
         list(zip(*shown, rows["snapshots"], *used, strict=True)),
     )
+
+
+@app.command("compact-history")
+def compact_history(
+    table: TableArgument, now: NowOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Summarize the history before the retention window into ranges, for `snapshot-at`. The table does not change."""
+    with opened(config, f"compacting the history of {table}") as lifecycle:
+        show(lifecycle.compact_history(table, now=instant(now)), json=json, title=f"History of {table}")
+
+
+@app.command("snapshot-at")
+def snapshot_at(
+    table: TableArgument,
+    at: Annotated[str, typer.Argument(help="An instant with its time zone.", metavar="INSTANT")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show which snapshot was current at an instant, also if it has expired: since when, with which schema, by which
+    writer. Starts no Spark."""
+    asked = instant(at)
+    assert asked is not None
+    with opened(config, f"reading the past of {table}") as lifecycle:
+        found = lifecycle.current_at(table, asked)
+    figures = {
+        "snapshot_id": found.snapshot_id,
+        "since": of_milliseconds(found.since_ms),
+        "schema_id": found.schema_id,
+        "writer": found.writer,
+        "operation": found.operation,
+        "trigger": found.trigger,
+    }
+    show(figures, json=json, title=f"{table} at {at}")
 
 
 @app.command()

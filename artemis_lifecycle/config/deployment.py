@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -182,6 +183,29 @@ class Alerts(Model):
     """Where the sensor `alerts` posts what people should know, in the form of Slack's incoming webhooks."""
 
     webhook: str | None = Field(default=None, pattern=r"^https?://")
+
+
+class LineageEvents(Model):
+    """Where OpenLineage events of recorded snapshots go: a file on this machine, to which lines of JSON are appended,
+    or an HTTP address that takes them, such as https://marquez.example.org/api/v1/lineage. `token` is sent as the
+    bearer."""
+
+    file: Path | None = None
+    url: Address = Field(default=None, pattern=r"^https?://")
+    token: str | None = None
+
+    @property
+    def receiver(self) -> str | None:
+        """The file's path or the address; None without one."""
+        return self.url if self.file is None else str(self.file)
+
+    @model_validator(mode="after")
+    def _one_receiver(self) -> Self:
+        if self.file is not None and self.url is not None:
+            raise ValueError("give either file or url")
+        if self.token is not None and self.url is None:
+            raise ValueError("a token is for a url")
+        return self
 
 
 class Clocks(Model):

@@ -202,13 +202,14 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
         # Not as_uri(): a location is the string itself, and %20 would name another folder.
         return f"file://{(folder / root).resolve()}"
 
-    live, cold = config.catalogs.live, config.catalogs.cold
+    live, cold, events = config.catalogs.live, config.catalogs.cold, config.lineage_events
     return {
         "catalogs": Catalogs(
             live=live.model_copy(update={"warehouse": place(live.warehouse)}),
             cold=cold.model_copy(update={"warehouse": place(cold.warehouse)}),
         ),
         "operations": config.operations.model_copy(update={"root": place(config.operations.root)}),
+        "lineage_events": events.model_copy(update={"file": None if events.file is None else folder / events.file}),
     }
 
 

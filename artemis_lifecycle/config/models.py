@@ -16,6 +16,7 @@ from artemis_lifecycle.config.deployment import (
     Catalogs,
     Clocks,
     DeepArchive,
+    LineageEvents,
     Operations,
     Prices,
     Quarantine,
@@ -44,6 +45,7 @@ class LifecycleConfig(Model):
     records: Records = Records()
     clocks: Clocks = Clocks()
     alerts: Alerts = Alerts()
+    lineage_events: LineageEvents = LineageEvents()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}

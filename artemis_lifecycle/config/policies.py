@@ -32,6 +32,7 @@ class Retention(Model):
     expire_limit: int | None = Field(default=None, ge=1)
     next_timestamp: bool = False
     thin: tuple[Thin, ...] = ()
+    clean_metadata: bool = False
 
     @field_validator("thin")
     @classmethod

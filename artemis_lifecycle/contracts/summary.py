@@ -31,6 +31,8 @@ INPUT_BYTES = "input.bytes_compressed"
 TRIGGER = "trigger.type"
 OPERATOR = "trigger.operator"
 TICKET = "trigger.ticket"
+DAGSTER_RUN = "dagster.run_id"
+CODE_VERSION = "dagster.code_version"
 
 KEYS = (
     WRITER_ID,
@@ -44,7 +46,8 @@ KEYS = (
     OPERATOR,
     TICKET,
 )
-"""The keys that a writer sets; `operation` is Iceberg's to set."""
+"""The keys that a writer sets; `operation` is Iceberg's to set. A commit of a Dagster run also has `DAGSTER_RUN` and
+`CODE_VERSION`, which nothing requires."""
 
 COMMIT_PROPERTY = "lineage.commit"
 """The table property with the lineage of a commit that adds no snapshot: a JSON object of the keys, `operation` (such
@@ -162,6 +165,8 @@ class CommitLineage:
     inputs: tuple[InputSnapshot, ...] | None = None
     operator: str | None = None
     ticket: str | None = None
+    dagster_run_id: str | None = None
+    code_version: str | None = None
 
     def summary(self) -> dict[str, str]:
         """Return the summary keys; those without a value are left out."""
@@ -176,6 +181,8 @@ class CommitLineage:
             TRIGGER: self.trigger_type,
             OPERATOR: self.operator,
             TICKET: self.ticket,
+            DAGSTER_RUN: self.dagster_run_id,
+            CODE_VERSION: self.code_version,
         }
         return {key: value for key, value in values.items() if value is not None}
 
@@ -213,6 +220,8 @@ _FIELDS = {
     "inputs": INPUT_SNAPSHOTS,
     "operator": OPERATOR,
     "ticket": TICKET,
+    "dagster_run_id": DAGSTER_RUN,
+    "code_version": CODE_VERSION,
 }
 assert set(_FIELDS) == {field.name for field in fields(CommitLineage)}
 _NEEDED = (WRITER_ID, WRITER_HOST, COMMIT_HASH, INVOCATION_ID, TRIGGER)

@@ -58,10 +58,12 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("snapshot_history",))
 def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """All schemas of the table over time, what each one changed, and the snapshots that used it."""
+    """All schemas of the table over time, what each one changed, and the snapshots that used it. Compacts the table's
+    history, from which `artemis snapshot-at` answers."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         history = steps.schema_history(table)
+        compacted = steps.compact_history(table)
         frame = history.to_pandas()
     return Materialized(
         data_version=data_version(history.metadata_location),
@@ -69,6 +71,9 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "dagster/partition_row_count": len(frame),
             "dagster/column_schema": ui_metadata.frame_schema(frame),
             "schemas": len(history.versions),
+            "history_ranges": compacted.ranges,
+            "history_entries": compacted.entries,
+            "history_bytes": compacted.size_in_bytes,
             "metadata_location": ui_metadata.place(history.metadata_location),
             "versions": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,

@@ -8,8 +8,8 @@ nothing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from shlex import quote
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
 from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, refuse_unexpirable
+from artemis_lifecycle.expiration.unused import Unused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.retention.reasons import few
@@ -40,6 +41,8 @@ class ExpirationCommit:
     attempts: int
     snapshots_removed: int = 0
     refs_removed: int = 0
+    schemas_removed: int = 0
+    specs_removed: int = 0
     overtaken: tuple[int, ...] = ()
     absent_copies: int = 0
     committed_at: datetime | None = None
@@ -113,12 +116,14 @@ def commit_expiration(
     plan: ExpirationPlan,
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
     begin_swap: Callable[[str, int], None],
+    clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
 
     `guards` reads the active holds and tag records at each attempt. `begin_swap` records the attempt (`made_by`
-    recognizes it). `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal` raises,
+    recognizes it). `clean` returns the schemas and specs to remove from an attempt's base, together with these
+    snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal` raises,
     CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
     """
     removed: list[Change] = []
@@ -127,6 +132,9 @@ def commit_expiration(
         metadata = read_table_metadata(stores, base.metadata_location)
         holds, tags = guards()
         found = removal(plan, metadata, holds, tags)
+        if found is not None:
+            unused = clean(metadata, found.expire_snapshot_ids)
+            found = replace(found, remove_schema_ids=sorted(unused.schemas), remove_spec_ids=sorted(unused.specs))
         removed[:] = [found] if found is not None else []
         return found
 
@@ -139,5 +147,7 @@ def commit_expiration(
         attempts=result.attempts if result.changed else 0,
         snapshots_removed=len(gone),
         refs_removed=len(done.remove_refs),
+        schemas_removed=len(done.remove_schema_ids),
+        specs_removed=len(done.remove_spec_ids),
         overtaken=tuple(snapshot for snapshot in plan.expired_snapshots if snapshot not in gone),
     )

@@ -49,6 +49,7 @@ from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.incidents import Incidents
 from artemis_lifecycle.lifecycle.lineage import Recording
+from artemis_lifecycle.lifecycle.lineage_events import LineageEvents
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck, LineageWatching, Watched
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
@@ -68,6 +69,7 @@ from artemis_lifecycle.lineage.audit import Ingested, Lineage, Overwrites
 from artemis_lifecycle.lineage.history_index import CurrentSnapshot
 from artemis_lifecycle.lineage.incident import Incident
 from artemis_lifecycle.lineage.ledger import LineageRecorded
+from artemis_lifecycle.lineage.open_lineage import require_open_lineage
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
@@ -119,13 +121,16 @@ class Lifecycle:
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.config = resources.config
+        if self.config.lineage_events.receiver is not None:
+            require_open_lineage()
         self.steps = steps = Steps(resources)
         self._history = History(resources, steps)
         self._reading = Reading(resources, steps)
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
         self._checks = PlanChecks(resources, steps)
-        self._recording = Recording(resources, steps)
+        self._events = LineageEvents(resources)
+        self._recording = Recording(resources, steps, self._events)
         self._past = Past(resources, steps)
         self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording, self._past)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
@@ -136,7 +141,7 @@ class Lifecycle:
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._maintenance = Maintenance(resources, steps, self._recording)
         self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans, self._recording)
-        self._publishing = Publishing(resources)
+        self._publishing = Publishing(resources, self._events)
         self._gate = Gate(resources)
         self._commits = Commits(resources, self._gate)
         self._lineage_watching = LineageWatching(resources, steps)

@@ -21,6 +21,8 @@ from artemis_lifecycle.expiration.plan import (
     refuse_unexpirable,
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.unused import Unused
+from artemis_lifecycle.lifecycle.cleaning import Cleaning
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.lineage import Recording
@@ -208,12 +210,16 @@ class Expiration:
             holds, tags = holds_and_tags(self.resources, plan.table_uuid)
             change = removal(plan, state.metadata, holds, tags)
             absent = absent_copies(self.resources, plan, record)
+            would = Cleaning(self.resources, plan.table, None)
+            unused = would(state.metadata, change.expire_snapshot_ids) if change else Unused()
             return ExpirationCommit(
                 plan_id=plan.plan_id,
                 metadata_location=state.metadata.metadata_location,
                 attempts=0,
                 snapshots_removed=len(change.expire_snapshot_ids) if change else 0,
                 refs_removed=len(change.remove_refs) if change else 0,
+                schemas_removed=len(unused.schemas),
+                specs_removed=len(unused.specs),
                 absent_copies=len(absent),
                 dry_run=True,
             )
@@ -224,7 +230,7 @@ class Expiration:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.table_state(plan.table).metadata
                 self.recording.record(plan.table, metadata)
-                self.past.record(metadata, plan.expired_snapshots)
+                self.past.record(metadata, plan.expired_snapshots, confirm=step.check)
             if plan.expired_snapshots or plan.expired_refs:
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
@@ -236,6 +242,7 @@ class Expiration:
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
+                        Cleaning(self.resources, plan.table, step.check),
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
             else:

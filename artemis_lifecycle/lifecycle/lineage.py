@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.catalogs.result_rows import Where
 from artemis_lifecycle.catalogs.results import NAMESPACE, ResultTable
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements
+from artemis_lifecycle.lifecycle.lineage_events import LineageEvents
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_metadata
@@ -44,6 +45,7 @@ class Recording:
 
     resources: Resources
     steps: Steps
+    events: LineageEvents
 
     def record_lineage(self, table: str, *, dry_run: bool = False) -> LineageRecorded:
         state = self.steps.table_state(table)
@@ -64,7 +66,8 @@ class Recording:
         after = advanced(before, metadata, batch)
         new = batch.rows.num_rows
         if new and not dry_run:
-            self._queue(uuid.uuid4().hex, batch, after)
+            batch_id = uuid.uuid4().hex
+            self._queue(batch_id, batch, after, self.events.seal(batch_id, batch, metadata))
         catalog = self.resources.config.catalogs.live.name
         return LineageRecorded(
             table=table,
@@ -145,10 +148,12 @@ class Recording:
             found += [(each.job_id, rows) for rows in sealed_rows(stores, root, each.job_id, name)]
         return found
 
-    def _queue(self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None) -> None:
+    def _queue(
+        self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None, events: Sequence[str] = ()
+    ) -> None:
         seal_batch(self.resources.live_stores, self.resources.root, batch_id, batch)
         catalog = self.resources.config.catalogs.live.name
-        self.resources.operations.publications.lineage(catalog, batch_id, progress)
+        self.resources.operations.publications.lineage(catalog, batch_id, progress, events)
 
     def _requirements(self, table: str) -> LineageRequirements:
         return LineageRequirements.from_config(self.resources.config.policy(table).lineage)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.expiration.curve import RetentionCurve
+from artemis_lifecycle.lifecycle.cleaning import removed_parts
 from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -38,7 +39,8 @@ class Maintenance:
 
     def schema_history(self, table: str) -> SchemaHistory:
         metadata = self.steps.table_state(table).metadata
-        return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid))
+        removed = removed_parts(self.resources, metadata.table_uuid).schemas
+        return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid), removed)
 
     def table_health(self, table: str) -> TableHealth:
         return self._health(self.steps.table_state(table))

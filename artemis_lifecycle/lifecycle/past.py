@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from shlex import quote
@@ -66,7 +66,7 @@ class Past:
         with self.steps.run(state, "history_compaction") as step:
             metadata = self.steps.table_state(table).metadata
             cut = instant - self.resources.config.policy(table).retention.window
-            index = self.record(metadata, cut=cut)
+            index = self.record(metadata, cut=cut, confirm=step.check)
             step.counts = {"entries": index.entries, "ranges": index.ranges.num_rows}
         return HistoryCompaction(
             table=table,
@@ -79,10 +79,15 @@ class Past:
         )
 
     def record(
-        self, metadata: TableMetadata, leaving: Collection[int] = (), *, cut: datetime | None = None
+        self,
+        metadata: TableMetadata,
+        leaving: Collection[int] = (),
+        *,
+        confirm: Callable[[], None],
+        cut: datetime | None = None,
     ) -> HistoryIndex:
         """Add the table's snapshot log to its history: what the snapshots that are about to leave have in it, and all
-        else that no later commit can still change. Callers hold the table's lease."""
+        else that no later commit can still change. Callers hold the table's lease; `confirm` raises if it is lost."""
         log, gone = _own_log(metadata), set(leaving)
         until = max((since for since, snapshot_id in log if snapshot_id in gone), default=0)
         return extend_history(
@@ -93,6 +98,7 @@ class Past:
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
             until_ms=max(until, metadata.last_updated_ms - CLOCK_TOLERANCE_MS),
             cut_ms=None if cut is None else milliseconds(cut),
+            confirm=confirm,
         )
 
     def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
@@ -125,7 +131,9 @@ class Past:
         log = self._log_of_both_tiers(metadata) if index is None else _own_log(metadata)
         past = [entry for entry in log if entry[0] <= at_ms and (index is None or entry[0] > index.until_ms)]
         if not past:
-            return None if index is None else index.at(stores, min(at_ms, index.until_ms))
+            # Another tool may have cut the log after the history's end: then nothing knows the time between.
+            cut = index is not None and bool(log) and min(log)[0] > index.until_ms + 1
+            return None if index is None or cut else index.at(stores, index.until_ms)
         since, snapshot_id = max(past, key=lambda entry: entry[0])
         if snapshot_id == UNKNOWN_SNAPSHOT:
             return None

@@ -12,6 +12,7 @@ from artemis_lifecycle.catalogs.results import NAMESPACE, RESULT_TABLES, ResultR
 from artemis_lifecycle.deletion.results import DELETIONS, outcome_rows
 from artemis_lifecycle.errors import Busy, LifecycleError, StorageError
 from artemis_lifecycle.expiration.results import PLAN_FILES, plan_rows
+from artemis_lifecycle.lifecycle.lineage_events import LINEAGE_EVENTS, LineageEvents
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lineage.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
 from artemis_lifecycle.operations.locks import table_lock
@@ -43,16 +44,19 @@ class Publishing:
     """Publishes pending rows of plans and deletions."""
 
     resources: Resources
+    events: LineageEvents
 
     def publish(self) -> int:
-        """Publish pending rows, in one commit per result table. Return the number of plans and deletions; 0 while
-        another process publishes. Raises what the catalog and the store raise; then everything stays pending."""
+        """Send lineage events, and publish pending rows, in one commit per result table. Return the number of plans and
+        deletions; 0 while another process publishes. Raises what the catalog and the store raise; then everything stays
+        pending."""
         catalog, operations = self.resources.config.catalogs.live.name, self.resources.operations
-        if not operations.publications.pending(catalog):
+        self.events.send()
+        if not self._pending():
             return 0
         try:
             with table_lock(operations.engine, f"publications:{catalog}", 0.0):
-                pending = operations.publications.pending(catalog)[:_AT_ONCE]
+                pending = self._pending()[:_AT_ONCE]
                 unreadable: StorageError | None = None
                 for table in (PLAN_FILES, DELETIONS, LINEAGE_LEDGER, LINEAGE_EDGES):
                     mine = [each for each in pending if each.result_table == table.name]
@@ -71,6 +75,10 @@ class Publishing:
                 return len(pending)
         except Busy:
             return 0
+
+    def _pending(self) -> list[Publication]:
+        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.live.name)
+        return [each for each in pending if each.result_table != LINEAGE_EVENTS]
 
     def _append(self, table: ResultTable, publications: list[Publication]) -> None:
         resources = self.resources

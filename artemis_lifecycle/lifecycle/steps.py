@@ -14,7 +14,7 @@ from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.code_version import commit_hash
+from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import ApprovalNeeded, LifecycleError
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -80,6 +80,8 @@ class Steps:
             invocation_id=self.resources.run_id or uuid.uuid4().hex,
             trigger_type="schedule" if scheduled else "manual",
             operator=None if scheduled else self.resources.owner,
+            dagster_run_id=self.resources.run_id,
+            code_version=package_version() if scheduled else None,
         )
 
     @contextmanager

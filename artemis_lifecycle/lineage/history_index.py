@@ -87,6 +87,9 @@ class HistoryIndex:
     until_ms: int
     ranges: pa.Table
     _details: tuple[_Detail, ...] = field(default=())
+    _superseded: tuple[str, ...] = field(default=())
+    """Detail files that the last merge replaced. A reader of the index before it may still want them, so the next
+    merge deletes them."""
 
     @property
     def entries(self) -> int:
@@ -140,7 +143,8 @@ def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
         table = pq.read_table(io.BytesIO(stores.read(path)))
         about = json.loads(table.schema.metadata[_ABOUT])
         details = tuple(_Detail(**detail) for detail in about["details"])
-        return HistoryIndex(folder, about["until_ms"], table.cast(RANGES).replace_schema_metadata(None), details)
+        ranges = table.cast(RANGES).replace_schema_metadata(None)
+        return HistoryIndex(folder, about["until_ms"], ranges, details, tuple(about["superseded"]))
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from error
 
@@ -154,9 +158,11 @@ def extend_history(
     *,
     until_ms: int,
     cut_ms: int | None,
+    confirm: Callable[[], None] = lambda: None,
 ) -> HistoryIndex:
     """Add the log's entries up to `until_ms` to the history in `folder`, and store it. With `cut_ms`, also join the
-    ranges that end before it. Run by one process at a time: callers hold the table's lease.
+    ranges that end before it, and small detail files. Run by one process at a time: callers hold the table's lease, and
+    `confirm` raises if it is lost. It runs right before the index is replaced.
 
     `log` is the table's current snapshot log: (epoch ms, snapshot id), in any order; of entries with one time, the
     first counts. `earlier` returns the log of both tiers, for a history that begins. `snapshots` has the known
@@ -172,11 +178,12 @@ def extend_history(
         stores.write(aside, data, overwrite=True)
         known = None
     details: tuple[_Detail, ...] = ()
+    superseded: tuple[str, ...] = ()
     ranges = RANGES.empty_table()
     if known is None:
         steps = _steps(earlier())
     else:
-        details, ranges = known._details, known.ranges
+        details, superseded, ranges = known._details, known._superseded, known.ranges
         last, first = known.until_ms, steps["since_ms"][0].as_py() if steps.num_rows else None
         hole = ranges.num_rows > 0 and first is not None and first > last + 1
         steps = steps.filter(pc.greater(steps["since_ms"], last))
@@ -185,19 +192,30 @@ def extend_history(
             steps = pa.concat_tables([unknown, steps])
         until_ms = max(until_ms, known.until_ms)
     steps = steps.filter(pc.less_equal(steps["since_ms"], until_ms))
-    added = tuple(
-        _write_detail(stores, folder, steps.slice(start, _DETAIL_ROWS))
-        for start in range(0, steps.num_rows, _DETAIL_ROWS)
-    )
+    details = (*details, *_write_details(stores, folder, steps))
     ranges = pa.concat_tables([ranges, _singles(steps, snapshots)]).combine_chunks()
+    unneeded: tuple[str, ...] = ()
     if cut_ms is not None:
         ranges = _joined(ranges, cut_ms)
-    extended = HistoryIndex(folder, until_ms, ranges, (*details, *added))
+        small = next((place for place, each in enumerate(details) if each.rows < _DETAIL_ROWS), len(details))
+        if len(details) - small > 1:
+            # Each expiration adds one, and the index names them all.
+            merged = pa.concat_tables([_read_detail(stores, folder, each) for each in details[small:]])
+            unneeded, superseded = superseded, tuple(each.name for each in details[small:])
+            details = (*details[:small], *_write_details(stores, folder, merged))
+    extended = HistoryIndex(folder, until_ms, ranges, details, superseded)
     if extended != known:
-        about = {"until_ms": until_ms, "details": [asdict(detail) for detail in extended._details]}
+        about = {
+            "until_ms": until_ms,
+            "details": [asdict(detail) for detail in extended._details],
+            "superseded": superseded,
+        }
         buffer = io.BytesIO()
         pq.write_table(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}), buffer, compression="zstd")
+        confirm()
         stores.write(f"{folder}/{_INDEX}", buffer.getvalue(), overwrite=True)
+    # One that stays because of an error is small, and nothing references it.
+    stores.delete([f"{folder}/{name}" for name in unneeded])
     return extended
 
 
@@ -267,6 +285,11 @@ def _joined(ranges: pa.Table, cut_ms: int) -> pa.Table:
         "entries": pa.array(counts),
     }
     return pa.table(columns, RANGES)
+
+
+def _write_details(stores: Stores, folder: str, rows: pa.Table) -> tuple[_Detail, ...]:
+    starts = range(0, rows.num_rows, _DETAIL_ROWS)
+    return tuple(_write_detail(stores, folder, rows.slice(start, _DETAIL_ROWS)) for start in starts)
 
 
 def _write_detail(stores: Stores, folder: str, rows: pa.Table) -> _Detail:

@@ -18,7 +18,13 @@ import pyarrow as pa
 
 from artemis_lifecycle.catalogs.results import ResultTable
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.contracts.summary import INPUT_SNAPSHOTS, InputSnapshot, parse_inputs
+from artemis_lifecycle.contracts.summary import (
+    CODE_VERSION,
+    DAGSTER_RUN,
+    INPUT_SNAPSHOTS,
+    InputSnapshot,
+    parse_inputs,
+)
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.ledger_progress import LedgerProgress
 from artemis_lifecycle.storage.frames import arrow_schema, describe_frame, drop_frame, frame_batches, write_batches
@@ -232,8 +238,8 @@ def _lineage_columns(summary: Mapping[str, str]) -> dict[str, Any]:
         "trigger_type": summary.get("trigger.type"),
         "trigger_operator": summary.get("trigger.operator"),
         "trigger_ticket": summary.get("trigger.ticket"),
-        "dagster_run_id": summary.get("dagster.run_id"),
-        "code_version": summary.get("dagster.code_version"),
+        "dagster_run_id": summary.get(DAGSTER_RUN),
+        "code_version": summary.get(CODE_VERSION),
     }
 
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from artemis_lifecycle.metadata.types import TableMetadata
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_NONE: Mapping[int, str] = MappingProxyType({})
 
 
 class SchemaUse(NamedTuple):
@@ -86,8 +90,12 @@ class SchemaHistory:
         )
 
 
-def schema_history(table: str, metadata: TableMetadata, earlier: Iterable[SchemaUse] = ()) -> SchemaHistory:
-    """Every schema that `metadata` knows. `earlier`: uses by snapshots that it no longer has (the ledger has them)."""
+def schema_history(
+    table: str, metadata: TableMetadata, earlier: Iterable[SchemaUse] = (), removed: Mapping[int, str] = _NONE
+) -> SchemaHistory:
+    """Every schema that `metadata` knows. `earlier`: uses by snapshots that it no longer has (the ledger has them).
+    `removed`: schemas that an expiration removed from it (JSON text by id)."""
+    schemas = {**removed, **metadata.schemas}
     uses: dict[int, SchemaUse] = {use.snapshot_id: use for use in earlier}
     for snapshot in metadata.snapshots:
         if snapshot.schema_id is not None:
@@ -97,8 +105,8 @@ def schema_history(table: str, metadata: TableMetadata, earlier: Iterable[Schema
         by_schema.setdefault(use.schema_id, []).append(use)
     versions: list[SchemaVersion] = []
     before: Mapping[int, SchemaField] = {}
-    for schema_id in sorted(metadata.schemas):
-        fields = _fields(metadata.schemas[schema_id])
+    for schema_id in sorted(schemas):
+        fields = _fields(schemas[schema_id])
         now = {field.field_id: field for field in fields}
         used = by_schema.get(schema_id, [])
         versions.append(

@@ -3,6 +3,7 @@ not belong here: the rows, which are sealed elsewhere, and publishing them (`lif
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
@@ -14,13 +15,14 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.ledger_progress import LedgerProgress, save_progress
 from artemis_lifecycle.operations.tables import Filled, Key, records, table_of
 
-ResultTable = Literal["plan_files", "deletions", "lineage_ledger", "lineage_edges"]
+ResultTable = Literal["plan_files", "deletions", "lineage_ledger", "lineage_edges", "lineage_events"]
 
 
 @dataclass(frozen=True)
 class Publication:
-    """The rows of one plan, or of one deletion, in a result table. `recorded_at` is the instant in the rows; `first_at`
-    is the earliest instant that published rows of the job may have. `published_at` None: never published."""
+    """The rows of one plan, one deletion or one recording in a result table, or a part of its lineage events.
+    `recorded_at` is the instant in the rows; `first_at` is the earliest one that published rows of the job may have.
+    `published_at` None: never published."""
 
     catalog: Key
     result_table: Annotated[ResultTable, {"primary_key": True}]
@@ -60,11 +62,12 @@ class Publications:
         with around("publications.deletion"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
 
-    def lineage(self, catalog: str, batch_id: str, progress: LedgerProgress | None) -> None:
-        """Request that a batch of the lineage ledger be published, and save how far the ledger is now. Does nothing for
-        a batch that was requested before."""
+    def lineage(self, catalog: str, batch_id: str, progress: LedgerProgress | None, events: Sequence[str] = ()) -> None:
+        """Request that a batch of the lineage ledger be published, and these parts of its events sent, and save how far
+        the ledger is now. Does nothing for a batch that was requested before."""
         self.asked = True
         batches = [_values(catalog, name, batch_id, func.now()) for name in ("lineage_ledger", "lineage_edges")]
+        batches += [_values(catalog, "lineage_events", part, func.now()) for part in events]
         with around("publications.lineage"), self._engine.begin() as connection:
             connection.execute(upsert(publications).values(batches).on_conflict_do_nothing())
             if progress is not None:

@@ -13,6 +13,8 @@ from artemis_lifecycle.lineage import history_index
 from artemis_lifecycle.lineage.history_index import HistoryIndex, Log, extend_history, read_history
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.deaths import Killed
+from artemis_lifecycle_tests.storage import s3_server
 
 STORES = Stores()
 
@@ -122,3 +124,47 @@ def test_damage_is_an_error_and_no_answer(tmp_path: Path) -> None:
     (tmp_path / "ranges.parquet").write_bytes(b"PAR1")
     with pytest.raises(StorageError, match="damaged"):
         read_history(STORES, folder)
+
+
+def test_a_year_of_nights_leaves_two_detail_files_and_earlier_readers_their_own(tmp_path: Path) -> None:
+    folder, log = f"file://{tmp_path}", [(night, night) for night in range(1, 366)]
+    for night, _ in log:
+        cut = night if night % 30 == 0 else None
+        extend_history(STORES, folder, log[:night], lambda: log, {}, until_ms=night, cut_ms=cut)
+        if night == 359:
+            reader = read_history(STORES, folder)
+    index = extend_history(STORES, folder, log, lambda: log, {}, until_ms=365, cut_ms=365)
+    assert [detail.rows for detail in index._details] == [365]
+    # The details that the last merge replaced are still there for whoever read the index before it.
+    assert reader is not None and reader.at(STORES, 355) == index.at(STORES, 355)
+    assert len(list(tmp_path.glob("entries-*"))) < 20
+
+
+def test_a_worker_that_lost_its_lease_does_not_replace_the_index(tmp_path: Path) -> None:
+    folder = f"file://{tmp_path}"
+    first = extend_history(STORES, folder, [], lambda: [(1, 1)], {}, until_ms=1, cut_ms=None)
+
+    def lost() -> None:
+        raise StorageError("the lease is lost")
+
+    with pytest.raises(StorageError, match="lease is lost"):
+        extend_history(STORES, folder, [(1, 1), (2, 2)], lambda: [], {}, until_ms=2, cut_ms=None, confirm=lost)
+    assert read_history(STORES, folder) == first
+
+
+def test_on_an_object_store_a_death_before_the_index_leaves_the_earlier_answers() -> None:
+    with s3_server.running_anywhere() as server:
+        stores, folder = server.stores(), f"s3://{server.bucket()}/history/uuid"
+        log = [(number, number) for number in range(1, 9)]
+        for until, cut in ((3, None), (5, 5)):
+            first = extend_history(stores, folder, log, lambda: log, {}, until_ms=until, cut_ms=cut)
+
+        def die() -> None:
+            raise Killed("before the index")
+
+        with pytest.raises(Killed):
+            extend_history(stores, folder, log, lambda: log, {}, until_ms=8, cut_ms=8, confirm=die)
+        assert read_history(stores, folder) == first
+        # The worker after it adds the same entries again; what the dead one wrote is not referenced.
+        again = extend_history(stores, folder, log, lambda: log, {}, until_ms=8, cut_ms=8)
+        assert [found.snapshot_id for at in range(1, 9) if (found := again.at(stores, at))] == list(range(1, 9))

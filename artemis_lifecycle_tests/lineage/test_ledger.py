@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.code_version import package_version
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements
@@ -94,6 +95,17 @@ def test_each_snapshot_is_recorded_once_with_its_inputs_and_outlives_its_expirat
     ]
     versions = lifecycle.schema_history("ns.t").versions
     assert [version.snapshots for version in versions] == [4]
+
+
+def test_what_a_dagster_run_commits_leads_to_that_run(
+    config: LifecycleConfig, lifecycle: Lifecycle, spark: SparkSession, live: str
+) -> None:
+    with Lifecycle.open(config, spark=spark, run_id="run-of-dagster") as run:
+        run.commit_expiration(run.plan_expiration("ns.t", older_than=datetime.now(UTC), retain_last=1))
+        run.publish_results()
+    ledger = spark.table(f"{live}.lifecycle.lineage_ledger").where("operation = 'expiration'")
+    (row,) = ledger.select("dagster_run_id", "code_version", "writer_invocation_id", "trigger_type").collect()
+    assert tuple(row) == ("run-of-dagster", package_version(), "run-of-dagster", "schedule")
 
 
 @pytest.mark.parametrize(
