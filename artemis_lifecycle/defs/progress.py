@@ -94,24 +94,32 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     tables = governed_tables(lifecycle, instance)
     windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
     plans = lifecycle.operations.plans
-    plans_due = Counter(record.table for record in plans.due(now))
+    # Another table may have the name of a dropped one. The dropped one's plans are none of its business.
+    known = lifecycle.operations.known_tables.missing(lifecycle.config.catalogs.live.name)
+    dropped = {table.table_uuid for table in known}
+    plans_due = Counter(record.table for record in plans.due(now) if record.table_uuid not in dropped)
     freeable: Counter[str] = Counter()
     for plan in plans.holding():
-        freeable[plan.table] += plan.bytes
+        if plan.table_uuid not in dropped:
+            freeable[plan.table] += plan.bytes
     done = last_done(lifecycle.operations.engine)
-    uncommitted = {record.table: record for record in reversed(plans.all_uncommitted())}
+    uncommitted = {
+        record.table: record for record in reversed(plans.all_uncommitted()) if record.table_uuid not in dropped
+    }
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
     runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
     for day in {window.day for window in windows.values()}:
         for record in lifecycle.operations.steps.of_window(day):
-            records[record.table, day].append(record)
+            if record.table_uuid not in dropped:
+                records[record.table, day].append(record)
         for run in instance.get_run_records(RunsFilter(tags={WINDOW_TAG: day.isoformat()})):
             runs[table_of(run.dagster_run.tags.get(PARTITION_TAG, "")), day].append(run)
     scans = lifecycle.operations.scans.recent()
     found = []
     for table, window in windows.items():
         policy = lifecycle.config.policy(table)
-        points = trend_of(table, scans.get(table, ())).points
+        mine = [scan for scan in scans.get(table, ()) if scan.table_uuid not in dropped]
+        points = trend_of(table, mine).points
         due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
         progress = progress_of(
             records[table, window.day],
@@ -119,7 +127,7 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             plan=uncommitted.get(table),
             plans_due=plans_due[table],
             orphans_due=due is None or due <= window.closes,
-            scans_approved_at=[scan.approved_at for scan in scans.get(table, ())],
+            scans_approved_at=[scan.approved_at for scan in mine],
             cold_tier=policy.cold_tier.enabled,
         )
         steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
