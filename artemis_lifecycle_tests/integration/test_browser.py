@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from dagster import DagsterInstance
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from artemis_lifecycle.defs.fleet import PAGE
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.run import Walk, materialize_fleet, materialize_walk
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle_tests.conftest import REPOSITORY
@@ -98,6 +99,7 @@ def walks(
         project.create(TABLE, OTHER, commits=2)
         walked = materialize_walk([TABLE, OTHER], config_path=path, instance=instance, spark=spark)
         project.create(WAITS, commits=2)
+        instance.delete_dynamic_partition(PARTITIONS_NAME, WAITS)
         with project.lifecycle() as lifecycle, pytest.raises(ApprovalNeeded):
             lifecycle.commit_expiration(lifecycle.plan_expiration(WAITS))
         materialize_fleet(config_path=path, instance=instance)
@@ -135,15 +137,15 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _wait(ready: Callable[[], bool], log: Path, server: subprocess.Popen[bytes]) -> None:
+def _wait(ready: Callable[[], bool], log: Path, server: subprocess.Popen[bytes] | None = None) -> None:
     end = time.monotonic() + 180
     while time.monotonic() < end:
         if ready():
             return
-        if server.poll() is not None:
+        if server is not None and server.poll() is not None:
             break
         time.sleep(0.5)
-    pytest.fail(f"the webserver does not answer:\n{log.read_text()[-4000:]}")
+    pytest.fail(f"it did not happen:\n{log.read_text()[-4000:]}")
 
 
 def test_the_walk_that_the_ui_shows_was_right(walks: tuple[Project, list[Walk]]) -> None:
@@ -239,9 +241,10 @@ def test_the_retention_curve_is_a_picture_in_the_tables_health(page: Page, addre
 
 
 def test_a_person_reads_on_the_fleet_page_what_waits_and_approves_it_in_the_ui(
-    walks: tuple[Project, list[Walk]], page: Page, address: str
+    walks: tuple[Project, list[Walk]], home: Path, page: Page, address: str
 ) -> None:
     project, _ = walks
+    done = RunsFilter(job_name="approve", statuses=[DagsterRunStatus.SUCCESS])
     page.goto(f"{project.config.operations.root}/{PAGE}")
     row = page.get_by_role("row").filter(has_text=WAITS)
     waits = re.search(r"approval of (\S+) since", row.inner_text())
@@ -253,7 +256,8 @@ def test_a_person_reads_on_the_fleet_page_what_waits_and_approves_it_in_the_ui(
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(json.dumps({"ops": {"approve_step": {"config": decision}}}))
     page.get_by_role("button", name="Launch Run").click()
-    page.get_by_text("Success", exact=True).first.wait_for()
+    _wait(lambda: bool(project.instance.get_runs(done)), home / "webserver.log")
+    page.get_by_text("Success").first.wait_for()
     picture(page, "approved")
     with project.lifecycle() as lifecycle:
         (plan,) = lifecycle.plans(WAITS)
