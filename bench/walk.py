@@ -147,6 +147,7 @@ def _night(
             "launcher": launcher,
             "runs_mode": chosen.runs,
             "seconds": round(seconds, 1),
+            "load_average": round(os.getloadavg()[2], 1),
             "generated_seconds": round(generated, 1),
             "complete": ended,
             "runs": len(runs),

@@ -56,7 +56,7 @@ class LateLauncher(RunLauncher, ConfigurableClass):
 
     def __init__(self, inst_data: ConfigurableClassData | None = None) -> None:
         self._inst_data = inst_data
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @property
     def inst_data(self) -> ConfigurableClassData | None:
@@ -82,7 +82,7 @@ class Fleet:
     """`posted` are the alerts; `running` the runs under way and when each ends."""
 
     instance: DagsterInstance
-    workspace: IWorkspaceProcessContext
+    workspace: IWorkspaceProcessContext[Any]
     lifecycle: Lifecycle
     clock: SimulatedClock
     doubles: Doubles
