@@ -4,7 +4,8 @@ JSON.
 `--tables` tables, of which `--busy` have a day of commits that leaves the window. The rest have nothing to expire. Each
 table but one in ten of the busy ones has had its orphan scans; those are due. The sensor `maintenance_window` starts
 the walk for real. `--launcher warm` has `artemis workers`; `--launcher process` is Dagster's default, a process and a
-JVM per run. The time is from the start of the sensor until no table of this window needs anything.
+JVM per run. `--launcher both` walks equal fleets with each, one after the other, and reports the ratios. The time is
+from the start of the sensor until no table of this window needs anything.
 
 `--simulate N` reports, after the measured night, how long N tables take: the project's own rules (`due_step`,
 `priority`, the limits of a tick) with the measured times of a run, without Dagster.
@@ -61,10 +62,21 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=100)
     parser.add_argument("--commits", type=int, default=24)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--launcher", choices=["warm", "process"], default="warm")
+    parser.add_argument("--launcher", choices=["warm", "process", "both"], default="warm")
     parser.add_argument("--runs", choices=["one_per_table", "one_per_step"], default="one_per_table")
     parser.add_argument("--simulate", type=int, default=5_000)
     chosen = parser.parse_args()
+    if chosen.launcher != "both":
+        print(json.dumps(_walked(chosen, chosen.launcher), indent=2))
+        return
+    process, warm = (_walked(chosen, launcher) for launcher in ("process", "warm"))
+    figures = ("seconds", "processes_with_a_jvm", "peak_memory_mb")
+    ratios = {figure: round(process[figure] / warm[figure], 2) for figure in figures}
+    ratios["median_run"] = round(process["seconds_per_run"]["median"] / warm["seconds_per_run"]["median"], 2)
+    print(json.dumps({"process": process, "warm": warm, "process_over_warm": ratios}, indent=2))
+
+
+def _walked(chosen: argparse.Namespace, launcher: str) -> dict[str, Any]:
     folder = Path(chosen.work).resolve() / f"walk-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     home = folder.parent / "home"
@@ -79,12 +91,14 @@ def main() -> None:
             connection.execute(text(f"CREATE DATABASE {database}"))
         uris.append(admin.url.set(database=database).render_as_string(hide_password=False))
     try:
-        print(json.dumps(_night(folder, *uris, home, chosen), indent=2))
+        return _night(folder, *uris, home, chosen, launcher)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _night(folder: Path, uri: str, dagster_uri: str, home: Path, chosen: argparse.Namespace) -> dict[str, Any]:
+def _night(
+    folder: Path, uri: str, dagster_uri: str, home: Path, chosen: argparse.Namespace, launcher: str
+) -> dict[str, Any]:
     opens = datetime.now(UTC) - timedelta(minutes=5)
     quiet = {"from": f"{opens:%H:%M}", "to": f"{opens - timedelta(minutes=1):%H:%M}", "runs": chosen.runs}
     config = config_in(folder, uri, home, defaults={"quiet_window": quiet, "retention": {"window": "1h"}})
@@ -103,7 +117,7 @@ def _night(folder: Path, uri: str, dagster_uri: str, home: Path, chosen: argpars
     generated = time.monotonic() - began
     _seed_scans(config, [*idle, *(table for number, table in enumerate(busy) if number % 10)])
     os.environ |= {
-        "DAGSTER_HOME": str(_dagster_home(folder, warm=chosen.launcher == "warm")),
+        "DAGSTER_HOME": str(_dagster_home(folder, warm=launcher == "warm")),
         "ARTEMIS_DAGSTER_POSTGRES": dagster_uri,
         "ARTEMIS_CONFIG": str(path),
         "PYTHONPATH": str(REPOSITORY),
@@ -112,7 +126,7 @@ def _night(folder: Path, uri: str, dagster_uri: str, home: Path, chosen: argpars
         instance.add_dynamic_partitions("table", [*busy, *idle])
         instance.event_log_storage.set_concurrency_slots("artemis_spark", chosen.workers)
         sampler = Sampler(os.getpid(), 1.0)
-        with _processes(folder, chosen):
+        with _processes(folder, launcher, chosen.workers):
             sampler.start()
             started = time.monotonic()
             _sensor(folder)
@@ -130,9 +144,10 @@ def _night(folder: Path, uri: str, dagster_uri: str, home: Path, chosen: argpars
         return {
             "tables": chosen.tables,
             "busy": chosen.busy,
-            "launcher": chosen.launcher,
+            "launcher": launcher,
             "runs_mode": chosen.runs,
             "seconds": round(seconds, 1),
+            "load_average": round(os.getloadavg()[2], 1),
             "generated_seconds": round(generated, 1),
             "complete": ended,
             "runs": len(runs),
@@ -207,11 +222,11 @@ def _dagster_home(folder: Path, *, warm: bool) -> Path:
 
 
 @contextmanager
-def _processes(folder: Path, chosen: argparse.Namespace) -> Iterator[None]:
+def _processes(folder: Path, launcher: str, workers: int) -> Iterator[None]:
     daemon = [str(Path(sys.executable).with_name("dagster-daemon")), "run"]
     commands = [[*daemon, "--workspace", str(REPOSITORY / "workspace.yaml")]]
-    if chosen.launcher == "warm":
-        commands.append([sys.executable, "-m", "artemis_lifecycle.cli", "workers", "--count", str(chosen.workers)])
+    if launcher == "warm":
+        commands.append([sys.executable, "-m", "artemis_lifecycle.cli", "workers", "--count", str(workers)])
     with (folder.parent / "walk.log").open("wb") as log:
         started = [subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT) for command in commands]
         try:

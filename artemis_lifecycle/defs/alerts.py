@@ -3,7 +3,7 @@ Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -77,7 +77,7 @@ def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, 
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. Its plan is refused."
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
-    recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=datetime.now(UTC) - _RECENT)
+    recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=lifecycle.operations.clock.now() - _RECENT)
     for run in instance.get_runs(recent, limit=200):
         if JOB_TAG in run.tags:
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"

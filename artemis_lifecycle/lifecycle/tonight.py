@@ -74,20 +74,29 @@ def _positions(
 ) -> list[TableWindow]:
     operations, config = resources.operations, resources.config
     windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
+    # Another table may have the name of a dropped one. The dropped one's plans and scans are none of its business.
+    dropped = {table.table_uuid for table in operations.known_tables.missing(config.catalogs.live.name)}
     plans = defaultdict(list)
     for holding in operations.plans.holding():
-        plans[holding.table].append(holding)
+        if holding.table_uuid not in dropped:
+            plans[holding.table].append(holding)
     done = last_done(operations.engine)
-    uncommitted = {record.table: record for record in reversed(operations.plans.all_uncommitted())}
+    uncommitted = {
+        record.table: record
+        for record in reversed(operations.plans.all_uncommitted())
+        if record.table_uuid not in dropped
+    }
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
     for day in {window.day for window in windows.values()}:
         for record in operations.steps.of_window(day):
-            records[record.table, day].append(record)
+            if record.table_uuid not in dropped:
+                records[record.table, day].append(record)
     scans = operations.scans.recent()
     found = []
     for table, window in windows.items():
         policy, plan, by = config.policy(table), uncommitted.get(table), due_by(window)
-        points = trend_of(table, scans.get(table, ())).points
+        own_scans = [scan for scan in scans.get(table, ()) if scan.table_uuid not in dropped]
+        points = trend_of(table, own_scans).points
         scan_at = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
         newest = {record.step: record.state for record in records[table, window.day]}
         progress = Progress(
@@ -98,7 +107,7 @@ def _positions(
             scanned=newest.get("orphan_deletion") == "done",
         )
         steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
-        approvals = [scan.approved_at for scan in scans.get(table, ())]
+        approvals = [scan.approved_at for scan in own_scans]
         approvals += [] if plan is None else [plan.approved_at, plan.lost_approved_at]
         found.append(
             TableWindow(

@@ -19,6 +19,7 @@ from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step, window_of
 
@@ -205,6 +206,21 @@ def test_what_a_table_needs_follows_the_state_of_its_plan(fleet: Fleet) -> None:
     assert fleet.due(6) == {ONE: "orphans"}
     fleet.done(ONE, "orphan_deletion")
     assert fleet.due(7) == {}
+
+
+def test_a_table_under_the_name_of_a_dropped_one_does_not_inherit_its_plans(fleet: Fleet) -> None:
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
+    plan = fleet.planned(ONE)
+    assert fleet.due(2) == {ONE: "handoff"}
+    catalog = fleet.project.config.catalogs.live.name
+    fleet.lifecycle.operations.known_tables.saw(catalog, plan.table_uuid, Seen(ONE, "file:/w/dropped.metadata.json"))
+    # The catalog has another table under that name.
+    fleet.lifecycle.observe_catalog()
+    assert fleet.due(2) == {ONE: "plan"}
+    fleet.marked(plan, PlanStatus.HANDED_OFF)
+    plans = fleet.lifecycle.operations.plans
+    plans.mark(plan.plan_id, {PlanStatus.HANDED_OFF}, PlanStatus.COMMITTED, due_in=timedelta(0))
+    assert fleet.due(2) == {ONE: "plan"}
 
 
 def test_nothing_is_asked_for_while_a_run_of_the_table_waits_or_runs(fleet: Fleet) -> None:

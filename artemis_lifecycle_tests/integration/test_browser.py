@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import DagsterInstance
+import yaml
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from artemis_lifecycle.defs.run import Walk, materialize_walk
+from artemis_lifecycle.defs.fleet import PAGE
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.run import Walk, materialize_fleet, materialize_walk
+from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, with_tables, written
 from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
@@ -50,6 +54,8 @@ POLICY = {
         "lineage": {"required": [], "overwrite": {"needs": []}},
     }
 }
+WAITS = "large.events"
+WAITING = {WAITS: {"retention": {"window": "1ms"}, "cold_tier": {"enabled": False}, "deletion": {"max_files": 0}}}
 SLOW = 60_000
 PICTURES = os.environ.get("ARTEMIS_SCREENSHOTS")
 """A folder for pictures of all pages; without it the browser looks at one of each sort."""
@@ -69,9 +75,13 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A $DAGSTER_HOME with the repository's own dagster.yaml, on a database of the tests' Postgres."""
+    """A $DAGSTER_HOME with the repository's own dagster.yaml, on a database of the tests' Postgres. No daemon runs, so
+    the webserver itself launches what a person asks for."""
     folder = tmp_path_factory.mktemp("dagster")
-    shutil.copy(REPOSITORY / "dagster.yaml", folder)
+    settings = yaml.safe_load((REPOSITORY / "dagster.yaml").read_text())
+    del settings["concurrency"]
+    settings["run_coordinator"] = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
+    (folder / "dagster.yaml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(folder))
         patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri)
@@ -83,12 +93,18 @@ def walks(
     browser: str, home: Path, module_config: LifecycleConfig, spark: SparkSession
 ) -> Iterator[tuple[Project, list[Walk]]]:
     """Two tables, walked for real. Asks for the browser first: without one there is nothing to prepare."""
-    config = with_tables(module_config, POLICY)
+    config = with_tables(module_config, POLICY | WAITING)
     path = written(config, home)
     with DagsterInstance.get() as instance, no_checksum_files(spark):
         project = Project(config, path, instance, spark)
         project.create(TABLE, OTHER, commits=2)
-        yield project, materialize_walk([TABLE, OTHER], config_path=path, instance=instance, spark=spark)
+        walked = materialize_walk([TABLE, OTHER], config_path=path, instance=instance, spark=spark)
+        project.create(WAITS, commits=2)
+        instance.delete_dynamic_partition(PARTITIONS_NAME, WAITS)
+        with project.lifecycle() as lifecycle, pytest.raises(ApprovalNeeded):
+            lifecycle.commit_expiration(lifecycle.plan_expiration(WAITS))
+        materialize_fleet(config_path=path, instance=instance)
+        yield project, walked
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +138,15 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _wait(ready: Callable[[], bool], log: Path, server: subprocess.Popen[bytes]) -> None:
+def _wait(ready: Callable[[], bool], log: Path, server: subprocess.Popen[bytes] | None = None) -> None:
     end = time.monotonic() + 180
     while time.monotonic() < end:
         if ready():
             return
-        if server.poll() is not None:
+        if server is not None and server.poll() is not None:
             break
         time.sleep(0.5)
-    pytest.fail(f"the webserver does not answer:\n{log.read_text()[-4000:]}")
+    pytest.fail(f"it did not happen:\n{log.read_text()[-4000:]}")
 
 
 def test_the_walk_that_the_ui_shows_was_right(walks: tuple[Project, list[Walk]]) -> None:
@@ -223,3 +239,29 @@ def test_the_retention_curve_is_a_picture_in_the_tables_health(page: Page, addre
     drawn.wait_for()
     assert drawn.evaluate("image => image.complete && image.naturalWidth") > 300
     picture(page, "table_health")
+
+
+def test_a_person_reads_on_the_fleet_page_what_waits_and_approves_it_in_the_ui(
+    walks: tuple[Project, list[Walk]], home: Path, page: Page, address: str
+) -> None:
+    project, _ = walks
+    done = RunsFilter(job_name="approve", statuses=[DagsterRunStatus.SUCCESS])
+    page.goto(f"{project.config.operations.root}/{PAGE}")
+    row = page.get_by_role("row").filter(has_text=WAITS)
+    waits = re.search(r"approval of (\S+) since", row.inner_text())
+    assert waits is not None, row.inner_text()
+    picture(page, "fleet")
+    decision = {"plan": waits[1], "what": "large", "who": "Ada", "why": "the old partition is gone on purpose"}
+    page.goto(f"{address}/locations/artemis_lifecycle.definitions/jobs/approve/playground")
+    page.locator(".CodeMirror").first.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(json.dumps({"ops": {"approve_step": {"config": decision}}}))
+    page.get_by_role("button", name="Launch Run").click()
+    _wait(lambda: bool(project.instance.get_runs(done)), home / "webserver.log")
+    page.get_by_text("Success").first.wait_for()
+    picture(page, "approved")
+    with project.lifecycle() as lifecycle:
+        (plan,) = lifecycle.plans(WAITS)
+        assert (plan.plan_id, plan.approved_by, plan.approved_why) == (waits[1], "Ada", decision["why"])
+        assert not lifecycle.operations.waits.open()
+        assert lifecycle.commit_expiration(plan.plan_id).snapshots_removed == 1
