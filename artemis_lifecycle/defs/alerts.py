@@ -3,7 +3,7 @@ Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
