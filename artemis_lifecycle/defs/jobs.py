@@ -109,7 +109,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-health_checks, old_runs = checking.health_checks, cleaning.old_runs
+health_checks, lineage_check, old_runs = checking.health_checks, checking.lineage_check, cleaning.old_runs
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 cold_scrub = archive.cold_scrub
 dropped_tables, records = archive.dropped_tables, archive.records
@@ -129,6 +129,7 @@ ALL = (
     manifest_compaction,
     data_compaction,
     health_checks,
+    lineage_check,
     deep_archive,
     cold_scrub,
     thaws,

@@ -24,7 +24,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
         update = steps.record_lineage(table)
         until = steps.operations.clock.now()
         audit = steps.audit_of_table(table, until - _RECENT, until)
-    last, downstream = audit.last_ingest, audit.downstream
+    last = audit.last_ingest
     return Materialized(
         data_version=data_version(update.metadata_location),
         metadata={
@@ -38,7 +38,6 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
                 ["snapshot", "committed", "writer", "commit hash"],
                 [] if last is None else [(last.snapshot_id, last.committed_at, last.writer_id, last.commit_hash)],
             ),
-            "downstream_of_last_ingest": 0 if downstream is None else len(downstream.snapshots),
             "recent_overwrites": ui_metadata.table(
                 ["committed", "snapshot", "who", "writer", "why", "ticket", "missing"],
                 [

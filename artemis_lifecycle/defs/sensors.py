@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from dagster import (
-    AssetCheckEvaluation,
-    AssetKey,
     DagsterInstance,
     DagsterRunStatus,
     DefaultSensorStatus,
@@ -20,7 +18,6 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.checks import LINEAGE_GATE, judge_lineage
 from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
 from artemis_lifecycle.defs.live_table import observed
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
@@ -390,36 +387,32 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
 
 @sensor(
     name="lineage_watch",
-    description="Checks new snapshots of governed tables against their lineage requirements, and turns the check "
-    "lineage_gate red for each table with a snapshot that does not meet them.",
+    description="Checks new snapshots of governed tables against their lineage requirements, and requests "
+    "`lineage_check` for each table with one that does not meet them.",
+    job_name="lineage_check",
     minimum_interval_seconds=30,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Needs no run: the check is red within a minute of the commit."""
+    """The check is red within a minute or two of the commit."""
     opened, known = lifecycle.get(), partitioned_tables(context.instance)
     found = opened.watch_lineage(WATCHED_FOR)
     for table, error in found.unreadable.items():
         context.log.warning(terminal(f"{table} cannot be read: {error}"))
-    events = []
     for table in found.unmet:
-        result = judge_lineage(opened.check_lineage(table))
-        context.log.warning(terminal(f"{table}: {result.description}"))
-        if table in known:
-            events.append(
-                AssetCheckEvaluation(
-                    asset_key=AssetKey("lineage_ledger"),
-                    check_name=LINEAGE_GATE,
-                    passed=result.passed,
-                    metadata=result.metadata,
-                    severity=result.severity,
-                    description=result.description,
-                    blocking=True,
-                    partition=partition_key(table),
-                )
-            )
-    if events:
-        return SensorResult(asset_events=events, skip_reason=terminal(f"unmet: {', '.join(found.unmet)}"))
+        context.log.warning(terminal(f"{table} has new snapshots that do not meet its lineage requirements"))
+    now = opened.operations.clock.now()
+    requests = [
+        RunRequest(
+            run_key=f"{now:%Y-%m-%dT%H:%M:%S}:{terminal(table)}:lineage_check",
+            partition_key=partition_key(table),
+            tags={TABLE_TAG: partition_key(table)},
+        )
+        for table in found.unmet
+        if table in known
+    ]
+    if requests:
+        return SensorResult(run_requests=requests)
     return SkipReason(f"read {len(found.read)} changed tables; every new snapshot meets its requirements")
 
 

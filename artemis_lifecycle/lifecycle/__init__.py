@@ -976,8 +976,8 @@ class Lifecycle:
         return self._auditing.overwrites(since, until, table)
 
     def audit_of_table(self, table: str, since: datetime, until: datetime) -> TableAudit:
-        """Return what the table's page shows: its last ingest, what is downstream of it as recorded, and overwrites of
-        the time range. Reads the metadata of no other table."""
+        """Return what the table's page shows: its last ingest, and overwrites of the time range. Reads no metadata of
+        another table."""
         return self._auditing.of_table(table, since, until)
 
     def incident(self, table: str, snapshot_id: int, *, states: bool = False) -> Incident:

@@ -60,10 +60,9 @@ class Unrecorded:
 
 @dataclass(frozen=True)
 class TableAudit:
-    """A table's last ingest (None before the first), the recorded snapshots downstream of it, and recent overwrites."""
+    """A table's last ingest (None before the first), and recent overwrites."""
 
     last_ingest: Ingested | None
-    downstream: Lineage | None
     overwrites: Overwrites
 
 
@@ -98,11 +97,7 @@ class Auditing:
             last = self.ingested(table)
         except NoSuchSnapshot:
             last = None
-        down: Lineage | None = None
-        if last is not None and last.snapshot_id is not None:
-            # The page of one table must not read the metadata of all.
-            down = self.lineage(table, last.snapshot_id, "downstream", recorded_only=True)
-        return TableAudit(last, down, self.overwrites(since, until, table))
+        return TableAudit(last, self.overwrites(since, until, table))
 
     def lineage(
         self,
@@ -111,11 +106,10 @@ class Auditing:
         direction: Direction,
         *,
         states: bool = False,
-        recorded_only: bool = False,
     ) -> Lineage:
         metadata = self.steps.table_state(table).metadata
         table_uuid = metadata.table_uuid
-        new = self.unrecorded_of(table, metadata) if recorded_only else self.unrecorded()
+        new = self.unrecorded()
         edges = self._edges(new)
         parents: pa.Table | None = None
         if states:

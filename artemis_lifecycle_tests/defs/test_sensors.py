@@ -88,15 +88,20 @@ class TestDiscovery:
 
 
 class TestLineageWatch:
-    def test_a_commit_without_lineage_turns_the_check_red_without_a_run(self, project: Project) -> None:
+    def test_a_commit_without_lineage_turns_the_check_red_as_often_as_there_is_one(self, project: Project) -> None:
         project.create(ONE, TWO, commits=1)
         assert tick(project, sensors.lineage_watch).skip_message
-        project.append(TWO, 1)
-        found = tick(project, sensors.lineage_watch)
-        (red,) = found.asset_events
-        assert (red.check_name, red.partition, red.passed) == ("lineage_gate", TWO, False)
-        assert "artemis gate acknowledge" in str(red.description)
-        assert not tick(project, sensors.lineage_watch).asset_events
+        for number in (1, 2):
+            project.append(TWO, number)
+            (request,) = tick(project, sensors.lineage_watch).run_requests
+            assert request.partition_key == TWO
+            ran = project.definitions.resolve_job_def("lineage_check").execute_in_process(
+                instance=project.instance, partition_key=TWO
+            )
+            (red,) = ran.get_asset_check_evaluations()
+            assert (red.check_name, red.partition, red.passed) == ("lineage_gate", TWO, False)
+            assert "artemis gate acknowledge" in str(red.description)
+            assert not tick(project, sensors.lineage_watch).run_requests
         with project.lifecycle() as lifecycle:
             lifecycle.acknowledge_lineage(TWO, who="ada", why="a test")
             assert lifecycle.check_lineage(TWO).passed
