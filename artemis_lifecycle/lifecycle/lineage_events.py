@@ -37,7 +37,7 @@ _REQUEST_SECONDS = 5.0
 _REFUSED = frozenset({400, 413, 422})
 """Status codes that say something about the event itself."""
 _MOST_SECONDS = 30.0
-"""After so long a call sends no more; the next one continues."""
+"""After so long a call begins no other part, and after twice as long it ends within one; the next call continues."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LineageEvents:
         return ids
 
     def send(self) -> int:
-        """Send queued events, for at most about half a minute. Return how many queued parts were sent. What prevents
+        """Send queued events, for at most about a minute. Return how many queued parts were sent. What prevents
         that is logged, and the events stay queued: it must not fail what recorded them."""
         catalog, publications = self.resources.config.catalogs.live.name, self.resources.operations.publications
         receiver, sent = self.resources.config.lineage_events.receiver, 0
@@ -71,7 +71,7 @@ class LineageEvents:
                 for each in _events(publications.pending(catalog)):
                     if time.monotonic() - began > _MOST_SECONDS:
                         break
-                    self._deliver(receiver, each)
+                    self._deliver(receiver, each, began + 2 * _MOST_SECONDS)
                     publications.published(each)
                     drop_batch(self.resources.live_stores, self.resources.root, each.job_id, LINEAGE_EVENTS)
                     sent += 1
@@ -81,7 +81,7 @@ class LineageEvents:
             _log.warning("Lineage events wait to be sent again: %s", error)
         return sent
 
-    def _deliver(self, receiver: str, publication: Publication) -> None:
+    def _deliver(self, receiver: str, publication: Publication, until: float) -> None:
         folder, stores = self._folder(publication.job_id), self.resources.live_stores
         if describe_frame(folder, stores) is None:
             return  # A process that died after sending them had dropped them.
@@ -89,6 +89,10 @@ class LineageEvents:
         if "://" in receiver:
             token = self.resources.config.lineage_events.token
             for event in events:
+                if time.monotonic() > until:
+                    raise StorageError(
+                        "lineage_events.url takes its events too slowly", hint="check the server at that address"
+                    )
                 _post(receiver, token, event)
         else:
             _append(Path(receiver), events)

@@ -48,7 +48,8 @@ def lineage_events(batch: LedgerBatch, metadata: TableMetadata, catalog: str) ->
     inputs: dict[int, list[Mapping[str, Any]]] = {}
     for edge in batch.edges.to_pylist():
         inputs.setdefault(edge["to_id"], []).append(edge)
-    for row in batch.rows.to_pylist():
+    rows = (row for part in batch.rows.to_batches(max_chunksize=10_000) for row in part.to_pylist())
+    for row in rows:
         if row["snapshot_id"] is None or row["committed_at"] is None:
             continue
         event = RunEvent(
