@@ -249,7 +249,7 @@ class Checks(Model):
 
     Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing.
     `rewritable_share` and `delete_file_ratio` count from the hundredth such file on. `metadata_bytes` is what planning
-    a query reads. `incomplete_snapshots` may miss summary keys that `lineage.required` names.
+    a query reads. `incomplete_snapshots` may miss summary keys that `lineage.required` names; None: any number.
     """
 
     metadata_age: Duration = timedelta(hours=24)
@@ -259,7 +259,7 @@ class Checks(Model):
     rewritable_share: float = Field(default=0.5, ge=0, le=1)
     delete_file_ratio: float = Field(default=1.0, ge=0)
     metadata_bytes: int = Field(default=256 << 20, ge=1)
-    incomplete_snapshots: int = Field(default=0, ge=0)
+    incomplete_snapshots: int | None = Field(default=None, ge=0)
 
 
 _AT_ZERO = {

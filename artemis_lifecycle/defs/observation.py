@@ -23,8 +23,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
         steps, table = opened(context, lifecycle)
         update = steps.record_lineage(table)
         until = steps.operations.clock.now()
-        audit = steps.audit_of_table(table, until - _RECENT, until)
-    last = audit.last_ingest
+        overwrites = steps.overwrites(until - _RECENT, until, table)
     return Materialized(
         data_version=data_version(update.metadata_location),
         metadata={
@@ -34,19 +33,15 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "snapshots_added": update.added,
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
-            "last_ingest": ui_metadata.table(
-                ["snapshot", "committed", "writer", "commit hash"],
-                [] if last is None else [(last.snapshot_id, last.committed_at, last.writer_id, last.commit_hash)],
-            ),
             "recent_overwrites": ui_metadata.table(
                 ["committed", "snapshot", "who", "writer", "why", "ticket", "missing"],
                 [
                     (o.committed_at, o.snapshot_id, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
-                    for o in reversed(audit.overwrites.rows)
+                    for o in reversed(overwrites.rows)
                 ],
             ),
-            "recent_overwrites_incomplete": len(audit.overwrites.incomplete),
-            "audit_query": MetadataValue.text(terminal(audit.overwrites.query)),
+            "recent_overwrites_incomplete": len(overwrites.incomplete),
+            "audit_query": MetadataValue.text(terminal(overwrites.query)),
             "query": ui_metadata.query(
                 steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
             ),

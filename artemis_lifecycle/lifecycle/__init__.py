@@ -37,7 +37,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
-from artemis_lifecycle.lifecycle.audit import Auditing, TableAudit
+from artemis_lifecycle.lifecycle.audit import Auditing
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.commits import Commit, Commits
 from artemis_lifecycle.lifecycle.deletion import Deletion
@@ -974,11 +974,6 @@ class Lifecycle:
         ticket, and what their summaries miss. Starts no Spark. Raises NaiveDatetime, NoSuchTable,
         UnreadableMetadata."""
         return self._auditing.overwrites(since, until, table)
-
-    def audit_of_table(self, table: str, since: datetime, until: datetime) -> TableAudit:
-        """Return what the table's page shows: its last ingest, and overwrites of the time range. Reads no metadata of
-        another table."""
-        return self._auditing.of_table(table, since, until)
 
     def incident(self, table: str, snapshot_id: int, *, states: bool = False) -> Incident:
         """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML with the graph: who wrote it,

@@ -59,14 +59,6 @@ class Unrecorded:
 
 
 @dataclass(frozen=True)
-class TableAudit:
-    """A table's last ingest (None before the first), and recent overwrites."""
-
-    last_ingest: Ingested | None
-    overwrites: Overwrites
-
-
-@dataclass(frozen=True)
 class Auditing:
     """Answers the three questions."""
 
@@ -91,13 +83,6 @@ class Auditing:
         uuid = None if metadata is None else metadata.table_uuid
         query = overwrites_query(self.catalog, since, until, uuid)
         return overwrites_of(rows, since, until, table, new.ledger.num_rows, query)
-
-    def of_table(self, table: str, since: datetime, until: datetime) -> TableAudit:
-        try:
-            last = self.ingested(table)
-        except NoSuchSnapshot:
-            last = None
-        return TableAudit(last, self.overwrites(since, until, table))
 
     def lineage(
         self,

@@ -251,6 +251,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("scan-dropped", uuid, "--files", code=(0, 3))
     run("keep-dropped", uuid, *by)
     run("delete-dropped", EVIL, code=2)
+    run("gate", "status"), run("gate", "attempts", TABLE, code=(0, 2, 3))
     # Errors quote what they were asked for.
     run("history", TABLE, code=2), run("commit", EVIL, code=2)
     every = set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
