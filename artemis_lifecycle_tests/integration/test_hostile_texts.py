@@ -216,6 +216,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("purge-quarantine", TABLE, "--dry-run")
     # Every tier.
     run("history", TABLE, "--cold")
+    run("compact-history", TABLE), run("snapshot-at", TABLE, "2100-01-01T00:00:00Z")
     run("read", TABLE, "--snapshot-id", first)
     assert run("read", TABLE, "--snapshot-id", first, "--json")[0][EVIL] == EVIL
     spelled = Identifier(("db",), NAME).sql()
