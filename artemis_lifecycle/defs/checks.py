@@ -344,19 +344,25 @@ LINEAGE_GATE = "lineage_gate"
 @_check("lineage_ledger", blocking=True)
 def lineage_gate(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Every snapshot since the watch began states its lineage as lifecycle.yaml requires, or a person acknowledged
-    it."""
+    it. Warns where the catalog could have a gate and has none: `artemis gate enable`."""
     with as_dagster_failure():
         return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
 
 
 def judge_lineage(found: LineageCheck) -> AssetCheckResult:
-    """Fail while the table has unacknowledged snapshots without its required lineage; warn in mode `report`."""
+    """Fail while the table has unacknowledged snapshots without its required lineage. Warn in mode `report`, and where
+    the gate that would have rejected them is not enabled."""
     if not found.unmet:
         return _result(True, "Every snapshot since the watch began states its lineage.", mode=found.mode, unmet=0)
     return _result(
         False,
-        f"{len(found.unmet):,} snapshots do not meet the table's lineage requirements. Find out who commits without a "
-        f"gate; then: artemis gate acknowledge {found.table}",
+        f"{len(found.unmet):,} snapshots do not meet the table's lineage requirements. "
+        + (
+            "Nothing rejects such commits: enable the gate of its catalog with: artemis gate enable. Then"
+            if found.gate_missing
+            else "Find out who commits without a gate; then"
+        )
+        + f": artemis gate acknowledge {found.table}",
         [f"{each.snapshot_id}: {'; '.join(each.problems)}" for each in found.unmet[:NAMED]],
         warn=found.passed,
         mode=found.mode,

@@ -144,7 +144,7 @@ class Lifecycle:
         self._publishing = Publishing(resources, self._events)
         self._gate = Gate(resources)
         self._commits = Commits(resources, self._gate)
-        self._lineage_watching = LineageWatching(resources, steps)
+        self._lineage_watching = LineageWatching(resources, steps, self._gate)
         self._auditing = Auditing(resources, steps, self._recording)
         self._incidents = Incidents(resources, steps, self._auditing, self._expiration)
 

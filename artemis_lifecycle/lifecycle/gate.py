@@ -116,12 +116,16 @@ class Gate:
     def noted(self, table: str, lineage: Mapping[str, str]) -> Mapping[str, str]:
         """Return the lineage that a commit without a snapshot notes in the table: all of it where the gate is enabled
         for the table. Elsewhere nothing, so that the commit changes no property."""
+        governed = governed_mode(self.resources.config, table) == "reject"
+        return lineage if governed and self.is_enabled_for(table) else {}
+
+    def is_enabled_for(self, table: str) -> bool:
+        """Return True if the live catalog's gate is enabled and governs the table."""
         live = self.resources.config.catalogs.live
-        if live.type != "sql" or governed_mode(self.resources.config, table) != "reject":
-            return {}
+        if live.type != "sql":
+            return False
         with self._database("asked") as engine, engine.connect() as connection:
-            enabled = is_installed(connection) and mode_of(connection, GatedRow(live.name, *parse(table).row)) != "none"
-        return lineage if enabled else {}
+            return is_installed(connection) and mode_of(connection, GatedRow(live.name, *parse(table).row)) != "none"
 
     def _status(self, engine: Engine, dry_run: bool) -> GateStatus:
         with engine.connect() as connection:

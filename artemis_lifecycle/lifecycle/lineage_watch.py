@@ -13,6 +13,7 @@ from datetime import datetime
 from artemis_lifecycle.catalogs.gate.rules import Mode, governed_mode
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -27,16 +28,20 @@ _V1_SKEW_MS = 60_000
 
 @dataclass(frozen=True)
 class LineageCheck:
-    """The snapshots of one table that do not meet its requirements and that nobody acknowledged, oldest first."""
+    """The snapshots of one table that do not meet its requirements and that nobody acknowledged, oldest first.
+
+    `gate_missing`: the table's catalog could have a gate, and nobody enabled it: `artemis gate enable`.
+    """
 
     table: str
     mode: Mode
     unmet: tuple[UnmetSnapshot, ...]
+    gate_missing: bool = False
 
     @property
     def passed(self) -> bool:
-        """Return True if there are none, or the table's mode does not reject them."""
-        return not self.unmet or self.mode != "reject"
+        """Return True if there are none, the table's mode does not reject them, or its gate is not enabled yet."""
+        return not self.unmet or self.mode != "reject" or self.gate_missing
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class LineageWatching:
 
     resources: Resources
     steps: Steps
+    gate: Gate
 
     def watch(self, seconds: float) -> Watched:
         return self._watch(self.resources.live_catalog.pointers().values(), seconds)
@@ -99,7 +105,8 @@ class LineageWatching:
         if table in watched.unreadable:
             raise watched.unreadable[table]
         found = self.resources.operations.lineage_watch.unmet(self.steps.table_uuid(table))
-        return LineageCheck(table, governed_mode(self.resources.config, table), found)
+        gate_missing = self.resources.config.catalogs.live.type == "sql" and not self.gate.is_enabled_for(table)
+        return LineageCheck(table, governed_mode(self.resources.config, table), found, gate_missing)
 
     def acknowledge(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
         require_said(table, who=who, why=why)

@@ -157,8 +157,17 @@ def test_the_watch_finds_what_no_gate_refused_until_a_person_acknowledges_it(
     found = lifecycle.watch_lineage()
     assert found.unmet == ("ops.drafts", "ops.passes") and found.complete and not lifecycle.watch_lineage().read
     check = lifecycle.check_lineage("ops.passes")
-    assert not check.passed and [each.snapshot_id for each in check.unmet] == [rogue]
-    red = judge_lineage(check)
+    assert [each.snapshot_id for each in check.unmet] == [rogue]
+    # Nothing promised to reject it: the catalog's gate is not enabled.
+    warning = judge_lineage(check)
+    assert check.passed and warning.severity.value == "WARN" and "artemis gate enable" in str(warning.description)
+    lifecycle.enable_gate()
+    try:
+        gated = lifecycle.check_lineage("ops.passes")
+    finally:
+        lifecycle.disable_gate()
+    assert not gated.passed
+    red = judge_lineage(gated)
     assert not red.passed and red.severity.value == "ERROR" and str(rogue) in str(red.metadata["offenders"])
     reported = lifecycle.check_lineage("ops.drafts")
     assert reported.passed and reported.unmet and judge_lineage(reported).severity.value == "WARN"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +18,7 @@ from pyspark.sql import functions as F
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage import frames
 from artemis_lifecycle.storage.frames import (
-    SEAL,
     SealedFrame,
-    describe_frame,
     map_parts,
     read_frame,
     row_hashes,
@@ -117,13 +114,6 @@ def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
         table.set_column(2, "size_in_bytes", pc.add(table.column("size_in_bytes"), 1)),
     ]
     assert len({rows_digest(other) for other in (table, *others)}) == 1 + len(others)
-
-
-def test_a_seal_that_tells_a_digest_is_read(tmp_path: Path) -> None:
-    here = _write(_rows(), f"file://{tmp_path}/here")
-    seal = tmp_path / "here" / SEAL
-    seal.write_text(json.dumps({**json.loads(seal.read_text()), "digest": "0" * 64}))
-    assert describe_frame(here.folder, Stores()) == here
 
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
