@@ -7,6 +7,7 @@ archive of another Java or of other jars, and goes on without.
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def make_archive(jars: Sequence[Path]) -> Path:
                 made = Path(work) / archive.name
                 done = subprocess.run(
                     [sys.executable, "-m", __name__, work, str(made), *map(str, jars)],
+                    # Spark's own default is the first python3 of the path, which may lack what a worker imports.
+                    env={**os.environ, "PYSPARK_PYTHON": sys.executable},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

@@ -119,7 +119,7 @@ class Doubles:
         )
 
     def _commit(
-        self, _spark: None, stores: Any, _catalog: str, plan: Any, guards: Callable[[], Any], begin_swap: Any
+        self, _spark: object, stores: Any, _catalog: str, plan: Any, guards: Callable[[], Any], begin_swap: Any, *_: Any
     ) -> ExpirationCommit:
         self._fail()
         location = self.tables.location(plan.table)
@@ -179,4 +179,5 @@ class Doubles:
         return DeletionReport(record.scan_id, record.table, record.files, 0, 0, 0, record.bytes)
 
 
-NO_SPARK = SimpleNamespace(spark_session=None, started=None)
+_SESSION = SimpleNamespace(sparkContext=SimpleNamespace(addJobTag=lambda _: None, removeJobTag=lambda _: None))
+NO_SPARK = SimpleNamespace(spark_session=_SESSION, started=None)

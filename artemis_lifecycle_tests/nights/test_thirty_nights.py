@@ -272,6 +272,7 @@ def _judge(nights: Nights) -> None:
     wrong += _repeated(nights)
     assert not wrong, "\n".join(wrong)
     # The nights were what they claim to be.
+    assert not [what for what in fleet.outcomes if "Error:" in what], fleet.outcomes
     assert ever and nights.approved and nights.by_hand
     assert fleet.outcomes["killed"] and fleet.outcomes["waits for Paused"]
 
@@ -326,7 +327,6 @@ def _wrong_in(nights: Nights, table: str, *, waits: bool) -> Iterator[str]:
         yield f"scan {scans[0].scan_id} is left {scans[0].state}"
 
 
-@pytest.mark.nightly
 def test_six_nights(make_fleet: Callable[[int], Fleet]) -> None:
     nights = _nights(make_fleet, SHORT)
     print(nights.fleet.outcomes, nights.by_hand, len(nights.approved), len(nights.fleet.posted))
