@@ -8,7 +8,7 @@ from artemis_lifecycle.defs.common import Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
-from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.escaping import terminal
 
 ARCHIVED_FILES = {
@@ -20,14 +20,16 @@ ARCHIVED_FILES = {
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
-def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def move_to_deep_archive(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Move the files that only cold snapshots past their retention read to the archive storage class."""
     with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
             return
-        done = steps.deep_archive(table, dry_run=config.dry_run)
+        done = steps.deep_archive(table, dry_run=config.is_dry(changes))
     context.add_output_metadata(
         {
             "dry_run": done.dry_run,
@@ -100,14 +102,16 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
-def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def purge_quarantine(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Delete permanently the quarantined files whose retention is over."""
     with as_dagster_failure() as watch:
-        done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.dry_run)
+        done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     context.add_output_metadata(
         {
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "files": sum(each.deleted for each in done),
             "bytes": sum(each.bytes for each in done),
             "failed": sum(each.failed for each in done),
@@ -119,10 +123,12 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
-def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def clear_dropped_tables(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
     with as_dagster_failure() as watch:
-        done = lifecycle.get().clear_dropped(dry_run=config.dry_run)
+        done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
     for each in done:
         if each.problem:
             context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
@@ -143,7 +149,7 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
     ]
     context.add_output_metadata(
         {
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "dropped_tables": len(done),
             "files_deleted": sum(each.deleted for each in done),
             "tables": ui_metadata.table(columns, rows),
@@ -154,13 +160,15 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
 
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})
 @waiting_op
-def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def forget_records(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
     with as_dagster_failure() as watch:
-        done = lifecycle.get().forget_records(dry_run=config.dry_run)
+        done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
     context.add_output_metadata(
         {
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
             "files": done.files,
             "bytes": done.bytes,
@@ -180,17 +188,19 @@ def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
-def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def compact_result_tables(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
     with as_dagster_failure() as watch:
         opened = lifecycle.get()
-        published = 0 if config.dry_run else opened.publish_results()
-        done = opened.compact_result_tables(dry_run=config.dry_run)
+        published = 0 if config.is_dry(changes) else opened.publish_results()
+        done = opened.compact_result_tables(dry_run=config.is_dry(changes))
     found = [(table, files, done.expired_snapshots[table]) for table, files in done.rewritten_files.items()]
-    would = "would_be_" if config.dry_run else ""
+    would = "would_be_" if config.is_dry(changes) else ""
     context.add_output_metadata(
         {
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "published": published,
             "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
             "seconds": watch.seconds,

@@ -36,7 +36,7 @@ from artemis_lifecycle.defs import (
     schedules,
     sensors,
 )
-from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource, SparkSessionResource
 from artemis_lifecycle.defs.tags import ASSETS as ASSET_NAMES
 from artemis_lifecycle.errors import LifecycleError
 
@@ -114,7 +114,12 @@ def build_definitions(
         jobs=list(jobs.ALL),
         schedules=list(schedules.schedules_for(config.defaults.quiet_window)),
         sensors=[*sensors.ALL, *alerts.ALL],
-        resources={"lifecycle": lifecycle, "spark": spark, **({"s3": s3} if s3 is not None else {})},
+        resources={
+            "lifecycle": lifecycle,
+            "changes": ChangesResource(),
+            "spark": spark,
+            **({"s3": s3} if s3 is not None else {}),
+        },
         # One JVM per run: with a process per step, Spark would start fourteen times.
         executor=in_process_executor,
     )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
 from dagster import (
     AssetCheckResult,
@@ -23,7 +23,7 @@ from pydantic import Field
 from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedError, Waiting
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
-from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
@@ -42,7 +42,15 @@ OWNERS = ["team:artemis-data-platform"]
 class Changes(Config):
     """The configuration of a step that changes a table or deletes."""
 
-    dry_run: bool = Field(default=True, description="Report what the step would do, and change nothing.")
+    dry_run: Optional[bool] = Field(
+        default=None,
+        description="For this step alone: true reports what it would do and changes nothing, false makes the changes. "
+        "By default as the resource `changes` says, the switch of the whole run.",
+    )
+
+    def is_dry(self, run: ChangesResource) -> bool:
+        """Return True if the step only reports: by its own switch, else by the run's."""
+        return run.dry_run if self.dry_run is None else self.dry_run
 
 
 def data_version(*facts: str | int | None) -> DataVersion | None:
@@ -74,7 +82,9 @@ def delete_each(
     return reports, [(each, terminal(str(why))) for each, why in refused]
 
 
-FOR_REAL = "launch it with dry_run: false (the arrow beside Materialize, Open launchpad)"
+FOR_REAL = (
+    "launch it with resources: {changes: {config: {dry_run: false}}} (the arrow beside Materialize, Open launchpad)"
+)
 
 NO_PERSON_NEEDED = "no_person_needed"
 

@@ -10,7 +10,7 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.manual import snapshot_id
-from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -122,7 +122,9 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",), changes=True)
-def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+def cold_tier_snapshots(
+    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> Materialized:
     """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable from cold storage
     alone.
 
@@ -131,7 +133,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
-        done = steps.hand_off(plan.plan_id, dry_run=config.dry_run)
+        done = steps.hand_off(plan.plan_id, dry_run=config.is_dry(changes))
         cold = steps.cold_tables(plan.table_uuid)
     times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
     return Materialized(
@@ -173,7 +175,9 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",), changes=True)
-def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+def expiration_commit(
+    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> Materialized:
     """The metadata commit that removes the plan's snapshots and refs from the table, and starts the grace of its files.
 
     It first records the lineage of the removed snapshots. If that fails, it commits nothing.
@@ -181,7 +185,7 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
-        done = steps.commit_expiration(plan.plan_id, dry_run=config.dry_run)
+        done = steps.commit_expiration(plan.plan_id, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.metadata_location),
         metadata={
@@ -206,7 +210,9 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",), changes=True)
-def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+def physical_deletion(
+    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> Materialized:
     """Deletes, in journaled batches, the files of every committed plan whose grace is over.
 
     A dry run includes the uncommitted plan, and reports which of its files it would delete today.
@@ -214,16 +220,16 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plans = [record.plan_id for record in steps.due_plans(table)]
-        if config.dry_run:
+        if config.is_dry(changes):
             plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
         reports, refused = delete_each(
-            context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.dry_run)
+            context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.is_dry(changes))
         )
     waiting = [record for record in steps.plans(table) if record.status == PlanStatus.COMMITTED]
     return Materialized(
         data_version=data_version(*plans),
         metadata={
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "plans": len(reports),
             **ui_metadata.deletion(reports),

@@ -37,12 +37,12 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "result_tables": ("compact_result_tables",),
     "old_runs": ("delete_old_runs",),
 }
-"""By job, the assets and ops that change a table or delete. Each has `dry_run`, which defaults to true."""
+"""By job, the assets and ops that change a table or delete. They only report, unless the run's `dry_run` is false."""
 
 
 def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Return the run config with which `job` makes the changes that it otherwise only reports."""
-    return {"ops": {step: {"config": {"dry_run": dry_run}} for step in CHANGING.get(job, ())}}
+    return {"resources": {"changes": {"config": {"dry_run": dry_run}}}} if job in CHANGING else {}
 
 
 def _job(name: str, description: str, selection: AssetSelection) -> Any:
@@ -56,15 +56,15 @@ def _assets(*names: str) -> AssetSelection:
 
 whole_walk = _job(
     "whole_walk",
-    "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
-    "dry_run is false.",
+    "Every asset of a table in the order of the walk. Steps that change or delete only report, unless the "
+    "run's dry_run is false.",
     _assets(*WALK),
 )
 fleet_page = _job("fleet_page", "The page of all tables, from Postgres.", _assets("fleet"))
 nightly_walk = _job(
     NIGHTLY_WALK,
     "Every due step of a table in one run: plan, handoff, commit, due deletions, orphans. Steps that change or delete "
-    "only report, unless their dry_run is false.",
+    "only report, unless the run's dry_run is false.",
     _assets(
         "expiration_plan",
         "cold_tier_snapshots",

@@ -18,7 +18,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from artemis_lifecycle.defs.common import Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
-from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG
 
 _PAGE = 100
@@ -65,7 +65,9 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
 
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})
 @waiting_op
-def delete_old_runs(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+def delete_old_runs(
+    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> None:
     """Delete this project's runs that ended longer ago than `records.runs`, with their events. Keeps the newest
     materialization of each partition."""
     with as_dagster_failure() as watch:
@@ -74,13 +76,13 @@ def delete_old_runs(context: OpExecutionContext, lifecycle: LifecycleResource, c
         keys = frozenset(map(lifecycle.key, ASSETS))
         # A cursor is a run, so the pages are read before the first one is deleted.
         found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
-        if not config.dry_run:
+        if not config.is_dry(changes):
             for run_id in found:
                 context.instance.delete_run(run_id)
     context.add_output_metadata(
         {
-            "dry_run": config.dry_run,
-            "would_delete_runs" if config.dry_run else "runs_deleted": len(found),
+            "dry_run": config.is_dry(changes),
+            "would_delete_runs" if config.is_dry(changes) else "runs_deleted": len(found),
             "before": before.isoformat(timespec="seconds"),
             "seconds": watch.seconds,
         }

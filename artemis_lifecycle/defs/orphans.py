@@ -9,7 +9,7 @@ from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
-from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.heartbeats import SHOWN
@@ -123,7 +123,9 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
 
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
-def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+def orphan_deletion(
+    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+) -> Materialized:
     """Deletes the newest scan's orphans in journaled batches, and checks each file again before it deletes it.
 
     An approved scan takes precedence over a newer one. Interrupted deletions of older scans are finished first: no
@@ -140,12 +142,14 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             )
         begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
         reports, refused = delete_each(
-            context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.dry_run)
+            context,
+            [*begun, scan.scan_id],
+            lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes)),
         )
     return Materialized(
         data_version=data_version(scan.scan_id),
         metadata={
-            "dry_run": config.dry_run,
+            "dry_run": config.is_dry(changes),
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "scan_id": scan.scan_id,
             **ui_metadata.deletion(reports),

@@ -1,4 +1,4 @@
-"""The resources: a Spark session with the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
+"""The resources: the switch for changes, a Spark session with both catalogs, and the `Lifecycle` that steps call."""
 
 from contextlib import closing
 from datetime import UTC, datetime
@@ -89,6 +89,14 @@ def session_settings(config: LifecycleConfig) -> dict[str, str]:
     """Return the settings of a session for `config`. Resolves the jars for a local master."""
     jars = None if local_cores(config.spark.master) is None else resolve(config.home, needed(config))
     return session_conf(config, lifecycle_conf(config), jars)
+
+
+class ChangesResource(ConfigurableResource):  # type: ignore[type-arg]
+    """The switch of a whole run, for every step that changes a table or deletes."""
+
+    dry_run: bool = Field(
+        default=True, description="Report what each step would do, and change nothing. False makes the changes."
+    )
 
 
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]

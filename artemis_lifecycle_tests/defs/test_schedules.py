@@ -130,7 +130,7 @@ def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> Non
     assert request.run_key == f"{DAY}:{ONE}:commit"
     assert request.tags[WINDOW_TAG] == DAY.isoformat()
     assert request.tags[STEP_TAG] == "commit"
-    assert request.run_config == {"ops": {"expiration_commit": {"config": {"dry_run": False}}}}
+    assert request.run_config == {"resources": {"changes": {"config": {"dry_run": False}}}}
 
 
 def test_the_whole_walk_starts_in_one_run_where_the_window_says_so(make_project: Callable[..., Project]) -> None:
@@ -145,7 +145,7 @@ def test_the_whole_walk_starts_in_one_run_where_the_window_says_so(make_project:
         jobs_of = {request.partition_key: (request.job_name, request.tags[STEP_TAG]) for request in found}
         assert jobs_of == {ONE: ("nightly_walk", "plan"), TWO: ("plan", "plan")}
         (walk,) = (request for request in found if request.partition_key == ONE)
-        assert {each["config"]["dry_run"] for each in walk.run_config["ops"].values()} == {False}
+        assert walk.run_config == {"resources": {"changes": {"config": {"dry_run": False}}}}
         # What the run left behind goes on step by step.
         fleet.marked(fleet.planned(ONE), PlanStatus.HANDED_OFF)
         left = step_requests(lifecycle, fleet.instance, fleet.at(4))
@@ -363,7 +363,7 @@ def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
     (again,) = sensors.compaction_requests(fleet.lifecycle, fleet.instance, fleet.at(12))  # type: ignore[misc]
     assert (again.partition_key, again.run_config) == (
         ONE,
-        {"ops": {"compacted_data_files": {"config": {"dry_run": False}}}},
+        {"resources": {"changes": {"config": {"dry_run": False}}}},
     )
     # An older measurement does not replace a newer one.
     health.note(_measured(ONE, fleet.at(1)))
