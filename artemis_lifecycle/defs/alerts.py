@@ -25,12 +25,16 @@ from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
 _RECENT = timedelta(hours=6)
-"""How far back a tick checks for failed runs. A webhook that was down for longer misses some."""
+"""How far back the first tick checks for failed runs."""
+
+_SLACK = timedelta(minutes=10)
+"""How far before the last complete tick the next one checks for failed runs: clocks and transactions differ."""
 
 _WINDOW = "window"
 
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
+_MOST = 1_000
 
 
 @sensor(
@@ -41,28 +45,32 @@ _AT_ONCE = 20
     default_status=DefaultSensorStatus.STOPPED,
 )
 def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """The cursor has the alerts that were sent and are still true. If a post fails, the tick fails, and the next one
-    repeats it."""
+    """The cursor has the alerts that were sent and are still true, and the instant up to which all failed runs were
+    posted. If a post fails, the tick fails, and the next one repeats it."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
         return SkipReason("alerts.webhook is not set")
-    said = set(json.loads(context.cursor)) if context.cursor else set[str]()
-    found = conditions(opened, context.instance)
-    new = {key: text for key, text in found.items() if key not in said}
     now = opened.operations.clock.now()
-    kept = {key for key in said if key in found or _window_is_open(key, now)}
+    cursor = json.loads(context.cursor) if context.cursor else {"sent": [], "since": (now - _RECENT).isoformat()}
+    sent, since = set[str](cursor["sent"]), cursor["since"]
+    found = conditions(opened, context.instance, datetime.fromisoformat(since))
+    new = {key: text for key, text in found.items() if key not in sent}
+    kept = {key for key in sent if key in found or _window_is_open(key, now)}
     for key, text in list(new.items())[:_AT_ONCE]:
         _post(webhook, text)
         kept.add(key)
         # Record sent alerts now, in case the next one fails.
-        context.update_cursor(json.dumps(sorted(kept)))
-    context.update_cursor(json.dumps(sorted(kept)))
-    return SkipReason(f"{len(new)} alerts were sent" if new else "nothing new")
+        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
+    if len(new) <= _AT_ONCE:
+        since = (now - _SLACK).isoformat()
+    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
+    return SkipReason(f"{min(len(new), _AT_ONCE)} of {len(new)} alerts were sent" if new else "nothing new")
 
 
-def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, str]:
-    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true."""
+def conditions(lifecycle: Lifecycle, instance: DagsterInstance, since: datetime) -> Mapping[str, str]:
+    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
+    failed runs, those since `since`."""
     found: dict[str, str] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
@@ -77,8 +85,8 @@ def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, 
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. Its plan is refused."
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
-    recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=lifecycle.operations.clock.now() - _RECENT)
-    for run in instance.get_runs(recent, limit=200):
+    recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)
+    for run in instance.get_runs(recent, limit=_MOST, ascending=True):
         if JOB_TAG in run.tags:
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
             found[f"run {run.run_id}"] = f"{table}: a run of {run.job_name} failed ({run.run_id})"

@@ -12,6 +12,7 @@ from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.fleet import last_done, newest_states
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
 from artemis_lifecycle.scheduling.forecast import WindowForecast, forecast, steps_left, work_of
@@ -98,13 +99,14 @@ def _positions(
         own_scans = [scan for scan in scans.get(table, ()) if scan.table_uuid not in dropped]
         points = trend_of(table, own_scans).points
         scan_at = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
-        newest = {record.step: record.state for record in records[table, window.day]}
+        # A later attempt by hand that failed makes nothing undone.
+        ended = {(record.step, record.state) for record in records[table, window.day]}
         progress = Progress(
-            planned=newest.get("plan") in ("done", "skipped"),
+            planned=not ended.isdisjoint({("plan", "done"), ("plan", "skipped")}),
             plan_needs=None if plan is None else next_step(plan, cold_tier=policy.cold_tier.enabled),
             plans_due=sum(_is_due(each, by) for each in plans[table]),
-            orphans_due=scan_at is None or scan_at <= window.closes,
-            scanned=newest.get("orphan_deletion") == "done",
+            orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),
+            scanned=("orphan_deletion", "done") in ended,
         )
         steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
         approvals = [scan.approved_at for scan in own_scans]
@@ -126,6 +128,11 @@ def _positions(
 
 def _is_due(plan: PlanRecord, by: datetime) -> bool:
     return plan.status in _DUE and plan.due_at is not None and plan.due_at <= by
+
+
+def _is_unfinished(scan: ScanRecord) -> bool:
+    """Return True for a deletion that was interrupted or that a person approved: it does not wait for the next scan."""
+    return scan.state is ScanState.DELETING or (scan.state is ScanState.OPEN and scan.approved_at is not None)
 
 
 def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:

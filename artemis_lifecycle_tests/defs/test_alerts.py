@@ -14,7 +14,7 @@ from dagster import DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.run_times import run_times
-from artemis_lifecycle_tests.defs.conftest import TABLE, Project
+from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project
 
 
 class _Hook:
@@ -86,6 +86,29 @@ def test_each_thing_is_said_once_and_again_when_it_is_so_again(
         assert len(hook.texts) == 4 and "another one" in hook.texts[-1]
 
 
+def test_runs_that_failed_while_nothing_ticked_are_said_at_the_next_tick(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    """However long that took, and however many they are: some at each tick."""
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    cursor, _ = _tick(project, None)
+    failed = [DagsterRun("plan", tags={"artemis/job": "plan"}, status=DagsterRunStatus.FAILURE) for _ in range(45)]
+    for run in failed:
+        project.instance.add_run(run)
+    hook.texts.clear()
+    for _ in range(3):
+        cursor, _ = _tick(project, cursor)
+    assert sorted(text for text in hook.texts if "run of plan" in text) == sorted(
+        f"all tables: a run of plan failed ({run.run_id})" for run in failed
+    )
+    _tick(project, cursor)
+    assert len(hook.texts) == 45
+    # A daemon that was down for a week: its cursor is a week old, and so are the runs.
+    week = (datetime.now(UTC) - timedelta(days=7)).isoformat()
+    _tick(project, json.dumps({"sent": [], "since": week}))
+    assert len(hook.texts) == 65
+
+
 def test_a_webhook_that_refuses_loses_nothing_and_its_address_is_not_shown(
     hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
@@ -112,7 +135,8 @@ def test_a_window_that_will_not_suffice_is_said_once_per_window(
     # Open for 21 hours more.
     window = {"from": f"{now - timedelta(hours=2):%H:%M}", "to": f"{now - timedelta(hours=3):%H:%M}"}
     project = make_project(tables={"artemis.*": {"quiet_window": window}}, alerts={"webhook": hook.url})
-    project.register(TABLE)
+    # A table that no other test planned in this window.
+    project.register(OTHER)
 
     def ran(hours: float) -> None:
         """A run that took so long, in the place of all earlier ones."""
@@ -120,7 +144,7 @@ def test_a_window_that_will_not_suffice_is_said_once_per_window(
             started, engine = lifecycle.operations.clock.now() - timedelta(hours=hours), lifecycle.operations.engine
             with engine.begin() as connection:
                 connection.execute(run_times.delete())
-            lifecycle.operations.run_times.note("run", TABLE, "plan", started, 2)
+            lifecycle.operations.run_times.note("run", OTHER, "plan", started, 2)
 
     with project.lifecycle() as lifecycle:
         # Of other tests in this database; a paused table has nothing to do.
@@ -132,11 +156,12 @@ def test_a_window_that_will_not_suffice_is_said_once_per_window(
     ran(30)
     late, _ = _tick(project, first)
     (said,) = hook.texts
-    assert "will not suffice" in said and TABLE in said and "2 at once" in said
+    assert "will not suffice" in said and OTHER in said and "2 at once" in said
     ran(0.001)
     enough, _ = _tick(project, late)
     ran(30)
     _tick(project, enough)
     assert hook.texts == [said]
-    over = json.dumps(["window 2026-01-01T08:00:00+00:00 2026-01-01T00:00:00+00:00"])
+    passed = ["window 2026-01-01T08:00:00+00:00 2026-01-01T00:00:00+00:00"]
+    over = json.dumps({"sent": passed, "since": now.isoformat()})
     assert "2026-01-01" not in str(_tick(project, over)[0])

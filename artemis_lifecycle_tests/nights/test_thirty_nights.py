@@ -176,7 +176,9 @@ class Nights:
             for minutes in (30, 0):
                 tables.commit(table, now - timedelta(minutes=minutes))
         for wait in lifecycle.operations.waits.open():
-            if calm or self.dice.random() < 0.6:
+            # People read the alert first.
+            known = any(f"approve {wait.job_id} " in text for text in self.fleet.posted)
+            if known and (calm or self.dice.random() < 0.6):
                 lifecycle.approve(wait.job_id, who="ada", why="read it")
                 self.approved[wait.job_id] = now
         for hold, until in list(self.holds):
@@ -289,7 +291,9 @@ def _repeated(nights: Nights) -> Iterator[str]:
         # A plan by hand is handed off and committed after the night's own; the files of a hold are tried each hour.
         most = {Step.PLAN: 1, Step.ORPHANS: 1}.get(Step(step), 2)
         if times > most and not (step == Step.DELETION and table in nights.held):
-            yield f"{table}: {step} was done {times} times in the window of {day}"
+            these = [run for run in runs if (run.tags.get(PARTITION_TAG), run.tags.get(WINDOW_TAG)) == (table, day)]
+            ids = [f"{run.tags[STEP_TAG]} {run.run_id}" for run in these]
+            yield f"{table}: {step} was done {times} times in the window of {day}: {', '.join(ids)}"
 
 
 def _wrong_in(nights: Nights, table: str, *, waits: bool) -> Iterator[str]:
