@@ -4,10 +4,12 @@ Each alert is sent once."""
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from dagster import (
+    AssetKey,
     DagsterInstance,
     DagsterRunStatus,
     DefaultSensorStatus,
@@ -17,9 +19,10 @@ from dagster import (
     sensor,
 )
 
+from artemis_lifecycle.defs.common import is_of_this_project
 from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import JOB_TAG, PARTITION_TAG
+from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -52,9 +55,10 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     if webhook is None:
         return SkipReason("alerts.webhook is not set")
     now = opened.operations.clock.now()
-    cursor = json.loads(context.cursor) if context.cursor else {"sent": [], "since": (now - _RECENT).isoformat()}
-    sent, since = set[str](cursor["sent"]), cursor["since"]
-    found = conditions(opened, context.instance, datetime.fromisoformat(since))
+    cursor: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+    sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
+    keys = frozenset(map(lifecycle.key, ASSETS))
+    found = conditions(opened, context.instance, datetime.fromisoformat(since), keys)
     new = {key: text for key, text in found.items() if key not in sent}
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
     for key, text in list(new.items())[:_AT_ONCE]:
@@ -68,9 +72,11 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     return SkipReason(f"{min(len(new), _AT_ONCE)} of {len(new)} alerts were sent" if new else "nothing new")
 
 
-def conditions(lifecycle: Lifecycle, instance: DagsterInstance, since: datetime) -> Mapping[str, str]:
+def conditions(
+    lifecycle: Lifecycle, instance: DagsterInstance, since: datetime, keys: frozenset[AssetKey]
+) -> Mapping[str, str]:
     """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
-    failed runs, those since `since`."""
+    failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize."""
     found: dict[str, str] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
@@ -87,9 +93,9 @@ def conditions(lifecycle: Lifecycle, instance: DagsterInstance, since: datetime)
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
     recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)
     for run in instance.get_runs(recent, limit=_MOST, ascending=True):
-        if JOB_TAG in run.tags:
+        if is_of_this_project(run, keys, alone=False):
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
-            found[f"run {run.run_id}"] = f"{table}: a run of {run.job_name} failed ({run.run_id})"
+            found[f"run {run.run_id}"] = f"{table}: a run of {run.tags.get(JOB_TAG, 'assets')} failed ({run.run_id})"
     return {key: terminal(text) for key, text in found.items()}
 
 

@@ -40,8 +40,7 @@ def move_to_deep_archive(
             "snapshots_held": len(done.held_snapshots),
             "files_due": done.due_files,
             "bytes_due": done.due_bytes,
-            "files_moved": done.moved_files,
-            "files_failed": done.failed_files,
+            **({} if done.dry_run else {"files_moved": done.moved_files, "files_failed": done.failed_files}),
             "files_still_live": done.still_live,
             "files_needed_elsewhere": done.needed_elsewhere,
             "needed_by": terminal(", ".join(done.needed_by)),
@@ -109,13 +108,19 @@ def purge_quarantine(
     with as_dagster_failure() as watch:
         done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
+    files, size = sum(each.deleted for each in done), sum(each.bytes for each in done)
+    dry_run = config.is_dry(changes)
+    figures = (
+        {"would_purge_files": files, "would_purge_bytes": size}
+        if dry_run
+        else {"files": files, "bytes": size, "failed": sum(each.failed for each in done)}
+    )
+    shown = ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows)
     context.add_output_metadata(
         {
-            "dry_run": config.is_dry(changes),
-            "files": sum(each.deleted for each in done),
-            "bytes": sum(each.bytes for each in done),
-            "failed": sum(each.failed for each in done),
-            "purged": ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows),
+            "dry_run": dry_run,
+            **figures,
+            "would_purge" if dry_run else "purged": shown,
             "seconds": watch.seconds,
         }
     )
@@ -151,7 +156,7 @@ def clear_dropped_tables(
         {
             "dry_run": config.is_dry(changes),
             "dropped_tables": len(done),
-            "files_deleted": sum(each.deleted for each in done),
+            **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
             "tables": ui_metadata.table(columns, rows),
             "seconds": watch.seconds,
         }
@@ -166,12 +171,13 @@ def forget_records(
     """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
     with as_dagster_failure() as watch:
         done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
+    would = "would_be_" if done.dry_run else ""
     context.add_output_metadata(
         {
             "dry_run": config.is_dry(changes),
-            "forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
-            "files": done.files,
-            "bytes": done.bytes,
+            f"{would}forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
+            f"{would}files_deleted": done.files,
+            f"{would}bytes_deleted": done.bytes,
             "seconds": watch.seconds,
         }
     )

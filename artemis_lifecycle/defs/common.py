@@ -13,18 +13,21 @@ from dagster import (
     AssetKey,
     AssetsDefinition,
     Config,
+    DagsterRun,
     DataVersion,
+    Failure,
     MaterializeResult,
     OpExecutionContext,
     asset,
 )
 from pydantic import Field
 
-from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedError, Waiting
+from artemis_lifecycle.defs import ui_metadata
+from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS, NotGovernedError, Waiting
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
+from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, JOB_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.escaping import terminal
@@ -37,6 +40,10 @@ else:
     Materialized = MaterializeResult
 
 OWNERS = ["team:artemis-data-platform"]
+
+
+_IMPLICIT = "__ASSET_JOB"
+"""Dagster's name of the job in which a person or a backfill materializes assets."""
 
 
 class Changes(Config):
@@ -53,6 +60,15 @@ class Changes(Config):
         return run.dry_run if self.dry_run is None else self.dry_run
 
 
+def is_of_this_project(run: DagsterRun, keys: frozenset[AssetKey], *, alone: bool) -> bool:
+    """Return True for a run with the project's job tag, and for one in which a person or a backfill materializes
+    assets of `keys`; `alone` means no other assets with them."""
+    selected = run.asset_selection or frozenset()
+    shared = selected & keys
+    implicit = run.job_name.startswith(_IMPLICIT) and bool(shared) and (shared == selected or not alone)
+    return JOB_TAG in run.tags or implicit
+
+
 def data_version(*facts: str | int | None) -> DataVersion | None:
     """Return the version of a result that `facts` identify: where there is one, itself, else a digest. None if there is
     none: Dagster then derives one from the versions of what the step read."""
@@ -65,8 +81,9 @@ def data_version(*facts: str | int | None) -> DataVersion | None:
 
 def delete_each(
     context: AssetExecutionContext, ids: Sequence[str], delete: Callable[[str], DeletionReport]
-) -> tuple[list[DeletionReport], list[tuple[str, str]]]:
-    """Delete each plan or scan. Return the reports, and (id, why) of those that a guard refused.
+) -> tuple[list[DeletionReport], dict[str, Any]]:
+    """Delete each plan or scan. Return the reports, and what to show of those that a guard refused: they wait for a
+    person.
 
     A refused one does not stop the others. Raises the first refusal if no other was deleted.
     """
@@ -79,7 +96,10 @@ def delete_each(
             refused.append((each, refusal))
     if refused and not reports:
         raise refused[0][1]
-    return reports, [(each, terminal(str(why))) for each, why in refused]
+    if not refused:
+        return reports, {}
+    rows = [(each, terminal(str(why))) for each, why in refused]
+    return reports, {**_waiting(context, Waiting(refused[0][1])), "refused": ui_metadata.table(["id", "why"], rows)}
 
 
 FOR_REAL = (
@@ -105,21 +125,26 @@ def walk_asset(
         def step(context: AssetExecutionContext, **arguments: Any) -> Materialized:
             try:
                 result = compute(context, **arguments)
+            except Failure as failure:
+                lost = failure.metadata.get("error")
+                if lost is not None and lost.value in WILL_NOT_PASS:
+                    context.instance.add_run_tags(context.run.run_id, {WAITS_FOR_TAG: str(lost.value)})
+                raise
             except Waiting as waiting:
                 result = Materialized(metadata=_waiting(context, waiting))
             except NotGovernedError:
                 why = "no entry of lifecycle.yaml governs the table; a backfill leaves it alone"
                 result = Materialized(metadata={"outcome": "not_governed", "why": why})
             said: dict[str, Any] = dict(result.metadata or {})
-            stays = "refused" in said or "paused" in said
-            done = "dry_run" if said.get("dry_run") is True else "waiting" if stays else "done"
+            done = "dry_run" if said.get("dry_run") is True else "waiting" if "paused" in said else "done"
             outcome = str(said.setdefault("outcome", done))
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
-            return Materialized(
-                metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks, data_version=result.data_version
-            )
+            version = result.data_version
+            if outcome == "dry_run" and version is not None:
+                version = DataVersion(f"dry run: {version.value}")
+            return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks, data_version=version)
 
         warns = "Warns while the step waits for a person."
         specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
@@ -133,10 +158,13 @@ def walk_asset(
 
 
 def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
-    """Decorate an op's function: if it has to wait, it succeeds with the outcome `waiting`."""
+    """Decorate an op's function: if it has to wait, it succeeds with the outcome `waiting`. A dry run is tagged."""
 
     @wraps(compute)
     def step(context: OpExecutionContext, **arguments: Any) -> None:
+        config = arguments.get("config")
+        if isinstance(config, Changes) and config.is_dry(arguments["changes"]):
+            context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "dry_run"})
         try:
             compute(context, **arguments)
         except Waiting as waiting:
@@ -155,7 +183,7 @@ def _waiting(context: AssetExecutionContext | OpExecutionContext, waiting: Waiti
 
 
 def _person_check(said: dict[str, Any]) -> AssetCheckResult:
-    needed = said.get("waits_for") in {each.__name__ for each in FOR_A_PERSON}
+    needed = "refused" in said or said.get("waits_for") in {each.__name__ for each in FOR_A_PERSON}
     return AssetCheckResult(
         check_name=NO_PERSON_NEEDED,
         passed=not needed,

@@ -142,7 +142,12 @@ def cold_tier_snapshots(
             "plan_id": done.plan_id,
             "dry_run": done.dry_run,
             **(
-                {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
+                {
+                    "would_copy_files": done.would_copy_files,
+                    "would_copy_bytes": done.would_copy_bytes,
+                    "would_lose_snapshots": len(done.lost),
+                    "would_thin_snapshots": len(done.thinned),
+                }
                 if done.dry_run
                 else {
                     "snapshots_archived": len(done.archived),
@@ -152,6 +157,8 @@ def cold_tier_snapshots(
                     "files_reused": done.reused_files,
                     "files_verified": done.verified_files,
                     "attempts": done.attempts,
+                    "snapshots_lost": len(done.lost),
+                    "snapshots_thinned": len(done.thinned),
                 }
             ),
             "cold_catalog": steps.config.catalogs.cold.name,
@@ -160,8 +167,6 @@ def cold_tier_snapshots(
             ),
             "snapshots": len(times),
             "snapshots_in_deep_archive": len(steps.operations.deep_moves.snapshots(plan.table_uuid)),
-            "snapshots_lost": len(done.lost),
-            "snapshots_thinned": len(done.thinned),
             "oldest_snapshot": ui_metadata.epoch(min(times, default=None)),
             "newest_snapshot": ui_metadata.epoch(max(times, default=None)),
             **(
@@ -233,7 +238,7 @@ def physical_deletion(
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "plans": len(reports),
             **ui_metadata.deletion(reports),
-            **({"refused": ui_metadata.table(["plan", "why"], refused)} if refused else {}),
+            **refused,
             "plans_in_grace": ui_metadata.table(
                 ["plan", "files", "bytes", "due at"],
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],

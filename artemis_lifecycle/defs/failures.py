@@ -25,8 +25,9 @@ RETRIES = RetryPolicy(max_retries=2, delay=15, backoff=Backoff.EXPONENTIAL, jitt
 """For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
 
 _MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
-_WILL_NOT_PASS = (MissingFile, UnreadableMetadata, CopyMismatch)
-
+_LOST = (MissingFile, UnreadableMetadata, CopyMismatch)
+WILL_NOT_PASS = frozenset(each.__name__ for each in _LOST)
+"""Error classes for files that are missing or damaged: no attempt changes that until a person restores them."""
 
 FOR_A_PERSON = (ApprovalNeeded, Held)
 _WAITING = (*FOR_A_PERSON, LeaseTaken, Paused)
@@ -75,7 +76,7 @@ def as_dagster_failure() -> Iterator[Watch]:
                 "error": MetadataValue.text(type(error).__name__),
                 **{key: MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
             },
-            allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _WILL_NOT_PASS),
+            allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _LOST),
         ) from error
     except (Failure, NotGovernedError):
         raise

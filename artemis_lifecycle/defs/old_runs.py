@@ -16,15 +16,12 @@ from dagster import (
 )
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from artemis_lifecycle.defs.common import Changes, waiting_op
+from artemis_lifecycle.defs.common import Changes, is_of_this_project, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG
 
 _PAGE = 100
-_IMPLICIT = "__ASSET_JOB"
-"""Dagster's name of the job in which a person or a backfill materializes assets."""
-
 _EVENTS = (
     (DagsterEventType.ASSET_MATERIALIZATION, DagsterInstance.fetch_materializations),
     (DagsterEventType.ASSET_OBSERVATION, DagsterInstance.fetch_observations),
@@ -42,10 +39,7 @@ def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: da
     while page := instance.get_runs(old, cursor=cursor, limit=_PAGE):
         cursor = page[-1].run_id
         for run in page:
-            selected = run.asset_selection or frozenset()
-            if JOB_TAG not in run.tags and not (run.job_name.startswith(_IMPLICIT) and selected and selected <= keys):
-                continue
-            if run.run_id not in shown:
+            if run.run_id not in shown and is_of_this_project(run, keys, alone=True):
                 yield run
 
 

@@ -153,7 +153,7 @@ def orphan_deletion(
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "scan_id": scan.scan_id,
             **ui_metadata.deletion(reports),
-            **({"refused": ui_metadata.table(["scan", "why"], refused)} if refused else {}),
+            **refused,
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
             "seconds": watch.seconds,
         },

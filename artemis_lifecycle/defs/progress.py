@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Literal
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
+from artemis_lifecycle.defs.failures import WILL_NOT_PASS
 from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
-from artemis_lifecycle.errors import ApprovalNeeded, LeaseTaken
+from artemis_lifecycle.errors import ApprovalNeeded, Held, LeaseTaken
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.tonight import TableWindow, tonight
-from artemis_lifecycle.scheduling.maintenance_window import Progress, Runs, Step, window_of
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Runs, Step, WaitsFor, window_of
 
 NOT_FINISHED = [
     status
@@ -23,9 +23,11 @@ NOT_FINISHED = [
 ]
 
 _BY_NAME = {step.value: step for step in Step}
-_WAITS_FOR: dict[str, Literal["approval", "lease"]] = {
+_WAITS_FOR: dict[str, WaitsFor] = {
     ApprovalNeeded.__name__: "approval",
+    Held.__name__: "hold",
     LeaseTaken.__name__: "lease",
+    **dict.fromkeys(WILL_NOT_PASS, "file"),
 }
 
 
@@ -116,7 +118,7 @@ class _Ended:
 
     at: datetime
     succeeded: bool
-    waits_for: Literal["approval", "lease"] | None
+    waits_for: WaitsFor | None
 
 
 def _runs(ended: Sequence[_Ended], approved_at: datetime | None) -> Runs:

@@ -140,8 +140,13 @@ def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
     length = (end - start) % (24 * 60) or 24 * 60
 
     def at(share: float, minute: int, days: str = "* * *") -> str:
-        """Return the cron schedule of an hour, as a share of the window: 0 is its start, 1 its end."""
-        return f"{minute} {int(start + share * length) // 60 % 24} {days}"
+        """Return the cron schedule of the first time with that `minute` from a share of the window on: 0 is its start,
+        1 its end. If that is after the window, an hour earlier."""
+        wanted = start + share * length
+        time = int(wanted) // 60 * 60 + minute
+        time += 60 * (time < wanted)
+        time -= 60 * (time >= start + length)
+        return f"{minute} {time // 60 % 24} {days}"
 
     middle = int(start + length / 2) // 60 % 12
     return tuple(

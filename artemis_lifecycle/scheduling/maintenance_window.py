@@ -93,15 +93,21 @@ def _window_on(day: date, quiet: QuietWindow) -> MaintenanceWindow:
     )
 
 
+WaitsFor = Literal["approval", "hold", "lease", "file"]
+
+
 @dataclass(frozen=True)
 class Runs:
     """The ended runs of one step in one window. `failures` are those since the last success or approval.
-    `waits_for`: the last one ended green because of that; for an approval, no person has approved since."""
+
+    `waits_for`: why the last one ended without an effect. For an approval, no person has approved since; `file` means
+    that a file of the table is missing or damaged, which another attempt does not change.
+    """
 
     attempts: int
     failures: int
     last_ended: datetime
-    waits_for: Literal["approval", "lease"] | None = None
+    waits_for: WaitsFor | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def due_step(now: datetime, window: MaintenanceWindow, progress: Progress, steps
     if progress.under_way is not None:
         return Verdict(None, f"{progress.under_way} is under way")
     waiting = []
-    for step in (_to_expire(progress), _to_clean(progress)):
+    for step in (_to_expire(progress), _to_clean(progress, steps)):
         if step is None:
             continue
         verdict = _asked(step, now, window, progress) if step in steps else Verdict(None, f"{step} is switched off")
@@ -165,13 +171,19 @@ def _to_expire(progress: Progress) -> Step | None:
     return progress.plan_needs if progress.planned else Step.PLAN
 
 
-def _to_clean(progress: Progress) -> Step | None:
-    # A deletion that waits for a person does not hold the scan back.
+def _to_clean(progress: Progress, steps: frozenset[Step]) -> Step | None:
     runs = progress.runs.get(Step.DELETION)
-    stuck = runs is not None and (runs.waits_for == "approval" or runs.failures >= MAX_FAILURES)
-    if progress.plans_due and not stuck and Step.DELETION not in progress.canceled:
+    # A deletion that waits for a person does not hold the scan back.
+    stuck = runs is not None and (runs.waits_for in ("approval", "hold", "file") or runs.failures >= MAX_FAILURES)
+    scans = progress.orphans_due and not progress.scanned
+    if progress.plans_due and not stuck and Step.DELETION in steps - progress.canceled:
         return Step.DELETION
-    return Step.ORPHANS if progress.orphans_due and not progress.scanned else None
+    if scans and Step.ORPHANS in steps:
+        return Step.ORPHANS
+    # A hold can end during the night.
+    if progress.plans_due:
+        return Step.DELETION
+    return Step.ORPHANS if scans else None
 
 
 def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
@@ -184,6 +196,8 @@ def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progr
         return Verdict(step, f"{step} is due", attempt=1)
     if runs.waits_for == "approval":
         return Verdict(None, f"{step} waits for approval")
+    if runs.waits_for == "file":
+        return Verdict(None, f"{step} waits for a person: a file of the table is missing or damaged")
     if runs.failures >= MAX_FAILURES:
         return Verdict(None, f"{step} failed {runs.failures} times in this window and waits for a person")
     soon = FIRST_BACKOFF if runs.waits_for == "lease" else AGAIN_AFTER

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from dagster import DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
+from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
 
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.errors import StorageError
@@ -103,6 +103,15 @@ def test_runs_that_failed_while_nothing_ticked_are_said_at_the_next_tick(
     )
     _tick(project, cursor)
     assert len(hook.texts) == 45
+    # What a person or a backfill materializes has no job of the project.
+    ours, others = AssetKey("expiration_plan"), AssetKey("sales")
+    for key in (ours, others):
+        run = DagsterRun("__ASSET_JOB", asset_selection=frozenset({key}), status=DagsterRunStatus.FAILURE)
+        project.instance.add_run(run)
+    cursor, _ = _tick(project, cursor)
+    assert [text for text in hook.texts[45:] if "run of assets failed" in text] == hook.texts[45:]
+    assert len(hook.texts) == 46
+    hook.texts.pop()
     # A daemon that was down for a week: its cursor is a week old, and so are the runs.
     week = (datetime.now(UTC) - timedelta(days=7)).isoformat()
     _tick(project, json.dumps({"sent": [], "since": week}))

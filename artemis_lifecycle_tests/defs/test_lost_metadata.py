@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from dagster import ExecuteInProcessResult
 
+from artemis_lifecycle.defs.progress import _WAITS_FOR
+from artemis_lifecycle.defs.tags import WAITS_FOR_TAG
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.defs.conftest import Project, no_checksum_files
 from artemis_lifecycle_tests.defs.test_walk import failures
@@ -39,6 +41,10 @@ def test_each_asset_fails_once_with_the_same_words(make_project: Callable[..., P
         (words,) = set(told.values())
         assert path in words and f"[table {TABLE}]" in words and PROMISE in words
         assert not any(_tried_again(result) for result in results)
+        # Nor by the sensor: the runs say that another attempt changes nothing.
+        for result in results[:3]:
+            run = project.instance.get_run_by_id(result.run_id)
+            assert run is not None and _WAITS_FOR[run.tags[WAITS_FOR_TAG]] == "file"
 
         again = project.run("whole_walk", TABLE, dry_run=False)
         assert again.success, failures(again)

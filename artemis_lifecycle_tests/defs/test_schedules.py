@@ -165,6 +165,16 @@ def test_the_table_that_waits_longest_is_asked_for_first(fleet: Fleet) -> None:
     assert {request.tags["artemis/table"] for request in found} == {ONE, TWO}
 
 
+@pytest.mark.parametrize(("opens", "closes"), [("00:00", "08:00"), ("22:30", "06:30"), ("23:45", "01:15")])
+def test_what_belongs_to_the_window_is_scheduled_inside_it(opens: str, closes: str) -> None:
+    start, end = (int(text[:2]) * 60 + int(text[3:]) for text in (opens, closes))
+    quiet = QuietWindow.model_validate({"from": opens, "to": closes})
+    for definition in schedules.schedules_for(quiet):
+        minute, hours, *_ = str(definition.cron_schedule).split()
+        if definition.name not in ("hourly_fleet", "daily_health_checks", "daily_cold_scrub"):
+            assert (int(hours) * 60 + int(minute) - start) % 1440 < (end - start) % 1440, definition.name
+
+
 def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
     repository = fleet.project.definitions.get_repository_def()
     for definition in schedules.schedules_for(QuietWindow()):

@@ -17,6 +17,7 @@ from artemis_lifecycle.scheduling.maintenance_window import (
     Progress,
     Runs,
     Step,
+    WaitsFor,
     due_step,
     priority,
     window_of,
@@ -113,6 +114,26 @@ class TestOrder:
     def test_a_deletion_that_waits_does_not_hold_the_scan_back(self) -> None:
         failed = {Step.DELETION: Runs(MAX_FAILURES, MAX_FAILURES, at("05:00"))}
         assert asked("06:00", planned(plans_due=1, runs=failed)) is Step.ORPHANS
+
+    @pytest.mark.parametrize("why", ["approval", "hold", "file"])
+    def test_nor_does_a_deletion_that_ended_green_without_effect(self, why: WaitsFor) -> None:
+        waits = {Step.DELETION: Runs(1, 0, at("05:00"), waits_for=why)}
+        assert asked("06:30", planned(plans_due=1, runs=waits)) is Step.ORPHANS
+        # A hold can be released during the night; the others take a person, or another night.
+        again = Step.DELETION if why == "hold" else None
+        assert asked("06:30", planned(plans_due=1, runs=waits, scanned=True)) is again
+
+    def test_nor_does_one_that_is_switched_off(self) -> None:
+        now = at("07:00")
+        steps = frozenset(Step) - {Step.DELETION}
+        assert due_step(now, window_of(now, DEFAULT), planned(plans_due=1), steps).step is Step.ORPHANS
+        verdict = due_step(now, window_of(now, DEFAULT), planned(plans_due=1, scanned=True), steps)
+        assert verdict.step is None and verdict.why == "deletion is switched off"
+
+    def test_a_lost_file_is_not_tried_again_in_this_window(self) -> None:
+        lost = {Step.PLAN: Runs(1, 1, at("00:10"), waits_for="file")}
+        verdict = due_step(at("05:00"), window_of(at("05:00"), DEFAULT), Progress(runs=lost, scanned=True), EVERY)
+        assert verdict.step is None and "missing or damaged" in verdict.why
 
     def test_the_scan_follows_a_due_deletion(self) -> None:
         assert asked("06:00", planned(plans_due=2)) is Step.DELETION
