@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime
 
-from sqlalchemy import Engine, Numeric, cast, func, select, true
+from sqlalchemy import Engine, Numeric, cast, func, select, text, true
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from artemis_lifecycle.operations.journal import batches, jobs
@@ -18,17 +18,29 @@ Seconds = float
 _ENDED_WELL = (steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
 
 
+_LAST_DONE = text("""
+    WITH RECURSIVE ended AS NOT MATERIALIZED (
+        SELECT table_name, step, finished_at FROM lifecycle.steps
+        WHERE state IN ('done', 'skipped') AND dry_run IS FALSE
+    ), newest AS (
+        (SELECT * FROM ended ORDER BY table_name DESC, step DESC, finished_at DESC LIMIT 1)
+        UNION ALL
+        SELECT before.* FROM newest CROSS JOIN LATERAL (
+            SELECT * FROM ended WHERE (ended.table_name, ended.step) < (newest.table_name, newest.step)
+            ORDER BY table_name DESC, step DESC, finished_at DESC LIMIT 1
+        ) before
+    )
+    SELECT table_name, step, finished_at FROM newest
+""")
+"""One row of the index for each table and step, however many records they have."""
+
+
 def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
-    query = (
-        select(steps.c.table_name, steps.c.step, func.max(steps.c.finished_at).label("at"))
-        .where(*_ENDED_WELL)
-        .group_by(steps.c.table_name, steps.c.step)
-    )
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
     with engine.connect() as connection:
-        for row in connection.execute(query):
-            found[row.table_name][row.step] = row.at
+        for row in connection.execute(_LAST_DONE):
+            found[row.table_name][row.step] = row.finished_at
     return found
 
 
@@ -46,14 +58,16 @@ def newest_states(engine: Engine, step: str) -> dict[str, str]:
 
 def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
     """Return the bytes that deletions started since then have freed, by table."""
-    by_job = select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes")).group_by(batches.c.job_id)
-    sums = by_job.subquery()
-    query = (
-        select(jobs.c.table_name, func.sum(func.coalesce(sums.c.bytes, jobs.c.deleted_bytes)).label("bytes"))
-        .join(sums, sums.c.job_id == jobs.c.job_id, isouter=True)
-        .where(jobs.c.started_at >= since)
-        .group_by(jobs.c.table_name)
+    recent = select(jobs).where(jobs.c.started_at >= since).subquery()
+    by_job = (
+        select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes"))
+        .where(batches.c.job_id == recent.c.job_id)
+        .group_by(batches.c.job_id)
+        .lateral()
     )
+    freed = func.sum(func.coalesce(by_job.c.bytes, recent.c.deleted_bytes)).label("bytes")
+    joined = recent.join(by_job, true(), isouter=True)
+    query = select(recent.c.table_name, freed).select_from(joined).group_by(recent.c.table_name)
     with engine.connect() as connection:
         return {row.table_name: int(row.bytes or 0) for row in connection.execute(query)}
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from sqlalchemy import text
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.fleet import _LAST_DONE, last_done
 from artemis_lifecycle.operations.steps import ENDED_UNSAID
 
 NIGHT = date(2026, 3, 1)
@@ -50,3 +52,25 @@ def test_a_step_whose_process_was_killed_is_not_said_to_run_for_ever(operations:
     assert found[looking].state == found[again].state == "running"
     (other,) = operations.steps.history(f"other-{table_uuid}")
     assert (other.step_id, other.state) == (elsewhere, "running")
+
+
+def test_when_each_step_last_ended_is_read_from_one_row_of_the_index_each(operations: Operations) -> None:
+    values = """
+        INSERT INTO lifecycle.steps
+            (table_uuid, table_name, step, window_day, owner, dry_run, state, counts, started_at, finished_at)
+        SELECT 'u' || number % 7, 'many.t' || number % 7, (ARRAY['plan', 'commit', 'deletion'])[1 + number % 3],
+            '2026-03-01', 'ada', number % 5 = 0, (ARRAY['done', 'skipped', 'failed', 'running'])[1 + number % 4], '{}',
+            '2026-03-01', CASE WHEN number % 4 < 3 THEN timestamptz '2026-03-01' + number * interval '1 s' END
+        FROM generate_series(1, 20000) AS number"""
+    with operations.engine.begin() as connection:
+        connection.execute(text(values))
+        connection.execute(text("ANALYZE lifecycle.steps"))
+        newest = """
+            SELECT table_name, step, max(finished_at) FROM lifecycle.steps
+            WHERE state IN ('done', 'skipped') AND NOT dry_run GROUP BY table_name, step"""
+        expected = {(table, step): at for table, step, at in connection.execute(text(newest))}
+        (plan,) = connection.execute(text(f"EXPLAIN (ANALYZE, FORMAT JSON) {_LAST_DONE}")).scalars()
+    found = last_done(operations.engine)
+    assert {(table, step): at for table, steps in found.items() for step, at in steps.items()} == expected
+    assert len([table for table in found if table.startswith("many.")]) == 7
+    assert "Seq Scan" not in str(plan) and "steps_ended" in str(plan)
