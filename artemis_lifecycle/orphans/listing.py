@@ -172,7 +172,7 @@ def _rounds(
             # Without key order there are no spans: the server might omit keys between two.
             ordered = all(span.after is not None for span in spans)
             if ordered:
-                spans = _divided(stores, spans, int(runner.session.sparkContext.defaultParallelism) * _SPANS_PER_CORE)
+                spans = _divided(stores, spans, runner.cores * _SPANS_PER_CORE)
         last = turn == _ROUNDS - 1 or not ordered
         yield spans, None if last else _FILES_OF_A_SPAN << turn
         if last:

@@ -9,13 +9,14 @@ result outgrows this process runs again on executors.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 Spark: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or a function that starts one: called when work is large, or a DataFrame is asked for."""
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -143,6 +147,11 @@ class Runner:
             self._session = self._session()
         return self._session
 
+    @property
+    def cores(self) -> int:
+        """The tasks that run at the same time."""
+        return int(self.session.sparkContext.defaultParallelism)
+
     def rows(self, data: pa.Table | DataFrame, schema: pa.Schema | None = None) -> Rows:
         """An Arrow table, or a DataFrame of `schema`, as the input of a stage."""
         if isinstance(data, pa.Table):
@@ -170,7 +179,7 @@ class Runner:
             if not data.num_rows:
                 return self.rows(schema.empty_table())
             expected = expected or Cost(rows=data.num_rows)
-        if expected is not None and _is_small(expected):
+        if expected is not None and fits_in_process(expected):
             try:
                 return self.rows(_mapped(source.table(), function, schema, threads if cost else 1))
             except _Outgrown:
@@ -195,7 +204,7 @@ class Runner:
         """
         sources = [self.rows(side) if isinstance(side, pa.Table) else side for side in sides]
         expected = cost or Cost(rows=sum(source.sums()[0] for source in sources))
-        if _is_small(expected) or expected == Cost():
+        if fits_in_process(expected) or expected == Cost():
             tables = [source.table() for source in sources]
             if not any(table.num_rows for table in tables):
                 return self.rows(schema.empty_table())
@@ -221,7 +230,7 @@ class Runner:
         if isinstance(left.data, pa.Table) and not isinstance(right.data, pa.Table):
             if not left.data.num_rows:
                 return self.rows(schema.empty_table())
-            if _is_small(Cost(rows=left.data.num_rows)):
+            if fits_in_process(Cost(rows=left.data.num_rows)):
                 # The values of the small side go to the other's tasks.
                 wanted = self.map(right, _Among(on, left.data.column(on).combine_chunks()), right.schema)
                 right = self.rows(wanted.table())
@@ -238,6 +247,21 @@ class Runner:
         for other in others:
             first = first.unionByName(other)
         return Rows(schema, first, self)
+
+    def tasks(
+        self, function: Callable[[Input], Output], inputs: Sequence[Input], at_once: int | None = None
+    ) -> Iterator[Output]:
+        """Apply `function` to each of `inputs` on executors, in a task each or in `at_once` tasks. The results have the
+        order of the inputs; both are pickled. For work that `fits_in_process` does not accept."""
+        schema = pa.schema([("number", pa.int64()), ("value", pa.binary())])
+        values = [pickle.dumps(each) for each in inputs]
+        rows = pa.table([range(len(values)), values], schema=schema)
+        partitions = max(1, min(len(values), at_once or len(values)))
+        # From one partition, Spark deals the rows out evenly.
+        frame = self.rows(rows).frame().coalesce(1).repartition(partitions)
+        done = Rows(schema, frame.mapInArrow(_Task(function, schema), _spark_schema(schema)), self).table()
+        for value in done.sort_by("number").column("value").to_pylist():
+            yield pickle.loads(value)
 
     @contextmanager
     def keeping(self) -> Iterator[Callable[[Rows], Rows]]:
@@ -257,13 +281,12 @@ class Runner:
                 frame.unpersist()
 
     def _spread(self, frame: DataFrame, tasks: int) -> DataFrame:
-        cores = int(self.session.sparkContext.defaultParallelism)
-        if tasks <= cores:
+        if tasks <= self.cores:
             return frame.coalesce(tasks)
-        return frame.repartition(min(tasks, _TASKS_PER_CORE * cores))
+        return frame.repartition(min(tasks, _TASKS_PER_CORE * self.cores))
 
     def _bucketed(self, frame: DataFrame, on: str, buckets: int) -> DataFrame:
-        partitions = min(buckets, _TASKS_PER_CORE * int(self.session.sparkContext.defaultParallelism))
+        partitions = min(buckets, _TASKS_PER_CORE * self.cores)
         return frame.withColumn(_BUCKET, _bucket(on, buckets)).repartition(partitions, _BUCKET)
 
 
@@ -281,7 +304,8 @@ def first_of_each(rows: pa.Table, column: str) -> pa.Table:
     return rows.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))
 
 
-def _is_small(cost: Cost) -> bool:
+def fits_in_process(cost: Cost) -> bool:
+    """Return True if a stage of this `cost` runs in this process."""
     return not force_executors and cost.parts(IN_PROCESS) == 1
 
 
@@ -326,6 +350,19 @@ class _Among:
             yield batch.filter(
                 pa.array([value in values for value in batch.column(self._column).to_pylist()], pa.bool_())
             )
+
+
+class _Task(Generic[Input, Output]):
+    """`function`, for batches of numbered pickles."""
+
+    def __init__(self, function: Callable[[Input], Output], schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield record_batch([(number, pickle.dumps(self._function(pickle.loads(value))))], self._schema)
 
 
 class _Typed:

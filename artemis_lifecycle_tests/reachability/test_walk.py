@@ -49,8 +49,10 @@ def metadata(module_config: LifecycleConfig, spark: SparkSession) -> TableMetada
 
 def _view(metadata: TableMetadata, folder: Path, spark: SparkSession | None = None) -> IndexView:
     """A fresh index; with a session, everything is read on executors."""
-    settings = IndexSettings() if spark is None else IndexSettings(lists_here=0, bytes_here=0)
-    return indexed(spark, Stores(), metadata, RULES, f"file://{folder}", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        if spark is not None:
+            on_executors(patch)
+        return indexed(spark, Stores(), metadata, RULES, f"file://{folder}", IndexSettings())
 
 
 def _rows(rows: Rows) -> set[tuple[object, ...]]:

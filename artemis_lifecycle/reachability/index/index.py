@@ -25,13 +25,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """How metadata is read. Up to `lists_here` lists, and manifests of up to `bytes_here` bytes in total, are read in
-    `threads` of this process. More is read by Spark's executors, in at most `concurrency` tasks at a time (None: the
-    number of cores)."""
+    """How metadata is read: in `threads` of this process, or by Spark's executors in at most `concurrency` tasks at a
+    time (None: the number of cores)."""
 
     threads: int = 8
-    lists_here: int = 1_500
-    bytes_here: int = 16 << 20
     concurrency: int | None = None
     cache: str | None = None
     """A Redis (redis://host:port/db) in front of segments on an object store. Its contents are always verified."""

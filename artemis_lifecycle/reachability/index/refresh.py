@@ -19,21 +19,24 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, encode, read_whole
 from artemis_lifecycle.reachability.index.compaction import compacted
 from artemis_lifecycle.reachability.index.index import ManifestIndex
-from artemis_lifecycle.reachability.index.manifests import read_lists
-from artemis_lifecycle.reachability.index.on_spark import read_lists_there, write_segments_there
+from artemis_lifecycle.reachability.index.manifests import ListChunk, read_lists
 from artemis_lifecycle.reachability.index.presence import require_files
-from artemis_lifecycle.reachability.index.segments import Blocks, Segment, write_segments
+from artemis_lifecycle.reachability.index.segments import SEGMENT_ROWS, Blocks, Segment, write_segments
 from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.reachability.index.view import IndexView
-from artemis_lifecycle.spark.runner import Spark
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark, fits_in_process
+from artemis_lifecycle.storage.stores import is_local
 from artemis_lifecycle.storage.threads import threaded
 
 _STATE = re.compile(r"state-(\d{12})$")
 _KEEP_FOR = timedelta(hours=1)
+_LISTS_PER_TASK = 500
+_ENTRY_BYTES = 60
+"""Minimum size of an entry in a compressed manifest: it limits the expected rows of a task."""
 
 _log = escaping.logger(__name__)
 T = TypeVar("T")
@@ -120,15 +123,15 @@ def _brought_up(
 
 
 def _read_new_lists(index: ManifestIndex, state: IndexState, new: Sequence[Snapshot], spark: Spark | None) -> None:
-    settings = index.settings
-    if spark is None or len(new) <= settings.lists_here:
+    if spark is None or fits_in_process(Cost(files=len(new))):
         usual = float(state.list_sizes.mean()) if len(state.list_sizes) else None
-        threads = index.stores.readers(new[0].manifest_list or index.folder, settings.threads, usual)
+        threads = index.stores.readers(new[0].manifest_list or index.folder, index.settings.threads, usual)
         chunks = _chunks(new, min(-(-len(new) // (threads * 2)), 256))
         read = threaded(lambda chunk: read_lists(index.stores, chunk), chunks, threads)
     else:
-        chunks = _chunks(new, 500)
-        read = read_lists_there(spark, index, chunks)
+        runner, chunks = Runner(spark), _chunks(new, _LISTS_PER_TASK)
+        task = _ListTask(index.shared_by(min(runner.cores, len(chunks))))
+        read = runner.tasks(task, chunks, index.settings.concurrency)
     state.add_lists(zip(chunks, read, strict=True), index.rules)
 
 
@@ -137,11 +140,47 @@ def _read_new_manifests(
 ) -> Iterator[tuple[Segment, Blocks]]:
     entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
     lengths = np.maximum(state.manifests.lengths[unread], 0)
-    if spark is None or int(lengths.sum()) <= index.settings.bytes_here:
+    size = int(lengths.sum())
+    if spark is None or fits_in_process(Cost(files=len(entries), size_in_bytes=size)):
         threads = index.stores.readers(entries[0][1].manifest_path, index.settings.threads, float(lengths.mean()))
         yield from write_segments(index, entries, threads)
         return
-    yield from write_segments_there(spark, index, entries, lengths)
+    # Tasks with about equal bytes.
+    runner = Runner(spark)
+    count = max(1, min(len(entries), max(runner.cores, -(-size // (SEGMENT_ROWS * _ENTRY_BYTES)))))
+    ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, size, count + 1)[1:-1])
+    groups = [
+        [entries[row] for row in group.tolist()] for group in np.split(np.arange(len(entries)), ends) if len(group)
+    ]
+    task = _ManifestTask(index.shared_by(min(runner.cores, len(groups))))
+    for written in runner.tasks(task, groups, index.settings.concurrency):
+        yield from written
+
+
+class _ListTask:
+    """`read_lists` of one chunk of snapshots, on an executor."""
+
+    def __init__(self, index: ManifestIndex) -> None:
+        self.index = index
+
+    def __call__(self, snapshots: Sequence[Snapshot]) -> ListChunk:
+        return read_lists(self.index.stores, snapshots, _threads_of_task(self.index, snapshots[0].manifest_list))
+
+
+class _ManifestTask:
+    """`write_segments` of one group of manifests, on an executor."""
+
+    def __init__(self, index: ManifestIndex) -> None:
+        self.index = index
+
+    def __call__(self, entries: Sequence[tuple[int, ManifestListEntry]]) -> list[tuple[Segment, Blocks]]:
+        threads = _threads_of_task(self.index, entries[0][1].manifest_path)
+        return list(write_segments(self.index, entries, threads))
+
+
+def _threads_of_task(index: ManifestIndex, path: str | None) -> int:
+    # Threads hide an object store's latency. On a disk, the tasks themselves are the threads.
+    return 1 if path is None or is_local(path) else index.settings.threads
 
 
 # --- files ------------------------------------------------------------------------------------------------------
