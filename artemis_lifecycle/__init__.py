@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config.models import LifecycleConfig as LifecycleConfig
     from artemis_lifecycle.errors import LifecycleError as LifecycleError
     from artemis_lifecycle.lifecycle import Lifecycle as Lifecycle
+
+# Columns that come out of a file or from Spark can begin at any address. Arrow's default is a warning for each of them.
+os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
 
 __all__ = ["Lifecycle", "LifecycleConfig", "LifecycleError"]
 

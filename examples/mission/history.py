@@ -11,8 +11,10 @@ import io
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cache
@@ -125,12 +127,14 @@ class InFlight:
 
 @dataclass(frozen=True)
 class TableHistory:
-    """What was written of one table. `marks` are the snapshots to be tagged forever, by the tag's name."""
+    """What was written of one table. `marks` are the snapshots to be tagged forever, by the tag's name; `writers` are
+    the commits by who made them."""
 
     table: str
     table_uuid: str
     events: int
     commits: int
+    writers: Mapping[str, int]
     debris: tuple[Debris, ...]
     marks: Mapping[str, int]
     in_flight: InFlight | None
@@ -142,22 +146,27 @@ Progress = Callable[[str, int, int], None]
 
 
 def write_histories(
-    spark: SparkSession, config: LifecycleConfig, now: datetime, progress: Progress = lambda *_: None
+    spark: SparkSession,
+    config: LifecycleConfig,
+    now: datetime,
+    progress: Progress = lambda *_: None,
+    *,
+    during: AbstractContextManager[object] | None = None,
 ) -> tuple[TableHistory, ...]:
     """Create the mission's tables and everything that happened to them until `now`; a thread per table.
 
-    `config` must have its addresses, and a live warehouse on this machine's disk. Raises what Spark raises.
+    `config` must have its addresses, and a live warehouse on this machine's disk. All commits are made inside `during`;
+    after it, they are set back in time. Raises what Spark raises.
     """
     _without_checksum_files(spark)
+    writers = [_HistoryWriter(spark, config, table, now, progress) for table in TABLES.values()]
     catalog = CatalogReader(config.catalogs.live, "ingest")
     try:
-        catalog.create_namespace("artemis")
         with ThreadPoolExecutor(len(TABLES), thread_name_prefix="history") as pool:
-            futures = [
-                pool.submit(_HistoryWriter(spark, config, table, now, progress).write, catalog)
-                for table in TABLES.values()
-            ]
-            return tuple(future.result() for future in futures)
+            with during or nullcontext():
+                catalog.create_namespace("artemis")
+                list(pool.map(_HistoryWriter.write, writers))
+            return tuple(pool.map(lambda writer: writer.finish(catalog), writers))
     finally:
         catalog.close()
 
@@ -202,14 +211,17 @@ class _HistoryWriter:
         self._debris: list[Debris] = []
         self._marks: dict[str, int] = {}
         self._in_flight: InFlight | None = None
+        self._began = time.monotonic()
 
-    def write(self, catalog: CatalogReader) -> TableHistory:
-        began = time.monotonic()
+    def write(self) -> None:
         planned = events(self._table.name, self._now)
         for done, event in enumerate(planned):
             self._begin(event)
             _ACTIONS[event.action](self, event)
             self._progress(self._table.name, done + 1, len(planned))
+
+    def finish(self, catalog: CatalogReader) -> TableHistory:
+        """Set the commits back in time."""
         stores = Stores(StoreSettings.from_catalog(self._config.catalogs.live))
         uri = self._config.catalogs.live.uri
         assert uri is not None
@@ -222,12 +234,13 @@ class _HistoryWriter:
         return TableHistory(
             table=self._table.name,
             table_uuid=str(table.uuid()),
-            events=len(planned),
+            events=len(events(self._table.name, self._now)),
             commits=sum(1 for _ in table.snapshots()),
+            writers=Counter(each.summary().get("writer.id") or "" for each in table.snapshots()),
             debris=tuple(self._debris),
             marks=self._marks,
             in_flight=self._in_flight,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - self._began,
         )
 
     def _begin(self, event: Event) -> None:

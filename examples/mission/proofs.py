@@ -165,16 +165,19 @@ def prove_in_flight(
     return Proof(table, "the writer in flight commits after the walk, and its rows read", holds, detail)
 
 
-def prove_gate(table: str, passed: int, refusals: Mapping[str, str], added: int) -> Proof:
+def prove_gate(table: str, passed: Mapping[str, int], refusals: Mapping[str, str], added: int) -> Proof:
     """With the lineage gate enabled, the writers' commits passed and every commit without lineage was refused.
-    `refusals` are by writer, empty for one that got in; `added` counts the snapshots that the table has more."""
-    let_in = [writer for writer, refusal in refusals.items() if not refusal]
-    holds = passed > 0 and bool(refusals) and not let_in and added == passed
-    detail = f"{passed} commit with its lineage passed; refused: " + "; ".join(
-        f"{writer} ({refusal[:60]}…)" for writer, refusal in refusals.items() if refusal
+    `passed` counts commits by writer; `refusals` are by engine, empty for one that got in; `added` counts the snapshots
+    that the table has more, of which one is its own writer's."""
+    let_in = [engine for engine, refusal in refusals.items() if not refusal]
+    unnamed = passed.get("", 0)
+    holds = len(passed) > 1 and not unnamed and bool(refusals) and not let_in and added == 1
+    writers = ", ".join(f"{writer} {commits:,}" for writer, commits in sorted(passed.items()) if writer)
+    detail = f"{sum(passed.values()):,} commits with their lineage passed ({writers}); refused: " + "; ".join(
+        f"{engine} ({refusal[:60]}…)" for engine, refusal in refusals.items() if refusal
     )
-    if let_in or added != passed:
-        detail += f"; got in: {', '.join(let_in)}, {added} snapshots more"
+    if let_in or unnamed or added != 1:
+        detail += f"; got in: {', '.join(let_in)}, {added} snapshots more, {unnamed} without a writer"
     return Proof(table, "the lineage gate refuses a commit that does not record who wrote it", holds, detail)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
 
 from . import proofs
 from .area import SET_ASIDE, Area, demo_area
-from .history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
+from .history import TICKET, Debris, InFlight, TableHistory, commit_in_flight, write_histories
 from .progress import Board
 from .proofs import Fingerprint, Proof, fingerprint, fingerprints
 from .report import Answer, DemoReport, TableReport, TierReport, show
@@ -102,7 +103,11 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
         spark = lifecycle.spark
     with board.phase("Write 420 days of history"):
         histories = write_histories(
-            spark, lifecycle.config, now, lambda table, done, total: board.move(table, done, total, "events")
+            spark,
+            lifecycle.config,
+            now,
+            lambda table, done, total: board.move(table, done, total, "events"),
+            during=_gate(lifecycle),
         )
         for history in histories:
             for name, snapshot_id in history.marks.items():
@@ -111,7 +116,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
         before = _read_before(lifecycle, board)
     in_flight = next(history.in_flight for history in histories if history.in_flight is not None)
     expected = fingerprint(in_flight.expected)
-    with _writing(lifecycle, in_flight):
+    with _gate(lifecycle), _writing(lifecycle, in_flight):
         with board.phase("The walk, through Dagster"):
             walks = _walk(area, lifecycle, board)
         with board.phase("The deep archive, and back"):
@@ -120,7 +125,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
             found = [thawed, *_read_after(lifecycle, board, before)]
             found += _debris_proofs(lifecycle, histories)
         with board.phase("The writer in flight commits, others are refused"):
-            found += _commit_through_gate(lifecycle, in_flight, expected)
+            found += _commit_through_gate(lifecycle, in_flight, expected, histories)
     return DemoReport(
         tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
         tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
@@ -317,7 +322,8 @@ def _restore_proof(lifecycle: Lifecycle, table: str, before: Before) -> list[Pro
     if snapshot_id is None:
         # That nothing expired is told by the proof about the cold catalog.
         return []
-    restored = lifecycle.restore(table, snapshot_id, RESTORED_BRANCH, why="the demo's proof")
+    # The snapshot may be an overwrite, which needs a ticket where the gate is enabled.
+    restored = lifecycle.restore(table, snapshot_id, RESTORED_BRANCH, why="the demo's proof", ticket=TICKET)
     name = parse(table).sql(lifecycle.config.catalogs.live.name)
     after = fingerprint(proofs.snapshot_frame(lifecycle.spark, name, restored.snapshot_id))
     read = before.fingerprints[table][snapshot_id]
@@ -360,18 +366,27 @@ def _debris_proofs(lifecycle: Lifecycle, histories: tuple[TableHistory, ...]) ->
     ]
 
 
-def _commit_through_gate(lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint) -> list[Proof]:
-    """The writer in flight commits while the lineage gate is enabled; two that record nothing try to."""
+@contextmanager
+def _gate(lifecycle: Lifecycle) -> Iterator[None]:
+    """Inside, the lineage gate refuses every commit that does not record who makes it."""
     lifecycle.enable_gate()
     try:
-        before = len(lifecycle.snapshot_history(writer.table).snapshots)
-        refusals = {"Spark": _refusal(_append_by_spark, lifecycle, writer.table)}
-        refusals["pyiceberg"] = _refusal(_append_by_pyiceberg, lifecycle, writer.table)
-        committed = _commit(lifecycle, writer, expected)
-        added = len(lifecycle.snapshot_history(writer.table).snapshots) - before
+        yield
     finally:
         lifecycle.disable_gate()
-    return [committed, proofs.prove_gate(writer.table, int(committed.holds), refusals, added)]
+
+
+def _commit_through_gate(
+    lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint, histories: tuple[TableHistory, ...]
+) -> list[Proof]:
+    """The writer in flight commits; two that record nothing try to."""
+    before = len(lifecycle.snapshot_history(writer.table).snapshots)
+    refusals = {"Spark": _refusal(_append_by_spark, lifecycle, writer.table)}
+    refusals["pyiceberg"] = _refusal(_append_by_pyiceberg, lifecycle, writer.table)
+    committed = _commit(lifecycle, writer, expected)
+    added = len(lifecycle.snapshot_history(writer.table).snapshots) - before
+    passed = sum((Counter(history.writers) for history in histories), Counter({writer.writer_id: added}))
+    return [committed, proofs.prove_gate(writer.table, passed, refusals, added)]
 
 
 def _refusal(append: Callable[[Lifecycle, str], None], lifecycle: Lifecycle, table: str) -> str:
