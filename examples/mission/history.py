@@ -6,7 +6,6 @@ Belongs here: commits and debris, by Spark and by Iceberg's own classes. Does no
 
 from __future__ import annotations
 
-import hashlib
 import io
 import socket
 import time
@@ -17,13 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.code_version import commit_hash
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.maintenance.actions import jvm_table
@@ -446,7 +444,7 @@ class _HistoryWriter:
 
     def _worker(self, event: Event, writer_id: str) -> CommitLineage:
         run = f"run-{event.at:%Y-%m-%d-%H%M}"
-        return CommitLineage(writer_id, socket.gethostname(), writer_hash(), run, "schedule")
+        return CommitLineage(writer_id, socket.gethostname(), commit_hash(), run, "schedule")
 
     def _lineage(
         self, event: Event, rows: Sequence[Row] | None, *, writer: str | None = None, by_hand: bool = False
@@ -455,7 +453,7 @@ class _HistoryWriter:
         keys = {
             "writer.id": writer or self._table.writer_id,
             "writer.host": socket.gethostname(),
-            "writer.commit_hash": writer_hash(),
+            "writer.commit_hash": commit_hash(),
             "writer.invocation_id": f"run-{event.at:%Y-%m-%d-%H%M}",
             "input.row_count": str(len(rows or ())),
             "input.bytes_compressed": str(read),
@@ -502,13 +500,6 @@ def _compressed_bytes(table: pa.Table) -> int:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     return sink.tell()
-
-
-@cache
-def writer_hash() -> str:
-    """What git calls the writer's code: the blob hash of this module."""
-    source = Path(__file__).read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(source) + source).hexdigest()
 
 
 def commit_in_flight(spark: SparkSession, catalog: str, writer: InFlight) -> int:
