@@ -320,7 +320,7 @@ def markdown(grid: Grid) -> str:
 def _write(path: Path, grids: Sequence[Grid], results: Mapping[str, Any], machine: Mapping[str, object]) -> None:
     runs = [run for result in results.values() for run in (result, *result.get("sides", {}).values())]
     commands = "\n".join(dict.fromkeys(f"    {run['command']}" for run in runs if "command" in run))
-    # When, and of which commit, is told by the results themselves: the report may come much later.
+    # The results have their own time and commit: the report may be written much later.
     shape = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items() if key not in _OF_A_RUN)
     ran = "; ".join(
         f"{name} {result['machine']['at']} on {result['machine']['commit']}"

@@ -73,7 +73,7 @@ def free_space(config: LifecycleConfig) -> Check:
 
 
 def executors(config: LifecycleConfig) -> Check:
-    """The Python of Spark's workers. Starts a session on a cluster, for only its executors can tell."""
+    """The Python of Spark's workers. Starts a session on a cluster: only its executors know."""
     if local_cores(config.spark.master) is not None:
         python = config.spark.python or sys.executable
         if shutil.which(python) is None:

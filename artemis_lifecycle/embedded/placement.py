@@ -89,9 +89,9 @@ def _prepare(place: Path, *, anywhere: bool) -> pwd.struct_passwd:
 
 
 def require_place(place: Path) -> None:
-    """Raise EnvironmentMissing where root cannot tell that a server's folder is what it was set up as: a link on the
-    way to it, or the folder of a user who neither owns what it is in nor runs servers for root. Nothing to require of
-    others, who have only their own rights to lose."""
+    """Raise EnvironmentMissing if root cannot trust a server's folder: a link on the way to it, or an owner who neither
+    owns its parent folder nor runs servers for root. Other users have only their own rights to lose, so they need no
+    check."""
     if os.geteuid() != 0:
         return
     with _opened(place) as folder:

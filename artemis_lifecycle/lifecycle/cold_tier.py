@@ -383,7 +383,7 @@ class ColdTier:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
             stores = resources.cold_stores, resources.live_stores
-            found = thawing.look(resources.start_spark, *stores, thaw.files_location)
+            found = thawing.progress(resources.start_spark, *stores, thaw.files_location)
             if found.done:
                 # If the store reports no end, assume the requested days.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))

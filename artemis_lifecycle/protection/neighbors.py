@@ -37,7 +37,7 @@ class Neighbor:
     """Another table, with the locations from its metadata. `dropped` means that the catalog no longer has it.
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
-    For a dropped table that is no problem: its remaining files stay (`is_readable` False).
+    For a dropped table its remaining files stay (`is_readable` False).
     """
 
     table: str
@@ -83,7 +83,7 @@ class Neighbors:
             context.spark, context.stores, context.root, context.rules_of, context.root_stores
         )
         self._known: dict[str, Neighbor | None] = {}
-        self._looked_at: Mapping[str, str] = {}
+        self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
@@ -93,7 +93,7 @@ class Neighbors:
         """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
         name. Each table is read once by this object, and again after `look_around` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
-        if self._looked_at and any(name not in self._looked_at and name not in RESULT_TABLES for name in names):
+        if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
             self.look_around()
@@ -123,9 +123,9 @@ class Neighbors:
         }
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
-        changed = [name for name, place in now.items() if self._looked_at.get(name) != place]
+        changed = [name for name, place in now.items() if self._read_at.get(name) != place]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
-        self._looked_at = now
+        self._read_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -137,7 +137,7 @@ class Neighbors:
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
         listed = {*there, *self._context.catalog.tables()}
-        problems = self._reached.look({**pointers, **lost}, listed, lists)
+        problems = self._reached.refresh({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
         # A table that was never readable may read any file here.

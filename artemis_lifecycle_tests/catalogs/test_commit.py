@@ -538,7 +538,7 @@ def test_a_log_too_short_to_tell_is_not_guessed_at(
         _unknown(spark)
 
     monkeypatch.setattr(commit, "_swap", Meanwhile(buried))
-    with pytest.raises(CommitStateUnknown, match="cannot be told"):
+    with pytest.raises(CommitStateUnknown, match="outcome of the commit is unknown"):
         commit_with_retry(spark, live, table, lambda base: Change(expire_snapshot_ids=doomed))
 
 

@@ -284,7 +284,7 @@ def test_frozen_in_a_call_to_the_store_it_goes_no_further(world: World, another:
 def _removing(paths: Sequence[str], pipe: Connection) -> None:
     """Takes many files away, and is stopped when one of the first is gone."""
     stores, wanted = Stores(), pa.array(paths)
-    assert stores.there(wanted).all()
+    assert stores.exist(wanted).all()
 
     def watch() -> None:
         while os.path.exists(paths[50]):

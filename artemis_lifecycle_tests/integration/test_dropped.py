@@ -369,7 +369,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(make_config: MakeConfi
 
         assert set(done) == {"db.asked", "db.dark", "scratch.t"}
         assert done["scratch.t"].deleted and done["scratch.t"].problem is None and not places["scratch.t"].exists()
-        assert done["db.asked"].problem and "somebody's word" in done["db.asked"].problem
+        assert done["db.asked"].problem and "waits for approval" in done["db.asked"].problem
         assert done["db.dark"].problem and "it lives elsewhere" in done["db.dark"].problem
         assert done["db.asked"].scan_id is not None
         lifecycle.approve(done["db.asked"].scan_id, who="ada", why="yes")

@@ -22,7 +22,7 @@ POLICY: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion"
 
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lifecycle]:
-    monkeypatch.setattr(pauses, "LOOKS_EVERY", 0.05)
+    monkeypatch.setattr(pauses, "CHECKED_EVERY", 0.05)
     slow = {**POLICY, "deletion": {"grace": "0s", "requests_per_second": 1}}
     with Lifecycle.open(make_config(defaults=POLICY, tables={"db.slow": slow, "db.*": {}}), spark=spark) as opened:
         yield opened

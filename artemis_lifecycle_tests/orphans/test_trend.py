@@ -97,7 +97,7 @@ def test_files_that_never_settle_are_told_by_their_kind() -> None:
     assert judged([calm]).settles and judged([high, high]).settles and judged([high, high, calm]).settles
     found = judged([calm, high, high, high])
     assert not found.settles and found.scans == 3
-    assert "too young" in str(found) and "look at what crashes" in str(found)
+    assert "too young" in str(found) and "find out what crashes" in str(found)
     writers = point(2, 0, young=100, live=600)
     assert "prefix of their own" in str(judged([writers] * 3, beat("nightly", 1)))
     endless = judged([writers] * 3, beat("nightly", 1), beat("forgotten", 30))

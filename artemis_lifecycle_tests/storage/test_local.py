@@ -26,7 +26,7 @@ from artemis_lifecycle.storage.local import listing as local_listing
 from artemis_lifecycle.storage.local import store as local_store
 from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
-from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, Looks
+from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, FileStatuses
 
 
 @pytest.fixture
@@ -132,14 +132,14 @@ def test_a_file_that_cannot_be_looked_at_stops_the_listing(
             raise error
         return look(path, **options)
 
-    def told_nothing(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
+    def found_none(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
         return np.zeros(len(names), np.bool_), np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
 
     monkeypatch.setattr(os, "stat", failing)
     for compiled in (False, True):
         if compiled:
             _compiled_always(monkeypatch)
-            monkeypatch.setattr(many_files, "looks_in", told_nothing)
+            monkeypatch.setattr(many_files, "statuses_in", found_none)
         error: OSError = OSError(errno.EIO, "Input/output error")
         with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
             list(stores.batches(str(tmp_path)))
@@ -415,8 +415,8 @@ def test_many_deletes_and_looks_are_those_one_by_one(
     there = [
         path for path in asked if os.path.exists(local_path(path)) and path.rpartition("/")[2] not in ("", ".", "..")
     ]
-    assert _as_looks(stores.looks(pa.array(asked))) == _as_looks(Looks.of(stores.heads(asked)))
-    present = pa.array(asked).filter(pa.array(stores.there(pa.array(asked)))).to_pylist()
+    assert _as_rows(stores.statuses(pa.array(asked))) == _as_rows(FileStatuses.of(stores.heads(asked)))
+    present = pa.array(asked).filter(pa.array(stores.exist(pa.array(asked)))).to_pylist()
     assert [path for path in present if path in set(there)] == there
     assert all(os.path.lexists(local_path(path)) for path in present)
     alone = told([stores.delete([path])[0] for path in single], other)
@@ -445,8 +445,8 @@ def _compiled_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_files, "COMPILED_FROM", 1)
 
 
-def _as_looks(looks: Looks) -> list[tuple[int, int] | None]:
-    rows = zip(looks.found.tolist(), looks.sizes.tolist(), looks.modified.tolist(), strict=True)
+def _as_rows(statuses: FileStatuses) -> list[tuple[int, int] | None]:
+    rows = zip(statuses.found.tolist(), statuses.sizes.tolist(), statuses.modified.tolist(), strict=True)
     return [(size, modified) if found else None for found, size, modified in rows]
 
 
@@ -464,10 +464,10 @@ def test_many_files_in_many_folders_go_side_by_side_and_no_other_does(stores: St
     gone_before = [f"{tmp_path}/{folder}/gone" for folder in folders[::2]]
     asked = sorted([*(f"file://{path}" for path in going), *gone_before])
 
-    looks = stores.looks(pa.array(asked))
-    assert looks.found.tolist() == [path not in gone_before for path in asked]
-    assert {*looks.sizes[looks.found].tolist()} == {2, 1, 3, 4}
-    assert stores.there(pa.array(asked)).tolist() == looks.found.tolist()
+    statuses = stores.statuses(pa.array(asked))
+    assert statuses.found.tolist() == [path not in gone_before for path in asked]
+    assert {*statuses.sizes[statuses.found].tolist()} == {2, 1, 3, 4}
+    assert stores.exist(pa.array(asked)).tolist() == statuses.found.tolist()
 
     late = stores.remove(pa.array(asked), until=elapsed())
     assert {*late.outcomes.tolist()} == {FAILED} and all("not tried" in late.errors[row] for row in range(len(asked)))

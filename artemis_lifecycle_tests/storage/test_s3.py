@@ -410,7 +410,7 @@ def test_an_unreachable_server_is_a_clear_error() -> None:
         attempts=2,
         max_wait_seconds=0.01,
     )
-    with pytest.raises(StorageError, match=r"cannot be read: Could not connect.*Next: look into the S3 server"):
+    with pytest.raises(StorageError, match=r"cannot be read: Could not connect.*Next: check the S3 server"):
         Stores(settings).read("s3://b/x")
     assert Stores(settings).delete(["s3://b/x"])[0].outcome == "failed"
 
