@@ -98,7 +98,7 @@ def test_an_unreadable_configuration_names_the_line(
     assert _run(monkeypatch, "tables", "-c", str(tmp_path / "absent.yaml")) == 2
 
 
-def test_an_unreachable_postgres_is_told_without_its_password(
+def test_an_unreachable_postgres_is_reported_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
     monkeypatch.setenv("ARTEMIS_POSTGRES_URI", "postgresql+psycopg2://artemis:hush-hush@127.0.0.1:1/artemis")
@@ -234,7 +234,7 @@ def test_holds_of_every_kind_are_placed_listed_moved_and_released(run: Run, aged
     assert lease["hold_id"] in {held["hold_id"] for held in run("holds", "db.t", "--ended", "--json")}
 
 
-def test_what_a_table_is_like_and_its_upkeep(
+def test_the_health_of_a_table_and_its_maintenance(
     run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
 ) -> None:
     spark.sql(f"ALTER TABLE {config.catalogs.live.name}.db.t ADD COLUMN note string")
@@ -263,7 +263,7 @@ def test_what_a_table_is_like_and_its_upkeep(
     assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)
 
 
-def test_a_scan_of_a_listing_that_somebody_wrote_down(
+def test_a_scan_of_an_external_listing(
     run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
     old = datetime.now(UTC) - timedelta(days=60)
@@ -291,7 +291,7 @@ def test_a_scan_of_a_listing_that_somebody_wrote_down(
     ],
 )
 @pytest.mark.parametrize("form", ["for people", "json"])
-def test_what_is_wrong_with_a_query_is_said_without_a_trace(
+def test_what_is_wrong_with_a_query_is_reported_without_a_trace(
     run: Run, aged: list[int], sql: str, says: str, form: str
 ) -> None:
     said = run("query", sql, *(["--json"] if form == "json" else []), code=2)
@@ -299,7 +299,7 @@ def test_what_is_wrong_with_a_query_is_said_without_a_trace(
     assert says in shown
 
 
-def test_a_branch_on_what_is_still_there_and_the_list_of_restores(run: Run, aged: list[int]) -> None:
+def test_a_branch_on_a_live_snapshot_and_the_list_of_restores(run: Run, aged: list[int]) -> None:
     done = run("restore", "db.t", aged[0], "--branch", "looked-at", "--why", "to look", "--json")
     assert (done["snapshot_id"], done["copied_files"]) == (aged[0], 0)
     assert "main is what" in run("restore", "db.t", aged[0], "--branch", "main", code=2)

@@ -297,7 +297,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("statement", BROKEN)
-def test_a_broken_gate_is_told_of_and_enabling_it_again_restores_it(
+def test_a_broken_gate_is_reported_and_enabling_it_again_restores_it(
     statement: str, config: LifecycleConfig, engine: Engine
 ) -> None:
     live = config.catalogs.live.name

@@ -336,7 +336,7 @@ def _all_refused(engine: Engine, cold: str) -> None:
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_guard_that_is_broken_is_told_of_and_restored_at_the_next_open(
+def test_a_broken_guard_is_reported_and_restored_at_the_next_open(
     how: str, config: LifecycleConfig, published: tuple[str, str], engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     cold = config.catalogs.cold.name

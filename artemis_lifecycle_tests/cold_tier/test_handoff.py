@@ -375,7 +375,7 @@ def test_a_snapshot_that_expires_late_takes_its_place_in_the_middle(v2: World) -
     assert [s.snapshot_id for s in v2.metadata(tier="cold").snapshots] == ids[:4]
 
 
-def test_values_that_look_like_paths_are_untouched(v1: World) -> None:
+def test_values_that_resemble_paths_are_untouched(v1: World) -> None:
     plan = v1.plan()
     v1.hand_off(plan)
     looks_like = f"file://{v1.live_root}/ns/t/data/not-a-path"
@@ -560,7 +560,7 @@ def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_ou
     assert (again.lost, again.archived) == (done.lost, done.archived)
 
 
-def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approval(v1: World) -> None:
+def test_a_snapshot_that_another_tool_expired_leaves_the_handoff_without_approval(v1: World) -> None:
     plan = v1.plan()
     before = v1.before(plan.snapshot_ids)
     theirs = plan.snapshot_ids[1:3]
@@ -580,7 +580,7 @@ def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approv
         assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
 
 
-def test_a_loss_that_nobody_can_place_is_never_taken_for_overtaken() -> None:
+def test_a_loss_that_cannot_be_placed_is_never_taken_for_overtaken() -> None:
     """A file is gone, and so is the manifest that says who reads it: no snapshot is known to feel it."""
     theirs, placed, unplaced = frozenset({1, 2}), Problem("a", "gone", (1,)), Problem("b", "gone", ())
     assert Consent(allow_lost=False, overtaken=theirs).to([placed])

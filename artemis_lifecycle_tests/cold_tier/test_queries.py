@@ -62,7 +62,7 @@ def test_a_tag_statement_is_read(sql: str, table: str | None, retain: timedelta 
         ("TAG SNAPSHOT 4729 OF t. AS 'x'", "AS must follow"),
     ],
 )
-def test_a_tag_statement_that_is_none_is_told_the_right_form(sql: str, says: str) -> None:
+def test_the_error_of_an_invalid_tag_statement_shows_the_right_form(sql: str, says: str) -> None:
     with pytest.raises(BadInput) as raised:
         parse_tag(sql)
     assert says in str(raised.value) and "TAG SNAPSHOT <id>" in str(raised.value)

@@ -56,13 +56,13 @@ def test_what_waits_for_others_or_for_a_person_is_not(kind: type[LifecycleError]
 
 
 @pytest.mark.parametrize("kind", [LeaseTaken, Paused, ApprovalNeeded, Held])
-def test_what_waits_is_no_failure(kind: type[LifecycleError]) -> None:
+def test_a_waiting_step_is_not_a_failure(kind: type[LifecycleError]) -> None:
     with pytest.raises(Waiting) as raised, as_dagster_failure():
         raise kind("it waits")
     assert type(raised.value.error) is kind
 
 
-def test_an_error_that_nobody_foresaw_is_shown_and_not_tried_again() -> None:
+def test_an_unexpected_error_is_shown_and_not_retried() -> None:
     failure = told(RuntimeError("first line\nsecond line"))
     assert failure.description == "RuntimeError: first line"
     assert not failure.allow_retries

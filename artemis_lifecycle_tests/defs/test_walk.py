@@ -433,7 +433,7 @@ class TestRefusals:
         assert "expiration_plan" in failures(result)["expiration_commit"]
 
 
-def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(
+def test_materialize_walk_reports_progress_and_one_failing_table_stops_no_other(
     make_project: Callable[..., Project],
 ) -> None:
     project = make_project(tables=AT_ONCE)

@@ -22,7 +22,7 @@ from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
-def test_a_receipt_stands_by_the_table(make_config: MakeConfig, spark: SparkSession) -> None:
+def test_a_receipt_is_written_next_to_the_table(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(
         defaults={**AT_ONCE, "deletion": {"grace": "0s", "max_files": 1}, "cold_tier": {"enabled": False}},
         tables={"db.*": {}},

@@ -41,7 +41,7 @@ def test_station_sees_the_zenith_above_and_a_compass_around_itself() -> None:
     assert seen.range_rate_km_per_s == pytest.approx([1, 0, 0], abs=1e-9)
 
 
-def test_a_satellite_on_the_geostationary_ring_stands_still_in_the_sky() -> None:
+def test_a_satellite_on_the_geostationary_ring_does_not_move_in_the_sky() -> None:
     rows = [row for row in mission.contacts(START, DAY, DAY + timedelta(days=1)) if row.object_name == "INTELSAT 902"]
     assert rows
     for row in rows:

@@ -81,7 +81,7 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     assert _by_name(diagnose(file))["deployment"].status == "ok"
 
 
-def test_every_problem_of_a_configuration_and_of_what_it_names_is_told_in_one_pass(
+def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_one_pass(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], postgres_uri: str
 ) -> None:
     dead = "postgresql+psycopg2://me:topsecret%40one@127.0.0.1:1/db"

@@ -365,7 +365,7 @@ def test_metadata_json_that_lacks_or_mistypes_what_is_required(bench: Bench, tol
             told.refused("json: mistyped", case, lambda data=data: parse_table_metadata(data, "v1.json"))
 
 
-def test_metadata_json_that_contradicts_itself_or_is_no_json(bench: Bench, told: Told) -> None:
+def test_metadata_json_that_contradicts_itself_or_is_invalid(bench: Bench, told: Told) -> None:
     whole = json.dumps(bench.document).encode()
     squeezed = gzip.compress(whole)
     deep = [b"[" * depth + b"]" * depth for depth in (2_000, 200_000)]
@@ -801,7 +801,7 @@ def test_names_are_never_sql(bench: Bench, told: Told) -> None:
     assert bench.document["refs"].keys() == json.loads(bench.stores.read(bench.pointer))["refs"].keys()
 
 
-def test_statements_that_are_no_queries_are_refused(bench: Bench, told: Told) -> None:
+def test_statements_other_than_queries_are_refused(bench: Bench, told: Told) -> None:
     lifecycle = bench.lifecycle
     rows, before = _rows_of_catalog(lifecycle), _tree(*bench.watched)
     live = lifecycle.config.catalogs.live.name
@@ -1404,7 +1404,7 @@ def _address(password: str = "hush-hush", query: str = "", host: str = "127.0.0.
     return f"postgresql+psycopg2://artemis:{password}@{host}/artemis{query}"
 
 
-def test_no_error_says_a_secret(
+def test_no_error_shows_a_secret(
     bench: Bench, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = bench.lifecycle.config.operations.uri
@@ -1499,7 +1499,7 @@ def test_no_error_says_a_secret(
 # --- the count --------------------------------------------------------------------------------------------------------
 
 
-def test_at_least_two_hundred_cases_were_told(told: Told, request: pytest.FixtureRequest) -> None:
+def test_at_least_two_hundred_cases_were_counted(told: Told, request: pytest.FixtureRequest) -> None:
     ran = {item.originalname for item in request.session.items if item.path == request.path}  # type: ignore[attr-defined]
     print("\n" + told.table())
     tell_lines("bad input: cases, each a clear error or passed over", told.counts())

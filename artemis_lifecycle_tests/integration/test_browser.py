@@ -188,7 +188,7 @@ def test_the_graph_shows_every_asset(page: Page, address: str) -> None:
     assert page.get_by_text("Failed", exact=False).count() == 0
 
 
-def test_the_server_tells_every_partition_materialised_and_every_check_passed(address: str) -> None:
+def test_the_server_reports_every_partition_materialized_and_every_check_passed(address: str) -> None:
     """What the pages ask the server for, of all assets; a browser takes seconds for each page."""
     query = """{ assetNodes { assetKey { path }
         assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } }

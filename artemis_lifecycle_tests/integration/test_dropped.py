@@ -90,7 +90,7 @@ def _of(lifecycle: Lifecycle, table_uuid: str) -> DroppedTable:
     return next(each for each in lifecycle.dropped_tables() if each.table_uuid == table_uuid)
 
 
-def test_a_dropped_table_is_kept_for_its_time_and_goes_when_somebody_approves(lifecycle: Lifecycle) -> None:
+def test_a_dropped_table_is_kept_for_its_time_and_deleted_once_approved(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "left", 4)
     neighbor = make_table(lifecycle, "stays", 2)
     # A plan that waits for its deletion when the table goes.

@@ -172,7 +172,7 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     assert lifecycle.delete_files(third).deleted > 0
 
 
-def test_a_commit_that_nobody_wrote_down_is_found_by_the_next_walk(walking: Lifecycle) -> None:
+def test_an_unrecorded_commit_is_found_by_the_next_walk(walking: Lifecycle) -> None:
     """Its worker died right after the swap; nobody says which plan it was."""
     before = _lived(walking, "t")
 

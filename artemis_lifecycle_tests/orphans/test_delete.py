@@ -127,7 +127,7 @@ def test_a_file_written_again_since_the_listing_is_another_file(world: World, ta
     assert touched.exists()
 
 
-def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
+def test_a_file_that_is_rewritten_during_a_slow_check_stays(
     world: World, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a writer that asks nobody. What the first look said of the file is as old as what it said of the table."""
@@ -284,7 +284,7 @@ def test_a_crash_in_scan_or_deletion_is_gone_on_from(world: World, table: str) -
     assert world.rows(table) == alive
 
 
-def test_an_unknown_scan_is_said_to_be_unknown(world: World, table: str) -> None:
+def test_an_unknown_scan_is_reported_as_unknown(world: World, table: str) -> None:
     scan = world.scan(table)
     unknown = type(scan)(**{**scan.__dict__, "scan_id": "scan-of-nobody"})
     with pytest.raises(NoSuchPlan):

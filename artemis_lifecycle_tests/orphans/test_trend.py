@@ -92,7 +92,7 @@ def judged(points: list[ScanPoint], *beats: Heartbeat) -> InFlight:
     return in_flight(points, beats, max_share=0.05, scans=3, now=START, min_age=WEEK)
 
 
-def test_files_that_never_settle_are_told_by_their_kind() -> None:
+def test_files_that_never_settle_are_reported_by_their_kind() -> None:
     calm, high = point(0, 0, young=400), point(1, 0, young=600)
     assert judged([calm]).settles and judged([high, high]).settles and judged([high, high, calm]).settles
     found = judged([calm, high, high, high])

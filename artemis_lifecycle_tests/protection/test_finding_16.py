@@ -58,7 +58,7 @@ def test_no_scan_takes_a_file_below_a_folder_that_only_a_property_names(
     assert (told.verdict, told.holders) == ("kept", ("outside_roots",))
 
 
-def test_the_tables_own_location_outside_is_no_different(at_once: Lifecycle, home: Path) -> None:
+def test_the_tables_own_location_outside_is_treated_alike(at_once: Lifecycle, home: Path) -> None:
     sql(at_once, "CREATE NAMESPACE {live}.db")
     sql(at_once, f"CREATE TABLE {{live}}.db.t (id int) USING iceberg LOCATION 'file://{home}'")
     sql(at_once, "INSERT INTO {live}.db.t VALUES (1)")
@@ -68,7 +68,7 @@ def test_the_tables_own_location_outside_is_no_different(at_once: Lifecycle, hom
     assert all(path.exists() for path in theirs)
 
 
-def test_an_expiration_deletes_there_what_the_metadata_names_and_nothing_else(at_once: Lifecycle, home: Path) -> None:
+def test_an_expiration_deletes_what_the_metadata_names_and_nothing_else(at_once: Lifecycle, home: Path) -> None:
     table = make_table(at_once, "t", 1, properties=f"'write.data.path'='file://{home}'")
     theirs = {path for path in foreign_files(home) if path.suffix != ""}
     [old] = [path for path in home.rglob("*.parquet") if path.name != "1.parquet"]

@@ -460,7 +460,7 @@ def test_no_answer_while_any_metadata_that_must_be_read_is_missing_cut_or_unread
 
 @examples(60)
 @given(opening=OPENINGS, steps=STEPS, blow=st.binary(min_size=4, max_size=4))
-def test_a_metadata_file_that_is_cut_is_no_shorter_history(
+def test_a_truncated_metadata_file_is_not_a_shorter_history(
     folders: Folders, opening: bytes, steps: list[bytes], blow: bytes
 ) -> None:
     with folders() as folder:

@@ -64,7 +64,7 @@ def test_a_damaged_store_of_what_is_known_is_read_anew(tmp_path: Path) -> None:
     assert known.of("a.b") == ()
 
 
-def test_who_looks_from_one_table_leaves_what_others_know_of_it(tmp_path: Path) -> None:
+def test_a_refresh_for_one_table_keeps_what_is_known_of_others(tmp_path: Path) -> None:
     stores, root = Stores(), f"file://{tmp_path}"
     one = CatalogEntry("c", parse("a.one"), f"{root}/none.metadata.json")
     path = tmp_path / "reached" / "tables.json"

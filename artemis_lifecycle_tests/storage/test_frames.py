@@ -103,7 +103,7 @@ def test_a_row_has_the_hash_that_spark_sql_computes(spark: SparkSession) -> None
         assert sorted(row["hash"] % 2**64 for row in found) == sorted(row_hashes(batch, seed).tolist())
 
 
-def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
+def test_a_digest_depends_on_the_rows_and_not_on_their_order() -> None:
     table = _rows()
     pieces = [table.slice(300), table.slice(0, 7), table.slice(7, 293)]
     assert rows_digest(pa.concat_tables(pieces)) == rows_digest(table)
@@ -159,5 +159,5 @@ def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> Non
 
 
 @given(numbers=st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=50))
-def test_each_number_is_there_once_in_order(numbers: list[int]) -> None:
+def test_each_number_occurs_once_in_order(numbers: list[int]) -> None:
     assert distinct(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))

@@ -61,7 +61,7 @@ def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, tmp_path: Path
     assert stores.read(file.path) == b"12"
 
 
-def test_a_missing_prefix_is_empty_and_a_file_is_no_prefix(stores: Stores, tmp_path: Path) -> None:
+def test_a_missing_prefix_is_empty_and_a_file_is_not_a_prefix(stores: Stores, tmp_path: Path) -> None:
     assert list(stores.list(f"{tmp_path}/none")) == []
     stores.write(f"{tmp_path}/x", b"")
     with pytest.raises(StorageError, match="cannot be listed"):
@@ -119,7 +119,7 @@ def test_a_listing_in_arrow_is_the_listing(
         list(stores.batches(f"{tmp_path}/top"))
 
 
-def test_a_file_that_cannot_be_looked_at_stops_the_listing(
+def test_a_file_whose_status_cannot_be_read_stops_the_listing(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is gone by then does not."""
@@ -359,7 +359,7 @@ def test_each_path_of_a_delete_has_its_own_outcome(stores: Stores, tmp_path: Pat
     assert _names(stores, tmp_path) == ["folder/kept"]
 
 
-def test_a_refused_delete_is_told_and_stops_no_other(
+def test_a_refused_delete_is_reported_and_stops_no_other(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abc":
@@ -378,7 +378,7 @@ def test_a_refused_delete_is_told_and_stops_no_other(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_many_deletes_and_looks_are_those_one_by_one(
+def test_bulk_deletes_and_statuses_match_single_ones(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """Folder by folder and mixed, in every spelling, with folders, links, archived files and absent ones among them."""
@@ -522,7 +522,7 @@ def test_two_deleters_at_once_do_not_disturb_each_other(stores: Stores, tmp_path
 # --- copying --------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_told_by_what_was_read_back(stores: Stores, tmp_path: Path) -> None:
+def test_a_copy_reports_the_checksum_that_was_read_back(stores: Stores, tmp_path: Path) -> None:
     data = os.urandom(3_500_000)
     stores.write(f"{tmp_path}/x", data)
     copied = stores.copy(f"{tmp_path}/x", f"file:{tmp_path}/cold/deep/x")

@@ -68,14 +68,14 @@ def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, bucket: str, s
     assert stores.children(f"{scheme}://{bucket}/t")[0] == [f"{scheme}://{bucket}/t/d/"]
 
 
-def test_a_neighbouring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
+def test_a_neighboring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
     s3.fill(bucket, ["t/x", "t2/x", "t", "t.bak/x"])
     assert _paths(stores, f"s3://{bucket}/t") == [f"s3://{bucket}/t/x"]
     assert _paths(stores, f"s3://{bucket}/none") == []
     assert len(_paths(stores, f"s3://{bucket}")) == len(_paths(stores, f"s3://{bucket}/")) == 4
 
 
-def test_markers_of_folders_are_no_files(s3: S3Server, stores: Stores, bucket: str) -> None:
+def test_folder_markers_are_not_files(s3: S3Server, stores: Stores, bucket: str) -> None:
     s3.client().put_object(Bucket=bucket, Key="t/", Body=b"")
     s3.client().put_object(Bucket=bucket, Key="t/a/", Body=b"")
     s3.fill(bucket, ["t/a/x", "t/b"])
@@ -460,7 +460,7 @@ def test_paths_in_columns_meet_the_fate_that_each_of_them_has_alone(s3: S3Server
     assert {reason for _, reason in answers[1][1].items() if "AccessDenied" in reason} == {"AccessDenied: no"}
 
 
-def test_a_server_that_tells_all_that_went_is_asked_no_more_of_it(s3: S3Server, bucket: str) -> None:
+def test_a_server_that_reports_every_deletion_is_not_asked_again(s3: S3Server, bucket: str) -> None:
     """Though asked to be quiet. What it could not delete is heard all the same, wherever it stands."""
     stores, injected = _injected(s3)
     body = (
@@ -477,7 +477,7 @@ def test_a_server_that_tells_all_that_went_is_asked_no_more_of_it(s3: S3Server, 
     assert "Deleted" not in told[0]
 
 
-def test_a_delete_that_fails_for_some_keys_tells_which(s3: S3Server, bucket: str) -> None:
+def test_a_delete_that_fails_for_some_keys_names_them(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     s3.fill(bucket, ["a", "b", "c", "d"])
     denied = {"Key": "b", "Code": "AccessDenied", "Message": "Access Denied"}
@@ -540,7 +540,7 @@ def test_hopeless_keys_are_refused_without_asking(s3: S3Server, bucket: str) -> 
     assert injected.requests == []
 
 
-def test_one_key_in_two_spellings_is_deleted_once_and_told_twice(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_one_key_in_two_spellings_is_deleted_once_and_reported_twice(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"")
     stores.write(f"{tmp_path}/x", b"")
@@ -771,7 +771,7 @@ def test_a_copy_that_could_not_be_read_back_is_refused(stores: Stores, bucket: s
     assert stores.head(f"s3://{bucket}/y") is None
 
 
-def test_an_absent_source_is_told_apart(stores: Stores, bucket: str) -> None:
+def test_an_absent_source_is_an_error_of_its_own(stores: Stores, bucket: str) -> None:
     with pytest.raises(MissingFile):
         stores.copy(f"s3://{bucket}/none", f"s3://{bucket}/y")
 
@@ -803,7 +803,7 @@ def test_stores_travel_to_executors_with_their_settings(stores: Stores, bucket: 
     assert pickle.loads(pickle.dumps(stores)).read(f"s3://{bucket}/x") == b"1"
 
 
-def test_a_given_client_is_used_here_and_settings_on_executors(s3: S3Server, bucket: str) -> None:
+def test_a_given_client_is_used_in_process_and_settings_on_executors(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"1")
     assert injected.requests == ["PutObject"]
