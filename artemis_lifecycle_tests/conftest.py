@@ -32,7 +32,7 @@ from sqlalchemy import make_url
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
-from artemis_lifecycle_tests import guardian, told
+from artemis_lifecycle_tests import end_report, guardian
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,16 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["told"] = told.TABLES
+        session.config.workeroutput["end_report"] = end_report.TABLES
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    told.take(getattr(node, "workeroutput", {}).get("told", {}))
+    end_report.merge(getattr(node, "workeroutput", {}).get("end_report", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for title, rows in told.lines():
+    for title, rows in end_report.lines():
         terminalreporter.section(title)
         for row in rows:
             terminalreporter.line(row)

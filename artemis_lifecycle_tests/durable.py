@@ -51,7 +51,7 @@ _APPENDS = ("append", "overwrite", "overwritePartitions", "create", "replace", "
 @dataclass
 class Write:
     """`kind` of change, the place in the product that asked for it, `what` was written, and the named crash points that
-    were open around it. `changed`: whether the disk or Postgres was another after it, where somebody looked."""
+    were open around it. `changed`: whether the disk or Postgres had changed after it, if `look` was given."""
 
     kind: str
     where: str

@@ -82,8 +82,8 @@ def test_bad_input_is_an_error_that_names_what_to_do(
     says: str,
 ) -> None:
     assert _run(monkeypatch, *arguments, "-c", str(file)) == code
-    told = " ".join(capsys.readouterr().err.split())
-    assert says in told and "Next:" in told
+    output = " ".join(capsys.readouterr().err.split())
+    assert says in output and "Next:" in output
     assert _run(monkeypatch, *arguments, "--json", "-c", str(file)) == code
     assert json.loads(capsys.readouterr().out)["message"]
 
@@ -103,8 +103,8 @@ def test_an_unreachable_postgres_is_reported_without_its_password(
 ) -> None:
     monkeypatch.setenv("ARTEMIS_POSTGRES_URI", "postgresql+psycopg2://artemis:hush-hush@127.0.0.1:1/artemis")
     assert _run(monkeypatch, "tables", "-c", str(file)) == 5
-    told = capsys.readouterr().err
-    assert "OperationsUnavailable" in told and "hush-hush" not in told
+    output = capsys.readouterr().err
+    assert "OperationsUnavailable" in output and "hush-hush" not in output
 
 
 @pytest.fixture
@@ -126,11 +126,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
     def call(*arguments: object, code: int = 0) -> Any:
         monkeypatch.setattr("artemis_lifecycle.cli.output.out", Console(highlight=False, width=220))
         assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err and "org.apache" not in told.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err and "org.apache" not in output.err
         if "--json" in arguments:
-            return json.loads(told.out)
-        return " ".join((told.out + told.err).split())
+            return json.loads(output.out)
+        return " ".join((output.out + output.err).split())
 
     return call
 
@@ -407,8 +407,8 @@ def test_what_destroys_asks_on_the_terminal_where_a_delay_is_zero(
     def call(*arguments: str, answer: str | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.StringIO() if answer is None else Terminal(answer))
         code = _run(monkeypatch, *arguments, "-c", str(file))
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     def kept() -> int:
         with Lifecycle.open(config, spark=spark) as lifecycle:
@@ -416,11 +416,11 @@ def test_what_destroys_asks_on_the_terminal_where_a_delay_is_zero(
 
     plan = json.loads(call("plan", table, "--json")[1])["plan_id"]
     for command in (["commit", plan], ["expire", table], ["purge-quarantine", table]):
-        code, _, told = call(*command)
-        assert code == 3 and "deletion.grace is 0" in told and "--yes" in told
+        code, _, output = call(*command)
+        assert code == 3 and "deletion.grace is 0" in output and "--yes" in output
     assert call("commit", plan, "--dry-run")[0] == 0
-    code, _, told = call("commit", plan, answer="n\n")
-    assert code == 1 and "deletion.grace is 0" in told and "Go on?" in told
+    code, _, output = call("commit", plan, answer="n\n")
+    assert code == 1 and "deletion.grace is 0" in output and "Go on?" in output
     assert kept() == 4
     assert call("commit", plan, "--json")[0] == 0  # A program: nobody is there to be asked.
     assert kept() == 2

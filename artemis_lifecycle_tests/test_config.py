@@ -153,8 +153,8 @@ nonsense: 1
 def test_every_problem_of_a_file_is_reported_in_one_pass_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has 6 problems") as refused:
         _load(tmp_path, WRONG)
-    told = [problem.split(" ", 3)[:3] for problem in refused.value.problems]
-    assert told == [
+    reported = [problem.split(" ", 3)[:3] for problem in refused.value.problems]
+    assert reported == [
         ["line", "1:", "catalogs.live"],
         ["line", "3:", "defaults.retention.window:"],
         ["line", "4:", "defaults.orphans.min_age_floor:"],

@@ -176,7 +176,7 @@ def test_a_guard_is_made_once_and_needs_no_right_to_make_one_after_that(
 
 @pytest.fixture
 def as_role(config: LifecycleConfig, engine: Engine) -> Iterator[Callable[[str], Engine]]:
-    """An engine of somebody who can log in, and has one of the group roles and no other right."""
+    """An engine of a login that has one of the group roles and no other right."""
     migrate(engine)
     made: list[tuple[str, Engine]] = []
 

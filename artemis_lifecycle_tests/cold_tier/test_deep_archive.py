@@ -90,8 +90,8 @@ def test_archive_and_thaw_restore_the_same_bytes(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     ids = first, second, *_ = archive.made("t", ONE, INSTEAD, MORE, LAST)
     before = tree(archive.cold_root())
-    told = lifecycle.deep_archive("db.t", dry_run=True)
-    assert (told.snapshot_ids, told.due_files, told.moved_files) == ((first, second), 1, 0)
+    move = lifecycle.deep_archive("db.t", dry_run=True)
+    assert (move.snapshot_ids, move.due_files, move.moved_files) == ((first, second), 1, 0)
     assert tree(archive.cold_root()) == before and lifecycle.operations.deep_moves.of_table(_uuid(lifecycle)) == []
 
     done = lifecycle.deep_archive("db.t")

@@ -273,7 +273,7 @@ def test_a_refused_plan_does_not_hold_the_next_one_back(make_project: Callable[.
         done = project.run("deletion", TABLE, dry_run=False)
         assert not failures(done)
         assert said(done, "physical_deletion")["plans"] == 1
-        # What is left waits for a person, who is told so.
+        # What is left waits for a person, and says so.
         assert said(done, "physical_deletion")["outcome"] == "waiting"
         assert checks(done)["physical_deletion", NO_PERSON_NEEDED] is False
         run = project.instance.get_run_by_id(done.run_id)

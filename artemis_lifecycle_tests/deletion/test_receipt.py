@@ -70,8 +70,12 @@ def test_a_receipt_is_written_next_to_the_table(make_config: MakeConfig, spark: 
         assert stored["details"]["expired_snapshots"] == ids[:-1]
         assert stored["details"]["approved_large"] == "ada: agreed"
         assert stored["details"]["committed_as"] == committed.metadata_location
-        told = (folder / "receipt.md").read_text()
-        assert told == receipt.to_markdown() and f"| deleted | {report.deleted} |" in told and "ada: agreed" in told
+        markdown = (folder / "receipt.md").read_text()
+        assert (
+            markdown == receipt.to_markdown()
+            and f"| deleted | {report.deleted} |" in markdown
+            and "ada: agreed" in markdown
+        )
 
         # No scan takes it, however old it is; a stranger in its folder's neighbourhood is one all the same.
         stranger = folder.parent.parent / "artemis-receipts.txt"

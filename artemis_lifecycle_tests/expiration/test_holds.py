@@ -123,7 +123,7 @@ def test_no_hold_slips_in_between_guard_and_swap(
     monkeypatch.setattr(commits, "_swap", swapped)
     assert lifecycle.commit_expiration(plan).snapshots_removed == 3
     waiting[0].join(30.0)
-    # It is told that it came too late, and leaves no hold behind that would hold nothing.
+    # The error says that it came too late. It leaves no hold behind that would hold nothing.
     assert [str(ids[0]) in str(error) for error in raised] == [True]
     assert lifecycle.holds(table) == []
 

@@ -151,7 +151,7 @@ class Model:
         if reads.broken or None in stamps.values():
             return False
         if snapshot not in self.prints:
-            # Somebody committed it.
+            # It was committed.
             if way.kind == "live":
                 found = self._rows(way, seen, snapshot)
                 if found is not None:

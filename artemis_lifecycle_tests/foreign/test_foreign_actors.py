@@ -32,6 +32,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.foreign.model import Look, Model
 from artemis_lifecycle_tests.foreign.world import (
     NAMES,
@@ -43,7 +44,6 @@ from artemis_lifecycle_tests.foreign.world import (
     prepare_clock,
 )
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError
-from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "0.5"))
@@ -667,6 +667,6 @@ def test_nothing_is_lost_whatever_others_do(
                 raise
         rounds += 1
     counts = ", ".join(f"{number:,} {what}" for what, number in sorted(Actors.counted.items()))
-    tell_lines("others on the same tables", [f"{counts} ({len(Actors.failures)} losses)"])
+    add_lines("others on the same tables", [f"{counts} ({len(Actors.failures)} losses)"])
     if Actors.failures:
         raise Actors.failures[0]

@@ -1,4 +1,4 @@
-"""The UI as a person sees it after a walk: the graph, its partitions and its checks. Chromium looks at a webserver on a
+"""The UI as a person sees it after a walk: the graph, its partitions and its checks. Chromium opens a webserver on a
 Postgres-backed instance. Skipped where no Chromium is found; on CI that is a failure."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WAITS = "large.events"
 WAITING = {WAITS: {"retention": {"window": "1ms"}, "cold_tier": {"enabled": False}, "deletion": {"max_files": 0}}}
 SLOW = 60_000
 PICTURES = os.environ.get("ARTEMIS_SCREENSHOTS")
-"""A folder for pictures of all pages; without it the browser looks at one of each sort."""
+"""A folder for pictures of all pages; without it the browser opens one of each sort."""
 
 
 @pytest.fixture(scope="module")

@@ -37,10 +37,10 @@ from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import make_old
 from artemis_lifecycle_tests.durable import When, Write, Writes
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.integration.crash_world import ARCHIVED, Disk, Saved, plain, rows_of, stamps, state_of
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
-from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 WHOLE = "ARTEMIS_SOAK" in os.environ
@@ -391,7 +391,7 @@ def _sample(kinds: Mapping[tuple[int, str, bool], list[Death]], dice: random.Ran
     return chosen | set(rest[:MORE])
 
 
-def told(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterator[str]:
+def reported(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterator[str]:
     """The counts, by step."""
     all_points = all_writes = 0
     for place, recorded in enumerate(walk.recorded):
@@ -427,7 +427,7 @@ def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(walk
         if found:
             wrong[f"{recorded.step.name}, {when} {number} (again at {again}): {recorded.writes[number]}"] = found
     title = f"death at the durable writes of the walk ({'all' if WHOLE else 'a sample'})"
-    tell_lines(title, told(walk, died, len(further), time.monotonic() - began))
+    add_lines(title, reported(walk, died, len(further), time.monotonic() - began))
     assert not wrong, "\n".join(f"{where}\n    {'; '.join(each)[:2000]}" for where, each in wrong.items())
 
 

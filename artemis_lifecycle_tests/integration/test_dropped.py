@@ -1,4 +1,4 @@
-"""Tables that were dropped: their files go when nobody can need them, and not a file that somebody reads."""
+"""Tables that were dropped: their files are deleted once no reader can need them, and never a file that is read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from artemis_lifecycle.orphans.dropped import DroppedTable
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local, make_old
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
-from artemis_lifecycle_tests.told import tell_lines
 
 POLICY: dict[str, Any] = {
     **AT_ONCE,
@@ -163,7 +163,7 @@ def test_a_deletion_of_a_dropped_table_that_dies_anywhere_ends_the_same(lifecycl
         if len(died) == before:
             break
     assert {"known_tables.decide:before", "scans.mark.done:after", "receipt.part:after"} <= died
-    tell_lines("deletion of a dropped table", [f"died at {len(died)} points"])
+    add_lines("deletion of a dropped table", [f"died at {len(died)} points"])
 
 
 def test_a_renamed_table_is_not_dropped(lifecycle: Lifecycle) -> None:
@@ -261,7 +261,7 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
     lifecycle.release(hold.hold_id)
     scan = lifecycle.scan_dropped(table)
     lifecycle.approve(scan, who="ada", why="a test")
-    # Somebody else's decision stands, and can be taken back.
+    # Another person's decision stays, and can be taken back.
     with pytest.raises(BadInput):
         lifecycle.keep_dropped(table, who="bob", why=" ")
     assert lifecycle.keep_dropped(table, who="bob", why="read from the other lake").state == "kept"

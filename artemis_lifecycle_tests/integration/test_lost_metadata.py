@@ -81,14 +81,14 @@ class Stage:
         }
 
     def require_one_verdict(self, path: str, steps: dict[str, Callable[[], object]]) -> None:
-        told = set()
+        reported = set()
         for name, step in steps.items():
             with pytest.raises(UnreadableMetadata) as caught:
                 step()
             assert (caught.value.table, caught.value.path) == (TABLE, path), name
             assert PROMISE in str(caught.value), name
-            told.add(str(caught.value))
-        assert len(told) == 1, told
+            reported.add(str(caught.value))
+        assert len(reported) == 1, reported
 
 
 @contextmanager

@@ -129,5 +129,5 @@ def _for_minutes(rows: Any) -> Any:
 
 
 def _seen(lifecycle: Lifecycle) -> None:
-    """Until the watch has looked: it looks twenty times a second here."""
+    """Until the watch has checked: it checks twenty times a second here."""
     time.sleep(0.5)

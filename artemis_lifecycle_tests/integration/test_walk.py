@@ -99,7 +99,7 @@ def test_the_walk_keeps_what_is_kept_and_cold_answers_for_the_rest(walking: Life
 
 
 def test_a_file_that_comes_alive_after_the_commit_is_kept(walking: Lifecycle, spark: SparkSession) -> None:
-    """A commit that takes up an expired data file again: the last look sees it."""
+    """A commit that takes up an expired data file again: the final check sees it."""
     _lived(walking, "t")
     live = walking.config.catalogs.live.name
     plan = walking.plan_expiration("db.t", now=LATER)

@@ -1,4 +1,4 @@
-"""Listings that somebody else made: DataFrames, and Parquet files however these were written."""
+"""Listings that another system made: DataFrames, and Parquet files however these were written."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def delete_what_a_scan_finds(lifecycle: Lifecycle, table: str) -> set[str]:
 
 @pytest.fixture
 def at_once(make_config: MakeConfig, spark: SparkSession, tmp_path: Path) -> Iterator[Lifecycle]:
-    """A second mount is a root of its own: that it is the same place cannot be told for certain."""
+    """A second mount is a root of its own: that it is the same place is not certain."""
     roots = [f"file://{tmp_path}/live-mounted"]
     with Lifecycle.open(make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": roots}}), spark=spark) as opened:
         yield opened

@@ -66,8 +66,8 @@ def test_no_hidden_name_is_an_orphan_and_its_count_is_reported(at_once: Lifecycl
     verdicts = {local(row["path"]): row["verdict"] for row in scan.unreferenced().collect()}
     assert {verdicts[files[name]] for name in HIDDEN} == {"hidden"}
     for name in HIDDEN:
-        told = at_once.explain(table, f"file://{files[name]}")
-        assert (told.verdict, told.holders) == ("kept", ("hidden",)), name
+        explained = at_once.explain(table, f"file://{files[name]}")
+        assert (explained.verdict, explained.holders) == ("kept", ("hidden",)), name
     assert ids(at_once, table) == [0, 1]
 
 

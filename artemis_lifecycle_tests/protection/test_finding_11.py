@@ -280,7 +280,7 @@ def test_the_command_takes_over(
 
 
 def _login(uri: str, role: str) -> str:
-    """The address of somebody new on that database who has `role` and no other right."""
+    """The address of a new login on that database that has `role` and no other right."""
     name = f"only_{role}_{make_url(uri).database}"
     engine = connect(uri)
     with engine.begin() as connection:

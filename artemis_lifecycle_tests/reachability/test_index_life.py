@@ -185,7 +185,7 @@ def respelt(table: MetadataTable) -> set[File]:
     return {file for file, paths in ways.items() if len(paths) > 1}
 
 
-# --- indexes that are somebody else's ---------------------------------------------------------------------------------
+# --- indexes of other tables and versions -----------------------------------------------------------------------------
 
 
 def _other_format(monkeypatch: pytest.MonkeyPatch) -> None:

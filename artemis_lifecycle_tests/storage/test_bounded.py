@@ -225,7 +225,7 @@ def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, f"killed at: {done.stderr[-3_000:]}"
-    told = json.loads(done.stdout)
-    assert told["findings"] == []
-    assert sum(told["outcomes"].values()) > 200
-    assert told["outcomes"]["TooLarge"] > 10
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert sum(report["outcomes"].values()) > 200
+    assert report["outcomes"]["TooLarge"] > 10

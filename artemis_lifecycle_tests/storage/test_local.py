@@ -78,7 +78,7 @@ def test_a_listing_neither_follows_nor_shows_symbolic_links(stores: Stores, tmp_
     (table / "round").symlink_to(table)
     assert _names(stores, table) == ["own"]
     assert stores.children(str(table))[0] == []
-    # A prefix that is itself a link was named by somebody, and counts as what it leads to.
+    # A prefix that is itself a link was named on purpose, and counts as what it leads to.
     assert [file.path for file in stores.list(f"{table}/folder")] == [f"{table}/folder/precious"]
 
 
@@ -404,7 +404,7 @@ def test_bulk_deletes_and_statuses_match_single_ones(
         paths += [f"{root}/{rest}" for rest in ("gone/0", "a/0/below", "a/b/0", "a/0")]
         return [*paths, "relative/x", "file://host/x"]
 
-    def told(answers: list[DeleteOutcome], root: Path) -> list[tuple[str, str, str | None]]:
+    def reported(answers: list[DeleteOutcome], root: Path) -> list[tuple[str, str, str | None]]:
         return [(answer.path.replace(str(root), ""), answer.outcome, answer.error) for answer in answers]
 
     one, other = tmp_path / "one", tmp_path / "other"
@@ -419,7 +419,7 @@ def test_bulk_deletes_and_statuses_match_single_ones(
     present = pa.array(asked).filter(pa.array(stores.exist(pa.array(asked)))).to_pylist()
     assert [path for path in present if path in set(there)] == there
     assert all(os.path.lexists(local_path(path)) for path in present)
-    alone = told([stores.delete([path])[0] for path in single], other)
+    alone = reported([stores.delete([path])[0] for path in single], other)
     if compiled:
         # Arrow has no text with half of a surrogate pair, and what is removed so comes from Parquet.
         alone = [answer for path, answer in zip(several, alone, strict=True) if path.isascii()]
@@ -436,7 +436,7 @@ def test_bulk_deletes_and_statuses_match_single_ones(
         ]
         assert sorted(answers, key=str) == sorted(alone, key=str)
     else:
-        assert told(stores.delete(several), one) == alone
+        assert reported(stores.delete(several), one) == alone
     left = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
     assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
 

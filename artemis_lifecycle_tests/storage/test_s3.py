@@ -468,13 +468,13 @@ def test_a_server_that_reports_every_deletion_is_not_asked_again(s3: S3Server, b
         "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not &lt;Deleted&gt;</Message></Error>"
         "<Deleted>\n<Key>c</Key>\n</Deleted></DeleteResult>"
     )
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     injected.answer("DeleteObjects", lambda _: reply(200, {"content-type": "application/xml"}, body.encode()))
-    injected.after("DeleteObjects", told.append)
+    injected.after("DeleteObjects", reported.append)
     removals = stores.remove(pa.array([f"s3://{bucket}/{key}" for key in "abc"]))
     assert removals.outcomes.tolist() == [REMOVED, FAILED, REMOVED]
     assert removals.errors == {1: "AccessDenied: not <Deleted>"}
-    assert "Deleted" not in told[0]
+    assert "Deleted" not in reported[0]
 
 
 def test_a_delete_that_fails_for_some_keys_names_them(s3: S3Server, bucket: str) -> None:
@@ -830,9 +830,9 @@ def test_no_error_shows_a_secret(s3: S3Server, bucket: str) -> None:
     )
     with pytest.raises(StorageError) as raised:
         stores.read(f"s3://{bucket}/x")
-    told = "".join(traceback.format_exception(raised.value))
+    reported = "".join(traceback.format_exception(raised.value))
     for secret in (ACCESS_KEY, SECRET_KEY, SESSION_TOKEN):
-        assert secret not in told
+        assert secret not in reported
 
 
 def test_an_endpoint_with_a_password_is_refused_without_showing_it() -> None:
