@@ -26,7 +26,7 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
         return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
 
     protection.require_no_hold()
-    protection.look_around()
+    protection.refresh_neighbors()
     protection.full(considered)
     found: list[pa.Table] = []
     for piece in sealed_pieces(context.stores, job, MOST_PER_BATCH):

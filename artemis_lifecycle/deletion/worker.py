@@ -221,7 +221,7 @@ class _Run:
                 break
             if not began:
                 protection.require_no_hold()
-                protection.look_around()
+                protection.refresh_neighbors()
                 protection.full(considered)
                 began = True
             for record in sorted(todo, key=lambda record: record.batch):
@@ -268,7 +268,7 @@ class _Run:
                 # Copying is slow and harmless, so it happens before the lock is taken.
                 self.bucket.take(piece.num_rows)
                 aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
-            protection.look_around()
+            protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 if start == 0:

@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
-from artemis_lifecycle.cold_tier.presence import PromisedCopy
+from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.repair import repair
@@ -257,7 +257,7 @@ class ColdTier:
                     hint="restore the folder; until then only the cold table's metadata shows what must be there",
                 )
 
-            def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
+            def again(lost: Sequence[RecordedCopy]) -> dict[str, str]:
                 try:
                     with self.steps.run(state, "cold_repair") as repairing:
                         done = repair(copies, self.resources.live_stores, lost, check=repairing.check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
-from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
+from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among
 from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -36,7 +36,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
     )
 
 
-def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
+def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord) -> list[RecordedCopy]:
     """Return the required copies of the plan's files that are missing from the cold store, by size, at this moment.
 
     Raises HandoffFailed if the plan was handed off and the cold tables do not have its snapshots.

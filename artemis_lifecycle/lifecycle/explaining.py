@@ -128,7 +128,7 @@ class Explaining:
             Asking("explain", "orphans", state.name, state.metadata.table_uuid),
         )
         paths = pa.array([path], pa.string())
-        protection.look_around()
+        protection.refresh_neighbors()
         protection.full(lambda: [paths])
         return protection.protected().reasons(pa.table({"path": paths})).get(0)
 

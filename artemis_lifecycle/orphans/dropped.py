@@ -183,7 +183,7 @@ def scan_dropped(
     asking = Asking(f"scan-{uuid.uuid4().hex}", "dropped", known.table, known.table_uuid)
     protection = Protection(context, asking)
     protection.require_no_hold()
-    protection.look_around()
+    protection.refresh_neighbors()
     read_at = context.operations.clock.now()
     require_after(listing, read_at, known.table)
     protection.read()

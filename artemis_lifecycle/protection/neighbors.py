@@ -71,7 +71,7 @@ class Neighbors:
     """The other tables of one catalog: those whose locations touch a table's, those that read from there wherever they
     are (add_files, clones), and dropped tables with files there.
 
-    `overlapping` finds new names at each call. `look_around` finds where all others read, which takes longer.
+    `overlapping` finds new names at each call. `refresh_neighbors` finds where all others read, which takes longer.
     """
 
     def __init__(self, context: DeletionContext, table_uuid: str) -> None:
@@ -91,12 +91,12 @@ class Neighbors:
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
         """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
-        name. Each table is read once by this object, and again after `look_around` saw a change."""
+        name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
         if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
-            self.look_around()
+            self.refresh()
         self._known = {name: self._known[name] for name in names if name in self._known}
         unseen = [name for name in names if name not in self._known]
         self._known.update(zip(unseen, threaded(self._read, unseen, _READERS), strict=True))
@@ -105,7 +105,7 @@ class Neighbors:
         folders = Folders(self._context.rules)
         return tuple(other for other in found if self._touches(other, locations, folders))
 
-    def look_around(self) -> None:
+    def refresh(self) -> None:
         """Find out where all other tables of the catalog read, by their current pointers. Reads commits since the last
         call. For an unreadable table, its last known state counts.
 
@@ -114,10 +114,10 @@ class Neighbors:
         began = time.monotonic()
         if began < self._rested_until:
             return
-        there = self._context.catalog.pointers()
+        listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
-            for name, pointer in there.items()
+            for name, pointer in listed_now.items()
             # This project's result tables are not clones of other tables.
             if name != self._table and name not in RESULT_TABLES
         }
@@ -136,7 +136,7 @@ class Neighbors:
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
-        listed = {*there, *self._context.catalog.tables()}
+        listed = {*listed_now, *self._context.catalog.tables()}
         problems = self._reached.refresh({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
@@ -145,7 +145,9 @@ class Neighbors:
         self._unread = {
             name: problem
             for name, problem in (self._unread | problems).items()
-            if name in tables and not self._reached.knows(name, there.get(name)) and not self._is_isolated(tables[name])
+            if name in tables
+            and not self._reached.knows(name, listed_now.get(name))
+            and not self._is_isolated(tables[name])
         }
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)

@@ -216,9 +216,9 @@ class Protection:
         found = ((state.reason, state.view(state.metadata)) for state in states if state.metadata is not None)
         return [(reason, view) for reason, view in found if view is not None]
 
-    def look_around(self) -> None:
+    def refresh_neighbors(self) -> None:
         """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
-        self.neighbors.look_around()
+        self.neighbors.refresh()
         if self._context.dropped is not None:
             self._context.dropped.require()
 

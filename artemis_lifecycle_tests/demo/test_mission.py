@@ -34,7 +34,7 @@ def test_station_sees_the_zenith_above_and_a_compass_around_itself() -> None:
     here = mission.station_position(station)
     assert here == pytest.approx([mission.EARTH_RADIUS_KM, 0, 0])
     places = here + np.array([[500.0, 0, 0], [0, 500, 0], [0, 0, 500]])
-    seen = mission.look(station, places, np.array([[1.0, 0, 0]] * 3))
+    seen = mission.view_of(station, places, np.array([[1.0, 0, 0]] * 3))
     assert seen.elevation_deg == pytest.approx([90, 0, 0], abs=1e-6)
     assert seen.azimuth_deg[1:] == pytest.approx([90, 0], abs=1e-6)
     assert seen.range_km == pytest.approx([500, 500, 500])
