@@ -238,13 +238,13 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 
 def on_executors(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is small any more: whatever may run here or on executors runs on executors."""
+    """Run every stage on executors, however small."""
     patch.setattr("artemis_lifecycle.spark.runner.force_executors", True)
 
 
-@pytest.fixture(params=["here", "executors"])
+@pytest.fixture(params=["in_process", "executors"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """For tests of what small work does in this process and large work on executors, with the same end."""
+    """For tests of stages that must give the same result in this process and on executors."""
     if request.param == "executors":
         on_executors(monkeypatch)
     return str(request.param)

@@ -113,7 +113,9 @@ class ColdCopies:
             return {}
         reached = reaches(view, hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
         wanted = {
-            normalize(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
+            normalize(place, rules): path
+            for (path, place), is_reached in zip(placed.items(), reached, strict=True)
+            if is_reached
         }
         if not wanted:
             return {}

@@ -62,9 +62,9 @@ def free_space(config: LifecycleConfig) -> Check:
     local = [Path(local_path(root)) for root in config.roots().values() if root is not None and is_local(root)]
     least: dict[int, tuple[int, Path]] = {}
     for place in (config.home, Path(tempfile.gettempdir()), *local):
-        there = next(each for each in (place, *place.parents) if each.exists())
-        least[there.stat().st_dev] = (shutil.disk_usage(there).free, there)
-    summary = "; ".join(f"{there}: {free / _GIB:.1f} GiB" for free, there in least.values())
+        existing = next(each for each in (place, *place.parents) if each.exists())
+        least[existing.stat().st_dev] = (shutil.disk_usage(existing).free, existing)
+    summary = "; ".join(f"{existing}: {free / _GIB:.1f} GiB" for free, existing in least.values())
     smallest = min(free for free, _ in least.values())
     if smallest >= _FREE:
         return Check("free space", "ok", summary)

@@ -288,9 +288,9 @@ class EmbeddedPostgres:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SELECT datname FROM pg_database")
-                there = {row[0] for row in cursor.fetchall()}
+                existing = {row[0] for row in cursor.fetchall()}
                 for name in DATABASES:
-                    if name not in there:
+                    if name not in existing:
                         cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         finally:
             connection.close()
@@ -370,9 +370,9 @@ class EmbeddedPostgres:
     def _keep(self, state: _State) -> _State:
         if state != self._read():
             with open_folder(self._folder) as folder:
-                there = os.fstat(folder.descriptor)
+                status = os.fstat(folder.descriptor)
                 # Root may start the server of another user's home, and must not lock that user out.
-                owner = (there.st_uid, there.st_gid) if os.geteuid() == 0 else None
+                owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
                 folder.write("server.json", json.dumps(asdict(state)) + "\n", owner=owner)
         return state
 

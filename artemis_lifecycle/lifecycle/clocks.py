@@ -41,10 +41,10 @@ class Folder:
         if not is_local(self.path):
             place = split(self.path)
             return f"{place.scheme}://{place.authority}"
-        there = Path(local_path(self.path))
-        while not there.exists():
-            there = there.parent
-        return f"device {there.stat().st_dev}"
+        existing = Path(local_path(self.path))
+        while not existing.exists():
+            existing = existing.parent
+        return f"device {existing.stat().st_dev}"
 
 
 def host_now() -> datetime:

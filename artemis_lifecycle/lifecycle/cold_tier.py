@@ -109,12 +109,12 @@ class ColdTier:
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
                 read_base=lambda: read_base(self.resources.live_stores, plan),
             )
-            there = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
+            in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(
                 context,
                 request,
                 allow_lost=record.lost_approved_by is not None,
-                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in there],
+                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in in_table],
                 dry_run=dry_run,
             )
             if dry_run:

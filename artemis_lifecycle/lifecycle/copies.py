@@ -57,10 +57,10 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
         tables = cold_tables(resources, plan.table_uuid)
     except NoSuchTable:
         tables = None
-    there = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
-    if tables is not None and outcome is not None and not there.issuperset(outcome.archived):
-        there = {each.snapshot_id for each in tables.whole().snapshots}
-    if outcome is None or not there.issuperset(outcome.archived):
+    in_cold = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
+    if tables is not None and outcome is not None and not in_cold.issuperset(outcome.archived):
+        in_cold = {each.snapshot_id for each in tables.whole().snapshots}
+    if outcome is None or not in_cold.issuperset(outcome.archived):
         raise HandoffFailed(
             f"Plan {plan.plan_id} was handed off, but the cold tables no longer have all its snapshots",
             table=plan.table,

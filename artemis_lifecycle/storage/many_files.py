@@ -50,8 +50,8 @@ def usable() -> bool:
     metadata."""
     if sys.platform != "linux" or sys.maxsize <= 2**32 or sys.byteorder != "little":
         return False
-    here = ctypes.CDLL(None)
-    return all(hasattr(here, name) for name in ("statx", "faccessat", "unlinkat", "clock_gettime")) and (
+    libc = ctypes.CDLL(None)
+    return all(hasattr(libc, name) for name in ("statx", "faccessat", "unlinkat", "clock_gettime")) and (
         sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
     )
 

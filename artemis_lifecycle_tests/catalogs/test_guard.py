@@ -222,13 +222,13 @@ def test_each_role_may_do_its_own_work_and_no_more(
         (LIFECYCLE, [*ours, *theirs, *reads], [move.format(catalog=cold)]),
         (ANALYST, reads, [*ours, *theirs]),
     ):
-        somebody = as_role(role)
+        login = as_role(role)
         for statement in may:
-            with somebody.connect() as connection:
+            with login.connect() as connection:
                 connection.execute(text(statement))
                 connection.rollback()
         for statement in may_not:
-            with pytest.raises(ProgrammingError, match=f"permission denied|{REFUSED}"), somebody.begin() as connection:
+            with pytest.raises(ProgrammingError, match=f"permission denied|{REFUSED}"), login.begin() as connection:
                 connection.execute(text(statement))
 
 

@@ -344,11 +344,11 @@ def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> Non
     assert replace(second, attempts=archived.done.attempts) == archived.done
 
 
-@pytest.mark.parametrize("place", ["here", "executors, with little to do"])
+@pytest.mark.parametrize("place", ["in_process", "executors, with little to do"])
 def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
     v2: World, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if place != "here":
+    if place != "in_process":
         # Few files, and large ones, on a table of which much was copied before.
         monkeypatch.setattr("artemis_lifecycle.spark.runner.IN_PROCESS", Cost(512, 500_000, 1))
     ids = v2.ids()
@@ -598,7 +598,7 @@ def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -
 
 
 @pytest.mark.parametrize(
-    ("what", "place"), [("manifest", "here"), ("manifest", "executors"), ("manifest list", "here")]
+    ("what", "place"), [("manifest", "in_process"), ("manifest", "executors"), ("manifest list", "in_process")]
 )
 def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(
     v1: World, what: str, place: str, monkeypatch: pytest.MonkeyPatch
@@ -656,8 +656,8 @@ def test_corruption_of_a_copy_is_found(v2: World, monkeypatch: pytest.MonkeyPatc
     done = v2.hand_off(plan)
     root = v2.config.operations.root
     assert root is not None
-    look = partial(verify_copies, v2.spark, v2.stores, v2.stores, root, plan.table_uuid)
-    whole = look()
+    verify = partial(verify_copies, v2.spark, v2.stores, v2.stores, root, plan.table_uuid)
+    whole = verify()
     assert whole.passed
     assert whole.checked_files == done.verified_files
     one, two = (row["destination"] for row in done.files().filter("kind = 'data'").limit(2).collect())
@@ -665,13 +665,13 @@ def test_corruption_of_a_copy_is_found(v2: World, monkeypatch: pytest.MonkeyPatc
     data[len(data) // 2] ^= 0x10
     _local(one).write_bytes(bytes(data))
     _local(two).unlink()
-    assert {path for path, _ in look().damaged} == {one, two}
-    assert {path for path, _ in look(plan_id=plan.plan_id).damaged} == {one, two}
-    share = look(share=0.6)
+    assert {path for path, _ in verify().damaged} == {one, two}
+    assert {path for path, _ in verify(plan_id=plan.plan_id).damaged} == {one, two}
+    share = verify(share=0.6)
     assert 0 < share.checked_files < whole.checked_files
-    here = look()
+    in_process = verify()
     on_executors(monkeypatch)
-    assert (look(), look(share=0.6)) == (here, share)
+    assert (verify(), verify(share=0.6)) == (in_process, share)
 
 
 def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(v2: World) -> None:

@@ -443,13 +443,13 @@ def test_a_worker_frozen_between_check_and_delete_checks_again(world: World, mon
     file = world.data_file(table, first)
     job = world.plan(table, first)
     clock = _Clock()
-    look = Protection.kept
-    looks = []
+    kept = Protection.kept
+    checks = []
 
     def frozen(self: Protection, *files: Any) -> dict[int, str]:
-        found = look(self, *files)
-        looks.append(1)
-        if len(looks) == 1:
+        found = kept(self, *files)
+        checks.append(1)
+        if len(checks) == 1:
             # As if stopped here for a minute, while a writer commits.
             world.java(table).newAppend().appendFile(file).commit()
             clock.offset += 60
@@ -461,7 +461,7 @@ def test_a_worker_frozen_between_check_and_delete_checks_again(world: World, mon
 
     report = world.delete(job)
 
-    assert len(looks) == 2
+    assert len(checks) == 2
     assert outcomes(report)[file.location().rpartition("/")[2]] == ("kept", "reachable")
     assert world.rows(table) == [1, 2, 3]
 

@@ -100,7 +100,7 @@ class Disk:
             if not (saved.folder / os.path.relpath(folder, self.home)).exists():
                 os.rmdir(folder)
 
-    def look(self) -> tuple[Stamps, dict[str, str]]:
+    def observe(self) -> tuple[Stamps, dict[str, str]]:
         """Every file and every table's rows, by digest."""
         with self.connected() as cursor:
             digests = " UNION ALL ".join(

@@ -142,7 +142,7 @@ class Walk:
     def record(self, step: Step) -> None:
         step.first(self)
         before, rows = self.disk.save(), self.rows()
-        with Writes(look=self.disk.look).watched() as seen, self.opened() as lifecycle:
+        with Writes(observe=self.disk.observe).watched() as seen, self.opened() as lifecycle:
             step.run(lifecycle)
         assert seen.stray == [], f"{step.name}: changes that no write explains"
         self.recorded.append(Recorded(step, before, seen.made, frozenset(seen.named), rows, self.state()))
@@ -433,7 +433,7 @@ def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(walk
 
 def test_a_change_that_no_write_explains_is_noticed(tmp_path: Path) -> None:
     store = LocalStore()
-    with Writes(look=lambda: stamps(tmp_path)).watched() as seen:
+    with Writes(observe=lambda: stamps(tmp_path)).watched() as seen:
         store.write(f"{tmp_path}/a", b"1", overwrite=False, storage_class=None)
         (tmp_path / "b").write_bytes(b"2")
         store.write(f"{tmp_path}/c", b"3", overwrite=False, storage_class=None)

@@ -92,12 +92,12 @@ def test_spark_jobs_of_a_step_are_cancelled(lifecycle: Lifecycle, fresh: bool) -
     if fresh:
         # As a command does: its first step is what asks for Spark.
         lifecycle = Lifecycle.open(lifecycle.config)
-    look = lifecycle.steps.table_state(table)
+    state = lifecycle.steps.table_state(table)
 
     ended: list[str] = []
 
     def long_step() -> None:
-        with lifecycle.steps.run(look, "a long one"):
+        with lifecycle.steps.run(state, "a long one"):
             lifecycle.pause(table, who="ada", why="stop it")
             lifecycle.spark.range(2).mapInArrow(_for_minutes, "id long").collect()
             ended.append("by itself")

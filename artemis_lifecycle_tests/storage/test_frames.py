@@ -34,16 +34,16 @@ from artemis_lifecycle.storage.stores import Stores
 @pytest.mark.usefixtures("anywhere")
 def test_rows_are_read_as_they_were_written_wherever_that_was(spark: SparkSession, tmp_path: Path) -> None:
     table = _rows()
-    here = _write(table, f"file://{tmp_path}/here")
+    in_process = _write(table, f"file://{tmp_path}/here")
     runner = Runner(spark)
     frame = spark.createDataFrame(table).repartition(3)
-    there = write_frame(runner.rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
-    assert (here.rows, here.schema) == (there.rows, there.schema)
+    on_executors = write_frame(runner.rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
+    assert (in_process.rows, in_process.schema) == (on_executors.rows, on_executors.schema)
     more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
     rows = runner.rows(more, table.schema)
     kept = write_frame(rows, f"file://{tmp_path}/kept", Stores(), through=_without_dropped)
-    assert (here.rows, here.schema) == (kept.rows, kept.schema)
-    for stored in (here, there, kept):
+    assert (in_process.rows, in_process.schema) == (kept.rows, kept.schema)
+    for stored in (in_process, on_executors, kept):
         again = read_frame(runner, stored.folder, Stores()).table()
         assert again.schema == table.schema
         assert again.sort_by("path").equals(table.sort_by("path"))
@@ -118,11 +118,11 @@ def test_a_digest_depends_on_the_rows_and_not_on_their_order() -> None:
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
     table = pa.table({"path": pa.array([], pa.string()), "size_in_bytes": pa.array([], pa.int64())})
-    here = _write(table, f"file://{tmp_path}/here")
+    in_process = _write(table, f"file://{tmp_path}/here")
     frame = spark.createDataFrame([], "path string, size_in_bytes bigint")
-    there = write_frame(Runner(spark).rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
-    assert (here.rows, here.schema) == (there.rows, there.schema)
-    assert read_frame(Runner(spark), here.folder, Stores()).frame().count() == 0
+    on_executors = write_frame(Runner(spark).rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
+    assert (in_process.rows, in_process.schema) == (on_executors.rows, on_executors.schema)
+    assert read_frame(Runner(spark), in_process.folder, Stores()).frame().count() == 0
 
 
 PATHS = st.lists(
