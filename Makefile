@@ -130,7 +130,7 @@ types: $(VENV)/.project  ## Types, strictly.
 	@$(VENV)/bin/mypy
 
 .PHONY: format
-format: $(VENV)/.project  ## Lay out the code and mend what lint can mend.
+format: $(VENV)/.project  ## Format the code and apply lint's automatic fixes.
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 

@@ -271,7 +271,7 @@ class InDeepArchive(Busy):
 
 
 class Paused(Busy):
-    """Somebody paused the lifecycle, or the quiet window that a scheduled step keeps to is over."""
+    """The lifecycle is paused, or the quiet window of a scheduled step is over."""
 
 
 class LeaseTaken(Busy):
@@ -287,6 +287,6 @@ class CommitConflict(Busy):
 
 
 class CommitStateUnknown(LifecycleError):
-    """The catalog did not say whether a commit happened, and a look-up could not tell."""
+    """The catalog did not report whether a commit happened, and a look-up could not determine it."""
 
     exit_code = 6

@@ -32,7 +32,7 @@ from sqlalchemy import make_url
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
-from artemis_lifecycle_tests import guardian, told
+from artemis_lifecycle_tests import end_report, guardian
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,16 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["told"] = told.TABLES
+        session.config.workeroutput["end_report"] = end_report.TABLES
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    told.take(getattr(node, "workeroutput", {}).get("told", {}))
+    end_report.merge(getattr(node, "workeroutput", {}).get("end_report", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for title, rows in told.lines():
+    for title, rows in end_report.lines():
         terminalreporter.section(title)
         for row in rows:
             terminalreporter.line(row)
@@ -238,13 +238,13 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 
 def on_executors(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is small any more: whatever may run here or on executors runs on executors."""
+    """Run every stage on executors, however small."""
     patch.setattr("artemis_lifecycle.spark.runner.force_executors", True)
 
 
-@pytest.fixture(params=["here", "executors"])
+@pytest.fixture(params=["in_process", "executors"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """For tests of what small work does in this process and large work on executors, with the same end."""
+    """For tests of stages that must give the same result in this process and on executors."""
     if request.param == "executors":
         on_executors(monkeypatch)
     return str(request.param)

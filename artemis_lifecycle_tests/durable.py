@@ -51,7 +51,7 @@ _APPENDS = ("append", "overwrite", "overwritePartitions", "create", "replace", "
 @dataclass
 class Write:
     """`kind` of change, the place in the product that asked for it, `what` was written, and the named crash points that
-    were open around it. `changed`: whether the disk or Postgres was another after it, where somebody looked."""
+    were open around it. `changed`: whether the disk or Postgres had changed after it, if `observe` was given."""
 
     kind: str
     where: str
@@ -65,11 +65,11 @@ class Write:
 
 @dataclass
 class Writes:
-    """The writes of one run. `die` (number of the write, when) kills it there. `look` is called around each write, to
-    see by itself what has changed; `stray` tells of changes that no write explains."""
+    """The writes of one run. `die` (number of the write, when) kills it there. `observe` runs around each write, to
+    detect changes by itself; `stray` has changes that no write explains."""
 
     die: tuple[int, When] | None = None
-    look: Callable[[], object] | None = None
+    observe: Callable[[], object] | None = None
     undo_swap: Callable[[Callable[[], object]], None] | None = None
     made: list[Write] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Writes:
             for target, name, made in self._patches():
                 stack.enter_context(mock.patch.object(target, name, made))
             stack.enter_context(crash_points.installed(self._reached))
-            self._seen = self.look() if self.look is not None else None
+            self._seen = self.observe() if self.observe is not None else None
             yield self
             self._settle("the end")
 
@@ -110,8 +110,8 @@ class Writes:
                 done = work()
             finally:
                 self._inside = False
-            if self.look is not None:
-                now = self.look()
+            if self.observe is not None:
+                now = self.observe()
                 write.changed, self._seen = now != self._seen, now
             self._die(number, "after")
             return done
@@ -127,9 +127,9 @@ class Writes:
 
     def _settle(self, upcoming: str) -> None:
         """Nothing may have changed since the last write."""
-        if self.look is None:
+        if self.observe is None:
             return
-        now = self.look()
+        now = self.observe()
         if now != self._seen:
             last = str(self.made[-1]) if self.made else "the beginning"
             self.stray.append(f"between {last} and {upcoming}")

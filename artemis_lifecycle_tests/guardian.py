@@ -46,7 +46,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 
-from artemis_lifecycle_tests import told
+from artemis_lifecycle_tests import end_report
 
 STEPS = (
     "plan_expiration",
@@ -183,7 +183,7 @@ class Guardian:
         self.seconds = 0.0
         self.losses: list[str] = []
         self.damaged: set[str] = set()
-        """Files that, as a test says, somebody else damaged or took: what is read of them is not the lifecycle's."""
+        """Files that a test declares damaged or removed from outside: their content is not the lifecycle's doing."""
         self._worlds: dict[str, World] = {}
         self._chance = random.Random(os.environ.get("ARTEMIS_SEED"))
         self._cross_checked = cross_checked
@@ -701,7 +701,7 @@ class Plugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if GUARDIAN.steps:
-            told.tell(
+            end_report.add_row(
                 "the guardian",
                 ("steps judged", "snapshots held against the store", "rows compared", "held against Spark", "seconds"),
                 (

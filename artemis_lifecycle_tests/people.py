@@ -1,4 +1,4 @@
-"""A second person: somebody with a login of Postgres of their own."""
+"""A second person: one with their own Postgres login."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 
 @contextmanager
 def login(engine: Engine, *roles: str) -> Iterator[str]:
-    """The address of the engine's database for somebody new, who has these roles."""
+    """The address of the engine's database for a new login, which has these roles."""
     name = f"somebody_{uuid4().hex[:8]}"
     with engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'"))
@@ -31,7 +31,7 @@ def login(engine: Engine, *roles: str) -> Iterator[str]:
 
 @contextmanager
 def second_person(lifecycle: Lifecycle, *roles: str) -> Iterator[Lifecycle]:
-    """The same lifecycle, opened by somebody else, who may approve (unless other roles are named)."""
+    """The same lifecycle, opened by another person, who may approve (unless other roles are named)."""
     with login(lifecycle.operations.engine, *(roles or (LIFECYCLE, APPROVER))) as uri:
         operations = lifecycle.config.operations.model_copy(update={"uri": uri})
         config = lifecycle.config.model_copy(update={"operations": operations})

@@ -82,8 +82,8 @@ def test_bad_input_is_an_error_that_names_what_to_do(
     says: str,
 ) -> None:
     assert _run(monkeypatch, *arguments, "-c", str(file)) == code
-    told = " ".join(capsys.readouterr().err.split())
-    assert says in told and "Next:" in told
+    output = " ".join(capsys.readouterr().err.split())
+    assert says in output and "Next:" in output
     assert _run(monkeypatch, *arguments, "--json", "-c", str(file)) == code
     assert json.loads(capsys.readouterr().out)["message"]
 
@@ -98,13 +98,13 @@ def test_an_unreadable_configuration_names_the_line(
     assert _run(monkeypatch, "tables", "-c", str(tmp_path / "absent.yaml")) == 2
 
 
-def test_an_unreachable_postgres_is_told_without_its_password(
+def test_an_unreachable_postgres_is_reported_without_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
     monkeypatch.setenv("ARTEMIS_POSTGRES_URI", "postgresql+psycopg2://artemis:hush-hush@127.0.0.1:1/artemis")
     assert _run(monkeypatch, "tables", "-c", str(file)) == 5
-    told = capsys.readouterr().err
-    assert "OperationsUnavailable" in told and "hush-hush" not in told
+    output = capsys.readouterr().err
+    assert "OperationsUnavailable" in output and "hush-hush" not in output
 
 
 @pytest.fixture
@@ -126,11 +126,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
     def call(*arguments: object, code: int = 0) -> Any:
         monkeypatch.setattr("artemis_lifecycle.cli.output.out", Console(highlight=False, width=220))
         assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err and "org.apache" not in told.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err and "org.apache" not in output.err
         if "--json" in arguments:
-            return json.loads(told.out)
-        return " ".join((told.out + told.err).split())
+            return json.loads(output.out)
+        return " ".join((output.out + output.err).split())
 
     return call
 
@@ -234,7 +234,7 @@ def test_holds_of_every_kind_are_placed_listed_moved_and_released(run: Run, aged
     assert lease["hold_id"] in {held["hold_id"] for held in run("holds", "db.t", "--ended", "--json")}
 
 
-def test_what_a_table_is_like_and_its_upkeep(
+def test_the_health_of_a_table_and_its_maintenance(
     run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
 ) -> None:
     spark.sql(f"ALTER TABLE {config.catalogs.live.name}.db.t ADD COLUMN note string")
@@ -263,7 +263,7 @@ def test_what_a_table_is_like_and_its_upkeep(
     assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)
 
 
-def test_a_scan_of_a_listing_that_somebody_wrote_down(
+def test_a_scan_of_an_external_listing(
     run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
     old = datetime.now(UTC) - timedelta(days=60)
@@ -291,7 +291,7 @@ def test_a_scan_of_a_listing_that_somebody_wrote_down(
     ],
 )
 @pytest.mark.parametrize("form", ["for people", "json"])
-def test_what_is_wrong_with_a_query_is_said_without_a_trace(
+def test_what_is_wrong_with_a_query_is_reported_without_a_trace(
     run: Run, aged: list[int], sql: str, says: str, form: str
 ) -> None:
     said = run("query", sql, *(["--json"] if form == "json" else []), code=2)
@@ -299,7 +299,7 @@ def test_what_is_wrong_with_a_query_is_said_without_a_trace(
     assert says in shown
 
 
-def test_a_branch_on_what_is_still_there_and_the_list_of_restores(run: Run, aged: list[int]) -> None:
+def test_a_branch_on_a_live_snapshot_and_the_list_of_restores(run: Run, aged: list[int]) -> None:
     done = run("restore", "db.t", aged[0], "--branch", "looked-at", "--why", "to look", "--json")
     assert (done["snapshot_id"], done["copied_files"]) == (aged[0], 0)
     assert "main is what" in run("restore", "db.t", aged[0], "--branch", "main", code=2)
@@ -407,8 +407,8 @@ def test_what_destroys_asks_on_the_terminal_where_a_delay_is_zero(
     def call(*arguments: str, answer: str | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.StringIO() if answer is None else Terminal(answer))
         code = _run(monkeypatch, *arguments, "-c", str(file))
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     def kept() -> int:
         with Lifecycle.open(config, spark=spark) as lifecycle:
@@ -416,11 +416,11 @@ def test_what_destroys_asks_on_the_terminal_where_a_delay_is_zero(
 
     plan = json.loads(call("plan", table, "--json")[1])["plan_id"]
     for command in (["commit", plan], ["expire", table], ["purge-quarantine", table]):
-        code, _, told = call(*command)
-        assert code == 3 and "deletion.grace is 0" in told and "--yes" in told
+        code, _, output = call(*command)
+        assert code == 3 and "deletion.grace is 0" in output and "--yes" in output
     assert call("commit", plan, "--dry-run")[0] == 0
-    code, _, told = call("commit", plan, answer="n\n")
-    assert code == 1 and "deletion.grace is 0" in told and "Go on?" in told
+    code, _, output = call("commit", plan, answer="n\n")
+    assert code == 1 and "deletion.grace is 0" in output and "Go on?" in output
     assert kept() == 4
     assert call("commit", plan, "--json")[0] == 0  # A program: nobody is there to be asked.
     assert kept() == 2

@@ -120,7 +120,7 @@ def test_a_configuration_shows_no_secret_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("password", ["top@secret", "top/sec@ret", "top:secret"])
-def test_an_address_that_is_not_escaped_is_refused_and_not_said(password: str, tmp_path: Path) -> None:
+def test_an_unescaped_address_is_refused_and_not_shown(password: str, tmp_path: Path) -> None:
     path = tmp_path / "lifecycle.yaml"
     path.write_text(f"catalogs:\n  live:\n    uri: postgresql+psycopg2://me:{password}@host/db\n")
     with pytest.raises(ConfigError, match=r"line 3.*write it as %") as refused:
@@ -128,7 +128,7 @@ def test_an_address_that_is_not_escaped_is_refused_and_not_said(password: str, t
     assert "sec" not in str(refused.value) and "ret@" not in str(refused.value)
 
 
-def test_what_stands_in_the_place_of_a_key_is_not_said(tmp_path: Path) -> None:
+def test_a_value_in_the_place_of_a_key_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "lifecycle.yaml"
     path.write_text("catalogs:\n  live:\n    postgresql://me:topsecret@host/db:\n")
     with pytest.raises(ConfigError, match="unknown key") as refused:
@@ -153,8 +153,8 @@ nonsense: 1
 def test_every_problem_of_a_file_is_reported_in_one_pass_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has 6 problems") as refused:
         _load(tmp_path, WRONG)
-    told = [problem.split(" ", 3)[:3] for problem in refused.value.problems]
-    assert told == [
+    reported = [problem.split(" ", 3)[:3] for problem in refused.value.problems]
+    assert reported == [
         ["line", "1:", "catalogs.live"],
         ["line", "3:", "defaults.retention.window:"],
         ["line", "4:", "defaults.orphans.min_age_floor:"],

@@ -221,7 +221,7 @@ def test_an_ordinary_walk_passes_and_agrees_with_icebergs_metadata_tables(
     assert GUARDIAN.checked > checked
 
 
-def test_what_tests_damage_between_steps_is_no_steps_fault(walking: Lifecycle) -> None:
+def test_damage_by_tests_between_steps_is_not_blamed_on_a_step(walking: Lifecycle) -> None:
     shutil.rmtree(_place(walking, "v2") / "data")
     with pytest.raises(LifecycleError):
         walking.hand_off(walking.plan_expiration("db.v2"))

@@ -33,7 +33,7 @@ def _seen(rows: Iterator[int]) -> Iterator[dict[str, Any]]:
     }
 
 
-def test_workers_have_what_tasks_load_and_no_archive_to_look_through(spark: SparkSession) -> None:
+def test_workers_have_what_tasks_load_and_no_archive_to_search(spark: SparkSession) -> None:
     for _ in range(2):
         for seen in spark.sparkContext.parallelize(range(2), 2).mapPartitions(_seen).collect():
             assert seen["archives"] == []
@@ -53,7 +53,7 @@ def test_workers_have_what_tasks_load_and_no_archive_to_look_through(spark: Spar
         ((), "site/pyspark", False),
     ],
 )
-def test_archives_go_only_where_the_same_spark_stands_beside_them(
+def test_archives_are_copied_only_next_to_the_same_spark(
     tmp_path: Path, beside: tuple[str, ...], home: str | None, left_out: bool
 ) -> None:
     for package in beside:

@@ -27,7 +27,7 @@ DEFAULTS: Mapping[str, str | None] = {"spark.sql.shuffle.partitions": None}
 """The peer as a user has it who sets nothing: Spark's 200 shuffle partitions."""
 
 DRIVER_MEMORY = "2g"
-"""What the project gives a local session (`spark.driver.memory`), and both sides unless told otherwise."""
+"""What the project gives a local session (`spark.driver.memory`), and the default of both sides."""
 
 CANDIDATES: Sequence[Mapping[str, str]] = [
     {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}

@@ -11,7 +11,7 @@ sides must name the files that were planted, no more and no fewer, or the run fa
   ours seals them;
 - listing: 200,000 empty files on the local disk, in 35 partition folders. Ours: `list_objects` and `scan_orphans`. The
   peer: the procedure without a view, which lists by Hadoop's file system (few files: by `prefix_listing`, too);
-- deletion: 200,000 orphans on the local disk. Ours: `delete_orphans` with its journal and last looks, at a pace that
+- deletion: 200,000 orphans on the local disk. Ours: `delete_orphans` with its journal and final checks, at a pace that
   never waits. The peer: the procedure, for real; its dry run of the same is measured beside it, because its deletes
   cannot be timed alone. `HadoopFileIO` deletes in bulk, in four threads a core, so that the procedure ignores
   `max_concurrent_deletes`. The floor: one thread of `os.unlink`.

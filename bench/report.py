@@ -1,9 +1,10 @@
-"""Results as tables: in the terminal, and as the Markdown of docs/performance.md."""
+"""Results as tables: in the terminal, and as the Markdown of docs/performance.md; machine and commands go to
+docs/performance-methods.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +13,7 @@ from typing import Any
 _OF_A_RUN = ("at", "commit")
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
-"""What stands between the two in docs/performance.md is written by `make bench`; the rest is not touched."""
+"""`make bench` writes what is between the two on each page; the rest stays."""
 
 
 @dataclass(frozen=True)
@@ -320,16 +321,20 @@ def markdown(grid: Grid) -> str:
 def _write(path: Path, grids: Sequence[Grid], results: Mapping[str, Any], machine: Mapping[str, object]) -> None:
     runs = [run for result in results.values() for run in (result, *result.get("sides", {}).values())]
     commands = "\n".join(dict.fromkeys(f"    {run['command']}" for run in runs if "command" in run))
-    # When, and of which commit, is told by the results themselves: the report may come much later.
+    # The results have their own time and commit: the report may be written much later.
     shape = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items() if key not in _OF_A_RUN)
     ran = "; ".join(
         f"{name} {result['machine']['at']} on {result['machine']['commit']}"
         for name, result in results.items()
         if "machine" in result
     )
-    parts = (f"Machine: {shape}.", f"Last side of each table ran (UTC, commit): {ran}.", f"Commands:\n\n{commands}")
-    body = "\n\n".join([*parts, *map(markdown, grids)])
-    text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-    head, _, rest = text.partition(BEGIN)
+    method = (f"Machine: {shape}.", f"Last side of each table ran (UTC, commit): {ran}.", f"Commands:\n\n{commands}")
+    _replace(path, map(markdown, grids))
+    _replace(path.with_name("performance-methods.md"), method)
+
+
+def _replace(page: Path, parts: Iterable[str]) -> None:
+    head, _, rest = page.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
-    path.write_text(f"{head}{BEGIN}\n\n{body}\n\n{END}{tail}")
+    body = "\n\n".join(parts)
+    page.write_text(f"{head}{BEGIN}\n\n{body}\n\n{END}{tail}")

@@ -62,7 +62,7 @@ class Sampler(threading.Thread):
             return {}
         found: dict[int, bool] = {}
         for pid in pids:
-            # A child is a copy of its parent until it has become what it is to be: looked at again until then.
+            # A child is a copy of its parent until it calls exec: check again until then.
             if not before.get(pid):
                 try:
                     name = Path(f"/proc/{pid}/comm").read_text().strip()

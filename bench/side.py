@@ -274,7 +274,7 @@ class _Ours(_Side):
         copy = self.copies / f"{uuid.uuid4().hex}.metadata.json"
         shutil.copyfile(stage.metadata_location.removeprefix("file://"), copy)
         self._point(table, f"file://{copy}")
-        # The peer's table is loaded before its clock starts, and this reading tells how long that takes here. Ours
+        # The peer's table is loaded before its clock starts, and this reading measures how long that takes here. Ours
         # reads the file again within its time.
         read_table_metadata(self.lifecycle.live_stores, f"file://{copy}")
         now = datetime.fromtimestamp(stage.now_ms / 1000, UTC)

@@ -221,7 +221,7 @@ class _Committer:
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
         if self._lineage and not wanted.add_snapshots:
-            # Not a part of `wanted`, by which a later look finds out whether this commit happened: others replace it.
+            # Not a part of `wanted`, by which a later check decides whether this commit happened: others replace it.
             note = {COMMIT_PROPERTY: json.dumps({**self._lineage, "base": location}, ensure_ascii=False)}
             updated = self._updated(base, replace(wanted, set_properties={**wanted.set_properties, **note}), location)
         self._before_swap(location, int(updated.lastUpdatedMillis()))
@@ -370,7 +370,7 @@ class _Committer:
             # The table's log no longer reaches back to the base, so this commit's file may have been in between.
             if not _undone(current, this.change):
                 raise CommitStateUnknown(
-                    f"It cannot be told whether the commit happened: the metadata log of {where} is cut before it "
+                    f"The outcome of the commit is unknown: the metadata log of {where} is cut before it "
                     f"({brief(error)})",
                     table=self._table,
                     path=this.base_location,
@@ -461,7 +461,7 @@ class _Committer:
                     if _undone(current, this.change):
                         continue
                     raise CommitStateUnknown(
-                        f"It cannot be told whose commit followed {this.base_location}: {brief(error)}",
+                        f"It is unknown which commit followed {this.base_location}: {brief(error)}",
                         table=self._table,
                         path=follower,
                         untouched="all data files",

@@ -75,7 +75,7 @@ class DeploymentRecords(Protocol):
 def ensure_records(connection: Connection) -> None:
     """Create schema `artemis_live` if necessary, and let no other process add a record until the transaction ends."""
     starters_lock(connection, "artemis-deployments")
-    if not _is_there(connection):
+    if not _has_table(connection):
         for statement in _STATEMENTS:
             connection.exec_driver_sql(statement)
 
@@ -90,7 +90,7 @@ class DeploymentsInSql:
     def newest(self) -> list[DeploymentRecord]:
         needed = "USAGE ON SCHEMA artemis_live, SELECT ON artemis_live.deployments"
         with self._allowed("read", needed), self._engine.connect() as connection:
-            return self._newest(connection) if _is_there(connection) else []
+            return self._newest(connection) if _has_table(connection) else []
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         values = {**asdict(deployment), "catalog": self._catalog, "who": who, "why": why}
@@ -239,7 +239,7 @@ def take_over(
     return records.newest()
 
 
-def _is_there(connection: Connection) -> bool:
+def _has_table(connection: Connection) -> bool:
     # Not to_regclass(): a session may use a cached result from before another one created the table.
     return bool(
         connection.execute(

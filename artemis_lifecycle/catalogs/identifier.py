@@ -123,7 +123,7 @@ def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
         in_backticks, plain = match.groups()
         at = match.end()
         if plain == "" or text[at : at + 1] not in ("", "."):
-            raise BadInput(f"{text!r} is no {what}", hint=do)
+            raise BadInput(f"{text!r} is not a valid {what}", hint=do)
         parts.append(plain if in_backticks is None else in_backticks.replace("``", "`"))
         if at == len(text):
             return tuple(parts)

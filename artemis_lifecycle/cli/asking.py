@@ -33,7 +33,7 @@ def agreed(
         why = "; ".join(f"{key} is 0: {what}" for key, what in zero.items())
         if not sys.stdin.isatty():
             raise Refused(
-                f"Nobody can be asked, and it cannot be undone: {why}",
+                f"Confirmation needs a terminal, and this cannot be undone: {why}",
                 table=name,
                 hint="set a delay in lifecycle.yaml, or confirm with --yes",
             )

@@ -115,7 +115,7 @@ def attempts(
 
 @gate.command()
 def unmet(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List the snapshots that do not meet the table's requirements and that nobody acknowledged."""
+    """List the snapshots that do not meet the table's requirements and are not acknowledged."""
     with opened(config, f"reading the watch of {table}") as lifecycle:
         found = lifecycle.check_lineage(table)
     show_list(

@@ -137,7 +137,7 @@ class Copier:
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
         checksum = _checksum(written)
-        found = self._checksum_there(wanted.destination, len(written))
+        found = self._stored_checksum(wanted.destination, len(written))
         action = PRESENT if found == checksum else REWRITTEN
         if found != checksum:
             self._refuse_to_replace(wanted.destination)
@@ -174,10 +174,10 @@ class Copier:
         if found is None:
             raise _Damaged("the file is gone")
         wanted = self._sized(wanted, found.size_in_bytes)
-        there = self._checksum_there(wanted.destination, found.size_in_bytes)
-        if there is not None and there == (recorded or self._source.checksum(wanted.source)):
-            return replace(wanted, checksum=there, action=PRESENT)
-        if there is not None or self._target.head(wanted.destination) is not None:
+        stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
+        if stored is not None and stored == (recorded or self._source.checksum(wanted.source)):
+            return replace(wanted, checksum=stored, action=PRESENT)
+        if stored is not None or self._target.head(wanted.destination) is not None:
             self._refuse_to_replace(wanted.destination)
         outcome = self._target.copy(wanted.source, wanted.destination, source_stores=self._source)
         _compare(outcome.checksum, recorded)
@@ -190,7 +190,7 @@ class Copier:
             raise _Damaged(f"the file has {size} bytes, but the metadata records {wanted.source_size}")
         return replace(wanted, source_size=size, size_in_bytes=size)
 
-    def _checksum_there(self, destination: str, size: int) -> str | None:
+    def _stored_checksum(self, destination: str, size: int) -> str | None:
         """Return the checksum of the file at `destination` if it has that size."""
         found = self._target.head(destination)
         return self._target.checksum(destination) if found is not None and found.size_in_bytes == size else None
@@ -199,7 +199,7 @@ class Copier:
         # Where only this table writes, a different file is a broken copy, which can be replaced.
         if not self._mapping.owns(destination) and self._target.head(destination) is not None:
             raise HandoffFailed(
-                "Another file stands at the mirrored path, outside the table's own location in the cold tier",
+                "Another file is at the mirrored path, outside the table's own location in the cold tier",
                 path=destination,
                 untouched="both files",
                 hint="check who owns that file; move it, or set cold_tier.enabled to false for this table",

@@ -225,7 +225,7 @@ def _only_theirs(
     if gone is not None:
         found = found.filter(pc.invert(pc.is_in(found.column("path"), gone)))
     found = found.select(schema.names).cast(schema).combine_chunks()
-    protection.look_around()
+    protection.refresh_neighbors()
     protection.full(_paths_of(found))
     reasons = protection.protected().reasons(found)
     found = _without(found, reasons)
@@ -314,7 +314,7 @@ def _moved(
     request = partial(_move, storage_class=move.storage_class)
     for start in range(0, files.num_rows, _FILES_PER_BATCH):
         batch = files.slice(start, _FILES_PER_BATCH)
-        protection.look_around()
+        protection.refresh_neighbors()
         # Placing a hold takes the same lock, so no hold can come between the check and the move.
         with table_lock(context.operations.engine, move.table_uuid, table=context.table):
             context.check()

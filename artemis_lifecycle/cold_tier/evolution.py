@@ -100,22 +100,22 @@ def archive_ids(live: Json, cold: Json | None) -> Ids:
 
 def _new_ids(items: Iterable[Json], known: Iterable[Json], key: str) -> dict[int, int]:
     id_key = ID_KEYS[key]
-    there = {item[id_key]: content(item, key) for item in known}
+    taken = {item[id_key]: content(item, key) for item in known}
     found = {}
     for item in items:
         number, means = item[id_key], content(item, key)
-        if there.get(number, means) == means:
+        if taken.get(number, means) == means:
             continue
-        same = next((other for other, what in there.items() if what == means), None)
-        found[number] = _own_id(means, there) if same is None else same
-        there[found[number]] = means
+        same = next((other for other, what in taken.items() if what == means), None)
+        found[number] = _own_id(means, taken) if same is None else same
+        taken[found[number]] = means
     return found
 
 
-def _own_id(means: Any, there: Mapping[int, Any]) -> int:
+def _own_id(means: Any, taken: Mapping[int, Any]) -> int:
     digest = hashlib.sha256(json.dumps(means, sort_keys=True).encode()).digest()
     number = _FIRST_OWN_ID + int.from_bytes(digest[:4], "big") % (2**31 - 2 * _FIRST_OWN_ID)
-    while there.get(number, means) != means:
+    while taken.get(number, means) != means:
         number += 1
     return number
 

@@ -83,14 +83,14 @@ def _merged(first: list[Json], second: list[Json]) -> list[Json]:
     merged = [dict(each) for each in first]
     known: Mapping[int | None, Json] = {each.get("field-id"): each for each in merged if "field-id" in each}
     for each in second:
-        there = known.get(each.get("field-id")) if "field-id" in each else None
-        if there is None:
+        same = known.get(each.get("field-id")) if "field-id" in each else None
+        if same is None:
             merged.append(each)
             continue
-        there["names"] = list(dict.fromkeys([*there["names"], *each["names"]]))
-        nested = _merged(there.get("fields") or [], each.get("fields") or [])
+        same["names"] = list(dict.fromkeys([*same["names"], *each["names"]]))
+        nested = _merged(same.get("fields") or [], each.get("fields") or [])
         if nested:
-            there["fields"] = nested
+            same["fields"] = nested
     return merged
 
 

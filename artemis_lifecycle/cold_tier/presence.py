@@ -35,7 +35,7 @@ _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
 @dataclass(frozen=True)
-class PromisedCopy:
+class RecordedCopy:
     """A live file and its required copy in cold, with its verified size. If the ledger is lost, this is the size in the
     cold table's metadata, or UNKNOWN_LENGTH. `checksum` and `source_size` are from the ledger."""
 
@@ -48,7 +48,7 @@ class PromisedCopy:
     checksum: str | None = None
 
     @classmethod
-    def of(cls, source: str, destination: str, copy: CopiedFile | Recorded) -> PromisedCopy:
+    def of(cls, source: str, destination: str, copy: CopiedFile | Recorded) -> RecordedCopy:
         """Create it from the ledger's record."""
         return cls(
             source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
@@ -70,7 +70,7 @@ class ColdCopies:
     def runner(self) -> Runner:
         return Runner(self.spark)
 
-    def promised(self, paths: Sequence[str]) -> dict[str, PromisedCopy]:
+    def recorded(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
         """Return the required copies of these live files, by live path. Files without one are omitted.
 
         Raises UnreadableMetadata if the ledger lacks a file and the cold table cannot be read.
@@ -78,21 +78,21 @@ class ColdCopies:
         placed = {path: place for path in paths if (place := self._place(path)) is not None}
         known = self.ledger.among(self.runner, frozenset(placed.values()))
         found = {
-            path: PromisedCopy.of(path, place, copy)
+            path: RecordedCopy.of(path, place, copy)
             for path, place in placed.items()
             if (copy := known.get(place)) is not None
         }
         unknown = {path: place for path, place in placed.items() if path not in found}
         return {**found, **self._reached(unknown)} if unknown else found
 
-    def absent(self, copies: Sequence[PromisedCopy]) -> list[PromisedCopy]:
+    def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
         """Return those for which cold has no file of the right size, or only the live file itself under another
         name."""
         paths = pa.table({"path": pa.array([copy.destination for copy in copies], pa.string())})
         found = self.runner.map(paths, partial(_sizes, self.cold_stores), _SIZES, Cost(len(copies)), threads=1).table()
         sizes = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
-        def stands(copy: PromisedCopy) -> bool:
+        def stands(copy: RecordedCopy) -> bool:
             size = sizes[copy.destination]
             if size is None or copy.size_in_bytes not in (size, UNKNOWN_LENGTH):
                 return False
@@ -106,20 +106,22 @@ class ColdCopies:
         except HandoffFailed:
             return None  # No handoff can archive a snapshot with such a path.
 
-    def _reached(self, placed: dict[str, str]) -> dict[str, PromisedCopy]:
+    def _reached(self, placed: dict[str, str]) -> dict[str, RecordedCopy]:
         """Return the required copies that the ledger does not have, but that the cold table reaches."""
         view, rules = self.cold(), self.mapping.rules
         if view is None:
             return {}
         reached = reaches(view, hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
         wanted = {
-            normalize(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
+            normalize(place, rules): path
+            for (path, place), is_reached in zip(placed.items(), reached, strict=True)
+            if is_reached
         }
         if not wanted:
             return {}
         rows = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
         return {
-            wanted[location]: PromisedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
+            wanted[location]: RecordedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
             for row in rows
             if (location := normalize(row["path"], rules)) in wanted
         }
@@ -133,29 +135,29 @@ class PlannedCopies:
         self._copies = copies
         self._paths = paths
         self._few = files <= _AT_ONCE
-        self._promised: dict[str, PromisedCopy] | None = None
+        self._recorded: dict[str, RecordedCopy] | None = None
 
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
         delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
         asked = paths.to_pylist()
-        if self._few and self._promised is None:
-            self._promised = {
-                path: copy for each in self._paths() for path, copy in self._copies.promised(each).items()
+        if self._few and self._recorded is None:
+            self._recorded = {
+                path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
-        promised = self._copies.promised(asked) if self._promised is None else self._promised
-        copies = [copy for path in asked if (copy := promised.get(path)) is not None]
+        recorded = self._copies.recorded(asked) if self._recorded is None else self._recorded
+        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
         absent = {copy.source for copy in self._copies.absent(copies)}
         return np.array([path in absent for path in asked], np.bool_)
 
 
-def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[PromisedCopy]:
+def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[RecordedCopy]:
     """Return the required copies of these live files that are not in cold. Holds one piece of the files in memory."""
     return [
         copy
         for several in paths
         for piece in _pieces(several)
-        for copy in copies.absent(list(copies.promised(piece).values()))
+        for copy in copies.absent(list(copies.recorded(piece).values()))
     ]
 
 

@@ -100,12 +100,12 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
     identity = placing.identity
     newest = entries.newest(identity)
-    there = newest.snapshot_ids
+    present = newest.snapshot_ids
     closed = closed_tables((newest.metadata or {}).get("properties"))
     wanted: dict[str | None, set[int]] = {}
     for snapshot in live["snapshots"]:
         # If it could not go to the table of its period, it is in the newest one.
-        if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in there:
+        if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in present:
             covers = covering(closed, snapshot["timestamp-ms"])
             wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
     own = wanted.pop(None, set())
@@ -133,7 +133,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
             changes.append(_Change(name, table, joined))
     before, mapping = newest.metadata, Joint(mapping_of(live))
     if before is not None:
-        mapping = _joint(live, own, before, there)
+        mapping = _joint(live, own, before, present)
     if before is not None and mapping is None:
         # Files without ids need a different mapping there, so the archived snapshots keep their own.
         name = entries.free_name(identity, f"mapping_{len(closed) + 1}")
@@ -203,11 +203,11 @@ def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tu
     return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
 
 
-def _joint(live: Json, added: Collection[int], cold: Json, there: Collection[int]) -> Joint | None:
+def _joint(live: Json, added: Collection[int], cold: Json, present: Collection[int]) -> Joint | None:
     """Return a name mapping for a cold table's snapshots and those `added` to it; None if no mapping works for both."""
-    if not added or not there:
-        return Joint(mapping_of(cold) if there else mapping_of(live))
-    return joint(mapping_of(cold), mapping_of(live), fields_read(cold, there), fields_read(live, added))
+    if not added or not present:
+        return Joint(mapping_of(cold) if present else mapping_of(live))
+    return joint(mapping_of(cold), mapping_of(live), fields_read(cold, present), fields_read(live, added))
 
 
 def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:

@@ -128,16 +128,16 @@ class _Rest:
 
     def take(self, what: str, *kinds: str) -> Token:
         if not self.left or self.left[0].kind not in kinds:
-            raise self.error(f"{what} must follow, and there is {self._here()}")
+            raise self.error(f"{what} must follow, not {self._next()}")
         return self.left.pop(0)
 
     def word(self, word: str) -> None:
         if not self.next_is(word):
-            raise self.error(f"{word} must follow, and there is {self._here()}")
+            raise self.error(f"{word} must follow, not {self._next()}")
         self.left.pop(0)
 
-    def _here(self) -> str:
-        return self.left[0].text if self.left else "nothing more"
+    def _next(self) -> str:
+        return self.left[0].text if self.left else "the end"
 
     def table(self) -> str:
         parts = [self._part()]
@@ -174,7 +174,7 @@ class _Rest:
         while self.left and self.left[0].text == ";":
             self.left.pop(0)
         if self.left:
-            raise self.error(f"{self._here()} comes too late")
+            raise self.error(f"unexpected {self._next()} at the end")
 
 
 def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms: int) -> TagStatement:

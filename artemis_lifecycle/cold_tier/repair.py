@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_files
 from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile
-from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy
+from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, kind_of
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
@@ -33,7 +33,7 @@ _AT_ONCE = 256
 class Repaired:
     """The result of one lost copy. `error` None means that it is in cold again, as recorded."""
 
-    copy: PromisedCopy
+    copy: RecordedCopy
     size_in_bytes: int = 0
     error: str | None = None
 
@@ -41,7 +41,7 @@ class Repaired:
 def repair(
     copies: ColdCopies,
     live_stores: Stores,
-    lost: Sequence[PromisedCopy],
+    lost: Sequence[RecordedCopy],
     *,
     check: Callable[[], None] = lambda: None,
 ) -> list[Repaired]:
@@ -68,7 +68,7 @@ class _Repair:
         self._batches = 0
         self._copier = Copier(live_stores, copies.cold_stores, copies.mapping)
 
-    def piece(self, lost: Sequence[PromisedCopy]) -> list[Repaired]:
+    def piece(self, lost: Sequence[RecordedCopy]) -> list[Repaired]:
         rows, failed = [], []
         for copy in lost:
             try:
@@ -84,7 +84,7 @@ class _Repair:
         self._record([by_place[each.copy.destination] for each in done if each.error is None])
         return done + failed
 
-    def _row(self, copy: PromisedCopy) -> dict[str, Any]:
+    def _row(self, copy: RecordedCopy) -> dict[str, Any]:
         """Return the copier's input (WANTED). The source of a byte-for-byte copy must be unchanged since the first
         copy."""
         return {
@@ -97,7 +97,7 @@ class _Repair:
             "deletes": self._deletes(copy) if copy.kind == MANIFEST else [],
         }
 
-    def _deletes(self, manifest: PromisedCopy) -> list[dict[str, str]]:
+    def _deletes(self, manifest: RecordedCopy) -> list[dict[str, str]]:
         """Return how the position deletes of a manifest were rewritten. Those that the ledger has lost are rewritten
         again."""
         entries = decode_entries(self._live.read(manifest.source), manifest.source, self._live.limits)
@@ -109,7 +109,7 @@ class _Repair:
         }
         known = self._copies.ledger.among(self._copies.runner, named)
         absent = [
-            PromisedCopy(path, place, kind_of(1, form), form, UNKNOWN_LENGTH)
+            RecordedCopy(path, place, kind_of(1, form), form, UNKNOWN_LENGTH)
             for place, (path, form) in named.items()
             if place not in known
         ]
@@ -146,7 +146,7 @@ class _Repair:
             self._batches += 1
 
 
-def _held(copy: PromisedCopy, made: CopiedFile) -> Repaired:
+def _held(copy: RecordedCopy, made: CopiedFile) -> Repaired:
     """Check whether the new copy matches the lost one."""
     if made.action not in VERIFIED:
         return Repaired(copy, error=made.error or made.action)

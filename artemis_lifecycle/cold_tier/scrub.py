@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.presence import PromisedCopy
+from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.verify import compared
 from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
@@ -33,7 +33,7 @@ _BYTES_PER_BATCH = 8 << 30
 _LOSSES_AGAIN = 1_000
 _PROBLEMS_SHOWN = 1_000
 
-Repair = Callable[[Sequence[PromisedCopy]], Mapping[str, str]]
+Repair = Callable[[Sequence[RecordedCopy]], Mapping[str, str]]
 """Copies lost files from live again. Returns the error of each file that cannot be copied, by cold path."""
 
 
@@ -259,7 +259,7 @@ def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], tota
     """Repair what was found. Return what cannot be repaired."""
     if not found:
         return []
-    failed = context.repair([PromisedCopy.of(copy.source, copy.destination, copy) for copy, _ in found])
+    failed = context.repair([RecordedCopy.of(copy.source, copy.destination, copy) for copy, _ in found])
     lost = []
     for copy, reason in found:
         why = failed.get(copy.destination)

@@ -54,8 +54,8 @@ def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs | Non
     """Return the history, continued by the refs as they were from each of these instants on (epoch ms, in time order).
     If the refs are unknown (None), no period continues."""
     known = list(history)
-    for at, told in states:
-        refs: Refs = {} if told is None else told
+    for at, recorded in states:
+        refs: Refs = {} if recorded is None else recorded
         now = {each.name: number for number, each in enumerate(known) if each.until_ms is None}
         for name, number in now.items():
             if refs.get(name) != known[number].snapshot_id:

@@ -75,7 +75,7 @@ def ask(spark: Spark, cold_stores: Stores, records: Stores, folder: str, days: i
     _run(spark, cold_stores, records, folder, request, "path string")
 
 
-def look(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
+def progress(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
     """Return the state of all files under `folder`. Raises StorageError for one that is gone."""
     schema = "readable boolean, thawing boolean, until timestamp"
     rows = _run(spark, cold_stores, records, folder, _state, schema)
@@ -89,7 +89,7 @@ def look(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> Tha
 
 
 def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
-    """Return True if the first files under `folder` are all readable: a cheap check before `look`."""
+    """Return True if the first files under `folder` are all readable: a cheap check before `progress`."""
     first = _first(records, folder, _SAMPLE)
     return all(readable for readable, _, _ in threaded(partial(_state, cold_stores), first, _SAMPLE))
 

@@ -109,7 +109,7 @@ class Reading(Model):
 
 class DeepArchive(Model):
     """The archive behind the cold tier: its storage class on S3, how a thaw is asked for there, and what people are
-    told to expect of one. Thawed files stay readable for `days`; a request that nobody approves within
+    shown as the expected wait. Thawed files stay readable for `days`; a request that is not approved within
     `approve_within` lapses."""
 
     storage_class: Literal["DEEP_ARCHIVE", "GLACIER"] = "DEEP_ARCHIVE"
@@ -120,9 +120,9 @@ class DeepArchive(Model):
 
 
 class ClassPrices(Model):
-    """What a storage class costs, in the price table's currency: storage a month and reading by GB (2^30 bytes, as
-    stores bill it), requests by the thousand. `thaw_per_1000` is for requests to thaw, in the class that they are made
-    in. What is left out is not known, and nothing that needs it is told."""
+    """What a storage class costs, in the price table's currency: storage per GB and month, reads per GB (2^30 bytes, as
+    stores bill it), requests per thousand. `thaw_per_1000` is for requests to thaw files of this class. Missing prices
+    are unknown; costs that depend on them are omitted."""
 
     gb_month: float | None = Field(default=None, ge=0)
     put_per_1000: float | None = Field(default=None, ge=0)

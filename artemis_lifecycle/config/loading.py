@@ -155,7 +155,7 @@ def _problems(errors: list[ErrorDetails], document: _Document) -> tuple[str, ...
     while errors:
         before = tuple(removed)
         for each in errors:
-            found.update(_told(each, before, document.node))
+            found.update(_described(each, before, document.node))
             if not any(each["loc"][: len(place)] == place for place in removed):
                 removed += filter(None, [_remove(document.values, each["loc"])])
         errors = [] if len(removed) == len(before) else _errors(document.values)
@@ -180,7 +180,7 @@ def _remove(values: Any, place: _Place) -> _Place:
     return (place[0], *inner)
 
 
-def _told(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+def _described(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node | None) -> Iterator[tuple[int, str]]:
     """(Line, or 0; key and what is wrong with it). Nothing about a key that was removed as wrong itself."""
     where, message = [str(part) for part in error["loc"]], str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":

@@ -9,7 +9,8 @@ from artemis_lifecycle.escaping import terminal
 PARTITIONS_NAME = "table"
 
 tables = DynamicPartitionsDefinition(name=PARTITIONS_NAME)
-"""The sensor `discovery` adds to it. A dropped table keeps its partition and its history."""
+"""The sensor `discovery` adds the tables of the live catalog, and retires the partition of a dropped table. Dagster
+keeps the history of a retired partition."""
 
 _ENCODED = "encoded:"
 # Dagster rejects keys with three dots in a row, because its UI uses them for ranges.

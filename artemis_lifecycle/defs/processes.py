@@ -14,9 +14,9 @@ hides tags with this prefix."""
 def sign(instance: DagsterInstance, run_id: str) -> None:
     """Record in the run's tags that this process executes it. Does nothing where the operating system cannot identify
     it."""
-    here = mark([os.getpid()])
-    if here is not None and instance.has_run(run_id):
-        instance.add_run_tags(run_id, {PROCESS_TAG: here})
+    process = mark([os.getpid()])
+    if process is not None and instance.has_run(run_id):
+        instance.add_run_tags(run_id, {PROCESS_TAG: process})
 
 
 def end_runs_without_process(instance: DagsterInstance) -> list[str]:

@@ -44,7 +44,7 @@ class SparkSessionResource(LazyPySparkResource):
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings that override lifecycle.yaml.")
 
-    _started_here: bool = PrivateAttr(default=False)
+    _started_by_run: bool = PrivateAttr(default=False)
     _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
@@ -59,9 +59,9 @@ class SparkSessionResource(LazyPySparkResource):
         if _kept is not None:
             self._spark_session = _kept.open(conf)
             return
-        self._started_here, began = live_session() is None, elapsed()
+        self._started_by_run, began = live_session() is None, elapsed()
         self._spark_session = open_session(conf)
-        if self._started_here and self._log is not None:
+        if self._started_by_run and self._log is not None:
             # Part of the duration of the step that first needs it.
             self._log.info(f"the Spark session started in {elapsed() - began:.1f} s")
 
@@ -73,7 +73,7 @@ class SparkSessionResource(LazyPySparkResource):
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session if this run started it."""
         session, self._spark_session = self._spark_session, None
-        if session is not None and self._started_here:
+        if session is not None and self._started_by_run:
             session.stop()
 
 

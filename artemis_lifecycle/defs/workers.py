@@ -49,7 +49,7 @@ def application(instance: DagsterInstance) -> Celery:
 
 
 def work(app: Celery, *, count: int, recycle_after: int) -> None:
-    """Take runs in `count` processes until the process is told to end. A process is replaced after that many runs."""
+    """Take runs in `count` processes until this one is stopped. A process is replaced after `recycle_after` runs."""
     from celery.signals import worker_process_init
 
     worker_process_init.connect(_start, weak=False)
@@ -72,7 +72,7 @@ def _start(**_: Any) -> None:
     try:
         keep_session()
     except LifecycleError as error:
-        # Each run reports it, to whoever looks at the run.
+        # Each run reports it, too.
         _log.warning("no Spark session: %s", error)
 
 

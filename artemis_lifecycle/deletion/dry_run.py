@@ -26,16 +26,16 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
         return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
 
     protection.require_no_hold()
-    protection.look_around()
+    protection.refresh_neighbors()
     protection.full(considered)
     found: list[pa.Table] = []
     for piece in sealed_pieces(context.stores, job, MOST_PER_BATCH):
         judged = recheck(context, protection, considered, piece, look_up=True)
-        told = PieceOutcomes(piece)
-        told.put(np.flatnonzero(~judged.going), "absent")
-        told.put(np.flatnonzero(judged.going), "would_delete")
-        told.put_each(judged.kept, "kept")
-        found.append(told.table(""))
+        piece_outcomes = PieceOutcomes(piece)
+        piece_outcomes.put(np.flatnonzero(~judged.going), "absent")
+        piece_outcomes.put(np.flatnonzero(judged.going), "would_delete")
+        piece_outcomes.put_each(judged.kept, "kept")
+        found.append(piece_outcomes.table(""))
     outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
     require_count(job, outcomes.num_rows, job.files_location)
     totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()

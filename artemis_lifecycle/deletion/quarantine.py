@@ -82,7 +82,7 @@ def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, st
         return path, None, True
 
     with around("quarantine.set_aside"):
-        return {path: why for path, why, there in threaded(one, paths, _THREADS) if there}
+        return {path: why for path, why, existing in threaded(one, paths, _THREADS) if existing}
 
 
 def is_aside(stores: Stores, folder: str, path: str) -> bool:
@@ -133,11 +133,11 @@ def put_back(
     def one(moved: FileOutcome) -> tuple[str, FileOutcome, str]:
         place = place_of(record.folder, moved.path)
         try:
-            there, aside = stores.head(moved.path), stores.head(place)
+            existing, aside = stores.head(moved.path), stores.head(place)
             if aside is None:
                 return "failed", moved, "it is no longer in quarantine"
-            if there is not None:
-                same = there.size_in_bytes == aside.size_in_bytes and stores.checksum(moved.path) == stores.checksum(
+            if existing is not None:
+                same = existing.size_in_bytes == aside.size_in_bytes and stores.checksum(moved.path) == stores.checksum(
                     place
                 )
                 return ("present", moved, "") if same else ("taken", moved, "another file stands at its path")

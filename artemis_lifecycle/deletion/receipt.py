@@ -89,8 +89,8 @@ class Receipt:
                 f"Moved to {markdown(self.quarantine, code=True)}; `artemis undelete {self.job_id}` brings it back.",
                 "",
             ]
-        looked, there = self.sample["looked_at"], self.sample["still_there"]
-        lines += [f"Checked afterward: {looked} of the deleted paths; {len(there)} still existed.", ""]
+        checked, existing = self.sample["checked"], self.sample["still_exist"]
+        lines += [f"Checked afterward: {checked} of the deleted paths; {len(existing)} still existed.", ""]
         lines += [
             f"- {markdown(key.replace('_', ' '))}: {markdown(_said(value))}" for key, value in self.details.items()
         ]
@@ -144,7 +144,7 @@ def write_receipt(
             stores.write(f"{folder}/{name}", data, overwrite=True)
         files.append({"name": name, "rows": rows.num_rows, "sha256": hashlib.sha256(data).hexdigest()})
     heads = stores.heads([path for _, path in sample])
-    there = [path for (_, path), found in zip(sample, heads, strict=True) if found is not None]
+    existing = [path for (_, path), found in zip(sample, heads, strict=True) if found is not None]
     receipt = Receipt(
         job_id=job.job_id,
         kind=job.kind,
@@ -157,7 +157,7 @@ def write_receipt(
         outcomes={name: dict(outcomes[name]) for name in sorted(outcomes)},
         kinds={name: dict(kinds[name]) for name in sorted(kinds)},
         kept=dict(sorted(kept.items())),
-        sample={"looked_at": len(sample), "still_there": there},
+        sample={"checked": len(sample), "still_exist": existing},
         quarantine=quarantine,
         # In the form in which it will be read.
         details=json.loads(json.dumps(details, default=_plain)),

@@ -49,7 +49,7 @@ def recheck(
     changed, gone = _as_listed(context.stores, files, paths)
     if look_up:
         rows = np.flatnonzero(np.asarray(are_local(paths)) & ~gone)
-        gone[rows] |= ~context.stores.looks(paths.take(rows)).found
+        gone[rows] |= ~context.stores.statuses(paths.take(rows)).found
     protected_at = elapsed()
     kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | protection.kept(files, considered)
     return Rechecked(kept, gone, asked_at, protected_at)
@@ -61,7 +61,7 @@ def _as_listed(stores: Stores, files: pa.Table, paths: pa.Array) -> tuple[NDArra
     changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
     rows = np.flatnonzero(modified != NO_TIME)
     if len(rows):
-        now = stores.looks(paths.take(rows))
+        now = stores.statuses(paths.take(rows))
         another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
         another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
         changed[rows], gone[rows] = now.found & another, ~now.found

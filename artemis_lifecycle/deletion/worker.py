@@ -221,7 +221,7 @@ class _Run:
                 break
             if not began:
                 protection.require_no_hold()
-                protection.look_around()
+                protection.refresh_neighbors()
                 protection.full(considered)
                 began = True
             for record in sorted(todo, key=lambda record: record.batch):
@@ -238,8 +238,8 @@ class _Run:
             if record.state == BatchState.WAITING:
                 settled = read_outcomes(stores, root, self.job.job_id, record.batch)
                 reasons.update(settled.filter(waiting_rows(settled)).column("reason").to_pylist())
-        told = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
-        return f"waits ({told})" if told else None
+        waiting = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
+        return f"waits ({waiting})" if waiting else None
 
     def _batch(
         self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord
@@ -268,7 +268,7 @@ class _Run:
                 # Copying is slow and harmless, so it happens before the lock is taken.
                 self.bucket.take(piece.num_rows)
                 aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
-            protection.look_around()
+            protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 if start == 0:
@@ -344,17 +344,17 @@ class _Run:
             # Delete a quarantine copy only if the file is still at its path. If an interrupted attempt moved it, the
             # copy is the only one.
             self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
-        told = PieceOutcomes(files)
-        told.put(np.flatnonzero(~going), "absent")
-        told.put(asked[removals.outcomes == ABSENT], "absent")
-        told.put(asked[removals.outcomes == REMOVED], "deleted" if aside is None else QUARANTINED)
-        told.put_each({int(asked[row]): why for row, why in removals.errors.items()}, "failed")
-        told.put_each(refused, "failed")
-        told.put_each(kept, "kept")
-        told.put(np.array(moved, np.int64), QUARANTINED)
+        outcomes = PieceOutcomes(files)
+        outcomes.put(np.flatnonzero(~going), "absent")
+        outcomes.put(asked[removals.outcomes == ABSENT], "absent")
+        outcomes.put(asked[removals.outcomes == REMOVED], "deleted" if aside is None else QUARANTINED)
+        outcomes.put_each({int(asked[row]): why for row, why in removals.errors.items()}, "failed")
+        outcomes.put_each(refused, "failed")
+        outcomes.put_each(kept, "kept")
+        outcomes.put(np.array(moved, np.int64), QUARANTINED)
         # Include files that an interrupted attempt deleted before it died.
-        self._remove_sidecars(protection, considered, paths.filter(told.are(*GONE, "absent")), lock, judged)
-        return told.table("; an interrupted attempt may have deleted it" if interrupted else "")
+        self._remove_sidecars(protection, considered, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
+        return outcomes.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
     def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
         """Delete. Check every second that the table's lock is still held: if its session ended, a writer, a hold or a
@@ -390,8 +390,8 @@ class _Run:
         """Delete the checksum files that Hadoop leaves next to local files. Most never existed, and none is counted. A
         checksum file that a table references is kept."""
         beside = sidecar_array(paths.filter(are_local(paths)))
-        there = beside.filter(pa.array(self.context.stores.there(beside)))
-        if len(there):
-            there = there.filter(pa.array(~protection.names(there)))
+        existing = beside.filter(pa.array(self.context.stores.exist(beside)))
+        if len(existing):
+            existing = existing.filter(pa.array(~protection.names(existing)))
             lock.check()
-            self.context.stores.remove(there, until=judged.protected_at + _DELETES_LAST)
+            self.context.stores.remove(existing, until=judged.protected_at + _DELETES_LAST)

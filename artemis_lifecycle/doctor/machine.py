@@ -62,9 +62,9 @@ def free_space(config: LifecycleConfig) -> Check:
     local = [Path(local_path(root)) for root in config.roots().values() if root is not None and is_local(root)]
     least: dict[int, tuple[int, Path]] = {}
     for place in (config.home, Path(tempfile.gettempdir()), *local):
-        there = next(each for each in (place, *place.parents) if each.exists())
-        least[there.stat().st_dev] = (shutil.disk_usage(there).free, there)
-    summary = "; ".join(f"{there}: {free / _GIB:.1f} GiB" for free, there in least.values())
+        existing = next(each for each in (place, *place.parents) if each.exists())
+        least[existing.stat().st_dev] = (shutil.disk_usage(existing).free, existing)
+    summary = "; ".join(f"{existing}: {free / _GIB:.1f} GiB" for free, existing in least.values())
     smallest = min(free for free, _ in least.values())
     if smallest >= _FREE:
         return Check("free space", "ok", summary)
@@ -73,7 +73,7 @@ def free_space(config: LifecycleConfig) -> Check:
 
 
 def executors(config: LifecycleConfig) -> Check:
-    """The Python of Spark's workers. Starts a session on a cluster, for only its executors can tell."""
+    """The Python of Spark's workers. Starts a session on a cluster: only its executors know."""
     if local_cores(config.spark.master) is not None:
         python = config.spark.python or sys.executable
         if shutil.which(python) is None:

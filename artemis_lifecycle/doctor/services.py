@@ -76,17 +76,17 @@ def roles(uri: str) -> Check:
         login = connection.execute(text("SELECT session_user")).scalar_one()
         query = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)")
         names = [LIFECYCLE, APPROVER, INGEST, ANALYST]
-        there = set(connection.execute(query, {"names": names}).scalars())
+        existing = set(connection.execute(query, {"names": names}).scalars())
         rights = text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'lifecycle'")
         may = connection.execute(rights).scalar_one_or_none()
     if may is False:
         do = f"GRANT {LIFECYCLE} TO {login} (docs/roles.md)"
         return Check("roles", "failed", f"login {login} may not use schema lifecycle", do)
-    lacking = [each for each in names if each not in there]
+    lacking = [each for each in names if each not in existing]
     if lacking and may is not None:
         do = "create the roles before the schema is made, or grant them by hand (docs/roles.md)"
         return Check("roles", "warning", f"no {', '.join(lacking)}: every login has all rights or none", do)
-    return Check("roles", "ok", f"login {login}; {', '.join(sorted(there)) or 'roles are made at first use'}")
+    return Check("roles", "ok", f"login {login}; {', '.join(sorted(existing)) or 'roles are made at first use'}")
 
 
 def deployment(config: LifecycleConfig) -> Check:

@@ -215,12 +215,12 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    telling = [
+    reasons = [
         line.strip()
         for line in output.splitlines()
         if "unresolved dependency" in line or "not found" in line or "Exception" in line or "WARN:" in line
     ]
-    return (telling or output.strip().splitlines() or ["Spark said nothing"])[-1]
+    return (reasons or output.strip().splitlines() or ["Spark said nothing"])[-1]
 
 
 def _unresolved(wanted: str, reason: str) -> EnvironmentMissing:

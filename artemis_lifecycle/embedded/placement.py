@@ -74,11 +74,11 @@ def _prepare(place: Path, *, anywhere: bool) -> pwd.struct_passwd:
             raise EnvironmentMissing(f"{place.parent} is {user_name(parent.other)}'s", path=str(place))
         handle = open_part(parent.descriptor, place.name, place, make=True, mode=0o700)
         try:
-            there = os.fstat(handle)
+            status = os.fstat(handle)
             # In another user's folder the server is that user's: no other user's files belong there.
-            user = pwd.getpwuid(parent.other) if parent.other and not there.st_uid else server_user(place)
-            if user is None or there.st_uid not in (0, user.pw_uid):
-                raise EnvironmentMissing(f"{place} belongs to {user_name(there.st_uid)}", path=str(place))
+            user = pwd.getpwuid(parent.other) if parent.other and not status.st_uid else server_user(place)
+            if user is None or status.st_uid not in (0, user.pw_uid):
+                raise EnvironmentMissing(f"{place} belongs to {user_name(status.st_uid)}", path=str(place))
             os.fchmod(handle, 0o700)
             os.fchown(handle, user.pw_uid, user.pw_gid)
         except KeyError as error:
@@ -89,9 +89,9 @@ def _prepare(place: Path, *, anywhere: bool) -> pwd.struct_passwd:
 
 
 def require_place(place: Path) -> None:
-    """Raise EnvironmentMissing where root cannot tell that a server's folder is what it was set up as: a link on the
-    way to it, or the folder of a user who neither owns what it is in nor runs servers for root. Nothing to require of
-    others, who have only their own rights to lose."""
+    """Raise EnvironmentMissing if root cannot trust a server's folder: a link on the way to it, or an owner who neither
+    owns its parent folder nor runs servers for root. Other users have only their own rights to lose, so they need no
+    check."""
     if os.geteuid() != 0:
         return
     with _opened(place) as folder:

@@ -185,7 +185,7 @@ class EmbeddedPostgres:
                 f"The embedded Postgres has data in {place}, but the note of its password is gone",
                 path=str(self._folder / "server.json"),
                 untouched="the data",
-                hint="put the note back (from a backup, or from where the home was moved to); if nobody needs the "
+                hint="put the note back (from a backup, or from where the home was moved to); if you do not need the "
                 f"catalogs, holds and plans in the data, remove {self._folder if inside else place} to start anew",
             )
         return self._keep(_State(place.name if inside else str(place), 0, secrets.token_hex(16)))
@@ -288,9 +288,9 @@ class EmbeddedPostgres:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SELECT datname FROM pg_database")
-                there = {row[0] for row in cursor.fetchall()}
+                existing = {row[0] for row in cursor.fetchall()}
                 for name in DATABASES:
-                    if name not in there:
+                    if name not in existing:
                         cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         finally:
             connection.close()
@@ -339,7 +339,7 @@ class EmbeddedPostgres:
         if state.folder != _INSIDE and not is_outside(place):
             # Whoever may write the note would otherwise have root work in any folder.
             raise EnvironmentMissing(
-                f"The note of where the embedded Postgres stands names a folder that is none of its places: {place}",
+                f"The note of where the embedded Postgres stands names a folder where it never is: {place}",
                 path=str(self._folder / "server.json"),
                 untouched="that folder",
                 hint=f"put the note back from a backup, or remove {self._folder} to start anew",
@@ -370,9 +370,9 @@ class EmbeddedPostgres:
     def _keep(self, state: _State) -> _State:
         if state != self._read():
             with open_folder(self._folder) as folder:
-                there = os.fstat(folder.descriptor)
+                status = os.fstat(folder.descriptor)
                 # Root may start the server of another user's home, and must not lock that user out.
-                owner = (there.st_uid, there.st_gid) if os.geteuid() == 0 else None
+                owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
                 folder.write("server.json", json.dumps(asdict(state)) + "\n", owner=owner)
         return state
 
@@ -439,7 +439,7 @@ def _recorded_port(data: Path) -> int | None:
 
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Postgres does: connections that linger after a stop are no obstacle.
+        # As Postgres does: connections that linger after a stop do not prevent it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -182,7 +182,7 @@ def plan_expiration(
         settings=request.settings,
         expired_snapshots=tuple(decision.expired),
         expired_refs=tuple(decision.expired_refs),
-        kept=_told(decision.kept),
+        kept=_as_texts(decision.kept),
         snapshot_log=tuple(metadata.snapshot_log),
         summary=PlanSummary(
             snapshots_kept=len(decision.kept),
@@ -311,7 +311,7 @@ def _base_copy(files_location: str) -> str:
     return f"{files_location.removesuffix('/files')}/base.metadata.json"
 
 
-def _told(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:
+def _as_texts(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:
     """Return the reasons as texts. Snapshots with the same reasons share one tuple of reasons, and one of texts."""
     words = {id(reasons): tuple(map(str, reasons)) for reasons in {id(each): each for each in kept.values()}.values()}
     return {snapshot: words[id(reasons)] for snapshot, reasons in kept.items()}

@@ -552,7 +552,7 @@ class Lifecycle:
         (no later than the inventory or the files say; default for a DataFrame: now). Then it reads the metadata again.
 
         Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
-        StorageError: then there is no scan.
+        StorageError, and then records no scan.
         """
         return self._orphans.scan_orphans(table, now, older_than, location, listing, listed_at=listed_at)
 
@@ -926,7 +926,7 @@ class Lifecycle:
 
     def check_lineage(self, table: str) -> LineageCheck:
         """Check the table's new snapshots as `watch_lineage` does, and return those that do not meet its requirements
-        and that nobody acknowledged. Raises NoSuchTable, UnreadableMetadata."""
+        and that are not acknowledged. Raises NoSuchTable, UnreadableMetadata."""
         return self._lineage_watching.check(table)
 
     def acknowledge_lineage(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
@@ -1045,7 +1045,7 @@ class Lifecycle:
 
     def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
         """Return who decided what, why and with which account, newest first, for one table or for all; or, oldest
-        first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete these records."""
+        first, `about` one plan, scan, hold, pause or thaw. These records cannot be changed or deleted."""
         if about is not None:
             return self.operations.decisions.about(about)
         return self.operations.decisions.of_table(None if table is None else self.steps.table_uuid(table))

@@ -41,10 +41,10 @@ class Folder:
         if not is_local(self.path):
             place = split(self.path)
             return f"{place.scheme}://{place.authority}"
-        there = Path(local_path(self.path))
-        while not there.exists():
-            there = there.parent
-        return f"device {there.stat().st_dev}"
+        existing = Path(local_path(self.path))
+        while not existing.exists():
+            existing = existing.parent
+        return f"device {existing.stat().st_dev}"
 
 
 def host_now() -> datetime:
@@ -58,8 +58,8 @@ def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Fo
     Writes a tiny file into each folder and removes it again. The duration of a request does not count as a difference.
     Raises StorageError if a probe cannot be written, OperationsUnavailable.
     """
-    asked, told, answered = host_now(), postgres_now(), host_now()
-    ahead = {"Postgres": _ahead(told, asked, answered), "this host": timedelta(0)}
+    asked, reported, answered = host_now(), postgres_now(), host_now()
+    ahead = {"Postgres": _ahead(reported, asked, answered), "this host": timedelta(0)}
     for folder in folders:
         ahead[f"the store of {folder.path}"] = _store_ahead(folder)
     if max(ahead.values()) - min(ahead.values()) <= most:
@@ -93,7 +93,7 @@ def _store_ahead(folder: Folder) -> timedelta:
     return _ahead(found.last_modified, asked - _RESOLUTION, host_now())
 
 
-def _ahead(told: datetime, earliest: datetime, latest: datetime) -> timedelta:
-    """Return how far `told` is ahead of (behind: negative) a clock that showed `earliest` before and `latest` after
+def _ahead(shown: datetime, earliest: datetime, latest: datetime) -> timedelta:
+    """Return how far `shown` is ahead of (behind: negative) a clock that showed `earliest` before and `latest` after
     it."""
-    return told - min(max(told, earliest), latest)
+    return shown - min(max(shown, earliest), latest)

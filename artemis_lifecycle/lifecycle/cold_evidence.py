@@ -51,9 +51,9 @@ def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
     if found is None:
         return ColdCopy(None, 0, 0, 0, 0, ("the cold catalog does not have the table",))
     name, metadata = found.newest.name, found.whole()
-    there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
-    problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
-    present = [snapshot for snapshot in wanted if snapshot in there]
+    in_metadata = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in in_metadata]
+    present = [snapshot for snapshot in wanted if snapshot in in_metadata]
     rules = resources.rules(plan.table)
     root = normalize(resources.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():

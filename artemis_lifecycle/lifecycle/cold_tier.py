@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
-from artemis_lifecycle.cold_tier.presence import PromisedCopy
+from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.repair import repair
@@ -109,12 +109,12 @@ class ColdTier:
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
                 read_base=lambda: read_base(self.resources.live_stores, plan),
             )
-            there = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
+            in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(
                 context,
                 request,
                 allow_lost=record.lost_approved_by is not None,
-                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in there],
+                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in in_table],
                 dry_run=dry_run,
             )
             if dry_run:
@@ -257,7 +257,7 @@ class ColdTier:
                     hint="restore the folder; until then only the cold table's metadata shows what must be there",
                 )
 
-            def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
+            def again(lost: Sequence[RecordedCopy]) -> dict[str, str]:
                 try:
                     with self.steps.run(state, "cold_repair") as repairing:
                         done = repair(copies, self.resources.live_stores, lost, check=repairing.check)
@@ -383,7 +383,7 @@ class ColdTier:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
             stores = resources.cold_stores, resources.live_stores
-            found = thawing.look(resources.start_spark, *stores, thaw.files_location)
+            found = thawing.progress(resources.start_spark, *stores, thaw.files_location)
             if found.done:
                 # If the store reports no end, assume the requested days.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))

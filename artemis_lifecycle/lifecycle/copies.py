@@ -5,7 +5,7 @@ from __future__ import annotations
 from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
-from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
+from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among
 from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -36,7 +36,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
     )
 
 
-def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
+def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord) -> list[RecordedCopy]:
     """Return the required copies of the plan's files that are missing from the cold store, by size, at this moment.
 
     Raises HandoffFailed if the plan was handed off and the cold tables do not have its snapshots.
@@ -57,10 +57,10 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
         tables = cold_tables(resources, plan.table_uuid)
     except NoSuchTable:
         tables = None
-    there = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
-    if tables is not None and outcome is not None and not there.issuperset(outcome.archived):
-        there = {each.snapshot_id for each in tables.whole().snapshots}
-    if outcome is None or not there.issuperset(outcome.archived):
+    in_cold = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
+    if tables is not None and outcome is not None and not in_cold.issuperset(outcome.archived):
+        in_cold = {each.snapshot_id for each in tables.whole().snapshots}
+    if outcome is None or not in_cold.issuperset(outcome.archived):
         raise HandoffFailed(
             f"Plan {plan.plan_id} was handed off, but the cold tables no longer have all its snapshots",
             table=plan.table,

@@ -180,7 +180,7 @@ class DroppedTables:
                 record = self.resources.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
             assert record is not None
             if record.approved_by is None and policy.dropped.approval == "required":
-                waits = f"somebody's word: artemis approve {record.scan_id} --large --who … --why …"
+                waits = f"it waits for approval: artemis approve {record.scan_id} --large --who … --why …"
                 return Cleared(lost, record.scan_id, record.files, problem=waits)
             report = self.delete_dropped(record.scan_id, dry_run=dry_run)
         except LifecycleError as error:

@@ -33,7 +33,7 @@ class Presence:
 
     metadata_location: str
     reachable_files: int
-    looked_at: int
+    checked_files: int
     absent_files: int
     absent: tuple[str, ...]
 
@@ -52,14 +52,14 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
     with worker_errors(), runner.keeping() as keep:
         view = indexed(resources.start_spark, stores, metadata, rules, lifecycle.root)
         reachable = keep(reachable_files(runner, view, everything))
-        seen = [read_frame(runner, listing.files_location, stores).map(partial(_places, rules, there=True), _SEEN)]
+        seen = [read_frame(runner, listing.files_location, stores).map(partial(_places, rules, exists=True), _SEEN)]
         for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
             outcomes = job_outcomes(resources.start_spark, stores, lifecycle.root, job_id)
-            seen.append(outcomes.map(partial(_places, rules, there=False), _SEEN))
+            seen.append(outcomes.map(partial(_places, rules, exists=False), _SEEN))
         suspects = runner.meet([reachable, runner.concat(*seen)], "location", _suspects, reachable.schema)
-        looked_at, absent = _absent(stores, (path for batch in suspects.batches() for path in _paths(batch)))
+        checked_files, absent = _absent(stores, (path for batch in suspects.batches() for path in _paths(batch)))
         (total,) = reachable.sums()
-    return Presence(metadata.metadata_location, total, looked_at, len(absent), tuple(absent[:NAMED]))
+    return Presence(metadata.metadata_location, total, checked_files, len(absent), tuple(absent[:NAMED]))
 
 
 def _deletions_since(lifecycle: Lifecycle, table_uuid: str, listing_id: str) -> list[str]:
@@ -71,15 +71,15 @@ def _deletions_since(lifecycle: Lifecycle, table_uuid: str, listing_id: str) -> 
     return [job.job_id for job in jobs if job.finished_at is None or job.finished_at >= began]
 
 
-_SEEN = arrow_schema("location string, there boolean")
+_SEEN = arrow_schema("location string, exists boolean")
 
 
-def _places(rules: LocationRules, files: Iterable[pa.RecordBatch], *, there: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the locations of listed files, or (not `there`) of those that a deletion removed or did not find."""
+def _places(rules: LocationRules, files: Iterable[pa.RecordBatch], *, exists: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the locations of listed files, or (not `exists`) of those that a deletion removed or did not find."""
     for batch in files:
-        rows = batch if there else batch.filter(pc.is_in(batch.column("outcome"), pa.array((*GONE, "absent"))))
+        rows = batch if exists else batch.filter(pc.is_in(batch.column("outcome"), pa.array((*GONE, "absent"))))
         locations = [normalize(path, rules) for path in _paths(rows)]
-        yield pa.RecordBatch.from_pydict({"location": locations, "there": [there] * rows.num_rows}, _SEEN)
+        yield pa.RecordBatch.from_pydict({"location": locations, "exists": [exists] * rows.num_rows}, _SEEN)
 
 
 def _suspects(reachable: pa.Table, seen: pa.Table) -> pa.Table:
@@ -96,9 +96,9 @@ def _paths(batch: pa.RecordBatch) -> list[str]:
 
 def _absent(stores: Stores, paths: Iterable[str]) -> tuple[int, list[str]]:
     """Return (how many were looked up, those that the store does not have)."""
-    remaining, looked_at, absent = iter(paths), 0, []
+    remaining, checked_files, absent = iter(paths), 0, []
     with ThreadPoolExecutor(_HEADS) as pool:
         while chunk := list(islice(remaining, 1000)):
-            looked_at += len(chunk)
+            checked_files += len(chunk)
             absent += [path for path, found in zip(chunk, pool.map(stores.head, chunk), strict=True) if found is None]
-    return looked_at, absent
+    return checked_files, absent

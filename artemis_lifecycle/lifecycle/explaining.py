@@ -118,8 +118,8 @@ class Explaining:
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
-        nobody = "no snapshot, open plan, journal or scan of the table names it"
-        return Explanation(path, "unknown", (nobody, *((why,) if why is not None else ())), writers)
+        unnamed = "no snapshot, open plan, journal or scan of the table names it"
+        return Explanation(path, "unknown", (unnamed, *((why,) if why is not None else ())), writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:
         """Return why an orphan deletion of the table would keep the file now, if it would."""
@@ -128,7 +128,7 @@ class Explaining:
             Asking("explain", "orphans", state.name, state.metadata.table_uuid),
         )
         paths = pa.array([path], pa.string())
-        protection.look_around()
+        protection.refresh_neighbors()
         protection.full(lambda: [paths])
         return protection.protected().reasons(pa.table({"path": paths})).get(0)
 

@@ -50,7 +50,7 @@ class Recording:
     def record_lineage(self, table: str, *, dry_run: bool = False) -> LineageRecorded:
         state = self.steps.table_state(table)
         with self.steps.run(state, "lineage", dry_run=dry_run) as step:
-            # Under the lease nobody else records this table.
+            # Under the lease no other process records this table.
             state = self.steps.table_state(table)
             done = self.record(table, state.metadata, dry_run=dry_run)
             step.counts = {"snapshots_added": done.snapshots}

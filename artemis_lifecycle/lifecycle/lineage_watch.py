@@ -23,14 +23,14 @@ from artemis_lifecycle.operations.texts import require_said, storable
 from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 
 _V1_SKEW_MS = 60_000
-"""Iceberg accepts a snapshot up to a minute older than the newest one. In v1 only times tell new snapshots apart."""
+"""Iceberg accepts a snapshot up to a minute older than the newest one. In v1 only times identify new snapshots."""
 
 
 @dataclass(frozen=True)
 class LineageCheck:
-    """The snapshots of one table that do not meet its requirements and that nobody acknowledged, oldest first.
+    """The snapshots of one table that do not meet its requirements and are not acknowledged, oldest first.
 
-    `gate_missing`: the table's catalog could have a gate, and nobody enabled it: `artemis gate enable`.
+    `gate_missing`: the table's catalog could have a gate, and has none: `artemis gate enable`.
     """
 
     table: str

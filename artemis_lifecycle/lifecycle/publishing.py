@@ -1,4 +1,4 @@
-"""Publication of plans, deletions and lineage to the result tables, outside the steps, and their upkeep."""
+"""Publication of plans, deletions and lineage to the result tables, outside the steps, and their maintenance."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Quarantine:
                 except Refused:
                     step.state = "pending"
                     continue
-                protection.look_around()
+                protection.refresh_neighbors()
                 protection.full(considered)
                 if not dry_run:
                     record = self.resources.operations.quarantines.purge(record.job_id)

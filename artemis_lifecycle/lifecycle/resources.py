@@ -92,7 +92,7 @@ class Resources:
         self._prepared = False
         self._sessions = sessions
         self._starting = RLock()
-        self._told: list[Callable[[SparkSession], None]] = []
+        self._on_spark: list[Callable[[SparkSession], None]] = []
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
@@ -139,8 +139,8 @@ class Resources:
         """The Spark session: the given one, or a new one, started at first use."""
         with self._starting:
             session = self._session()
-        for tell in tuple(self._told):
-            tell(session)
+        for call in tuple(self._on_spark):
+            call(session)
         return session
 
     def start_spark(self) -> SparkSession:
@@ -148,16 +148,16 @@ class Resources:
         return self.spark
 
     @contextmanager
-    def telling_of_spark(self, tell: Callable[[SparkSession], None]) -> Iterator[None]:
-        """Inside the block, call `tell` with the session whenever a thread asks for it, before the thread has it."""
+    def calling_with_spark(self, call: Callable[[SparkSession], None]) -> Iterator[None]:
+        """Inside the block, call `call` with the session whenever a thread asks for it, before the thread has it."""
         started = self.started_spark()
         if started is not None:
-            tell(started)
-        self._told.append(tell)
+            call(started)
+        self._on_spark.append(call)
         try:
             yield
         finally:
-            self._told.remove(tell)
+            self._on_spark.remove(call)
 
     def _session(self) -> SparkSession:
         if self._sessions is not None:

@@ -140,7 +140,7 @@ class Steps:
     def _tagged_jobs(self, tag: str) -> Iterator[None]:
         """Tag the Spark jobs of this thread, and of others that ask for Spark meanwhile."""
         try:
-            with self.resources.telling_of_spark(lambda session: session.sparkContext.addJobTag(tag)):
+            with self.resources.calling_with_spark(lambda session: session.sparkContext.addJobTag(tag)):
                 yield
         finally:
             session = self.resources.started_spark()
@@ -218,7 +218,7 @@ class Steps:
         if lease is None or self.resources.started_spark() is not None:
             yield
             return
-        with self.resources.telling_of_spark(lambda _: lease.worked_on_by(self._processes())):
+        with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
             yield
 
 

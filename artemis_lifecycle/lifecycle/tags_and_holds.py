@@ -192,7 +192,7 @@ class TagsAndHolds:
         state = self.steps.table_state(table)
         self._require_snapshots(state, snapshot_ids, kind)
         # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
-        ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).look(
+        ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
             {table: state.entry}, resources.database_catalogs.tables()
         )
         placed = resources.operations.holds.place(

@@ -75,7 +75,7 @@ def _positions(
 ) -> list[TableWindow]:
     operations, config = resources.operations, resources.config
     windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
-    # Another table may have the name of a dropped one. The dropped one's plans and scans are none of its business.
+    # Another table may have the name of a dropped one. The dropped one's plans and scans do not apply to it.
     dropped = {table.table_uuid for table in operations.known_tables.missing(config.catalogs.live.name)}
     plans = defaultdict(list)
     for holding in operations.plans.holding():

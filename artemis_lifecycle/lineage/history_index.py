@@ -272,7 +272,7 @@ def _joined(ranges: pa.Table, cut_ms: int) -> pa.Table:
         codes = ranges[name].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
         unlike |= codes[1:] != codes[:-1]
     first, last = ranges["first_snapshot_id"].to_numpy(), ranges["last_ms"].to_numpy()
-    # A time without an entry is no snapshot of any writer.
+    # A time without an entry is not a snapshot of any writer.
     unlike |= (first[1:] == UNKNOWN_SNAPSHOT) | (first[:-1] == UNKNOWN_SNAPSHOT) | (last[1:] >= cut_ms)
     begins = np.flatnonzero(np.concatenate([[True], unlike]))
     ends = np.concatenate([begins[1:], [rows]]) - 1

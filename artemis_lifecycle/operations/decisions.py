@@ -167,11 +167,11 @@ def may_be_one_person(one: str, other: str) -> bool:
 def _skeleton(name: str) -> str:
     # The part after @, or before a backslash, is the account's place, not its name.
     normal = unicodedata.normalize("NFKD", name).casefold()
-    local = _told(normal.partition("@")[0].rpartition("\\")[2])
-    return "".join(_prototype(each) for each in local or _told(normal))
+    local = _plain(normal.partition("@")[0].rpartition("\\")[2])
+    return "".join(_prototype(each) for each in local or _plain(normal))
 
 
-def _told(text: str) -> str:
+def _plain(text: str) -> str:
     # Marks on ASCII letters are decoration; in other scripts they are vowels.
     return "".join(each for each in text if unicodedata.category(each)[0] in "LNM" and not "\u0300" <= each <= "\u036f")
 

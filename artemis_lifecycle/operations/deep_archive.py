@@ -45,7 +45,7 @@ from artemis_lifecycle.operations.tables import (
 )
 from artemis_lifecycle.operations.texts import require_said
 
-LAPSED = "nobody approved it in time"
+LAPSED = "it was not approved in time"
 OVER = "its days are over"
 
 Found = TypeVar("Found")

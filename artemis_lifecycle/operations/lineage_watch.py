@@ -107,7 +107,7 @@ class LineageWatch:
             )
 
     def unmet(self, table_uuid: str | None = None, *, acknowledged: bool = False) -> tuple[UnmetSnapshot, ...]:
-        """Return the snapshots, of one table or of all, that nobody acknowledged (`acknowledged`: also the others),
+        """Return the snapshots, of one table or of all, that are not acknowledged (`acknowledged`: also the others),
         oldest first."""
         where = if_given(unmet_snapshots.c.table_uuid, table_uuid)
         if not acknowledged:

@@ -17,7 +17,7 @@ from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, table_of, update_records
 from artemis_lifecycle.operations.texts import require_said
 
-LOOKS_EVERY = 1.0
+CHECKED_EVERY = 1.0
 """Seconds between two reads of a worker."""
 
 
@@ -88,13 +88,13 @@ class Pauses:
 class Watch:
     """Checks every second, while the block runs, whether a step has to stop. `why` then has the reason.
 
-    `look` returns the reason to stop, or None. Once there is one, `stop` is called every second, and may cancel running
-    work, because the step may be about to start more. If Postgres does not answer, nothing is stopped for that reason:
-    the lease, which also needs Postgres, takes care of it.
+    `reason` returns the reason to stop, or None. Once there is one, `stop` is called every second, and may cancel
+    running work, because the step may be about to start more. If Postgres does not answer, nothing is stopped for that
+    reason: the lease, which also needs Postgres, takes care of it.
     """
 
-    def __init__(self, look: Callable[[], str | None], stop: Callable[[], None] = lambda: None) -> None:
-        self._look = look
+    def __init__(self, reason: Callable[[], str | None], stop: Callable[[], None] = lambda: None) -> None:
+        self._reason = reason
         self._stop = stop
         self._why: str | None = None
         self._over = threading.Event()
@@ -105,7 +105,7 @@ class Watch:
         return self._why
 
     def __enter__(self) -> Watch:
-        self._why = self._look()
+        self._why = self._reason()
         if self._why is None:
             self._thread.start()
         return self
@@ -117,10 +117,10 @@ class Watch:
 
     def _run(self) -> None:
         began = time.monotonic()
-        while not self._over.wait(max(0.0, LOOKS_EVERY - (time.monotonic() - began))):
+        while not self._over.wait(max(0.0, CHECKED_EVERY - (time.monotonic() - began))):
             began = time.monotonic()
             try:
-                self._why = self._why or self._look()
+                self._why = self._why or self._reason()
             except LifecycleError:
                 continue
             if self._why is not None:

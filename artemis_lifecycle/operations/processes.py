@@ -20,11 +20,11 @@ _ENDED = ("Z", "X")
 
 def mark(pids: Iterable[int]) -> str | None:
     """Return the mark of these living processes as text; None if the system cannot identify them."""
-    here = _here()
+    kernel = _kernel()
     started = {pid: _start(pid) for pid in pids}
-    if here is None or not started or None in started.values():
+    if kernel is None or not started or None in started.values():
         return None
-    return json.dumps({"kernel": here, "processes": sorted(started.items())})
+    return json.dumps({"kernel": kernel, "processes": sorted(started.items())})
 
 
 def is_over(written: str | None) -> bool:
@@ -32,11 +32,11 @@ def is_over(written: str | None) -> bool:
     if written is None:
         return False
     content = json.loads(written)
-    return content["kernel"] == _here() and all(_ended(pid, start) for pid, start in content["processes"])
+    return content["kernel"] == _kernel() and all(_ended(pid, start) for pid, start in content["processes"])
 
 
-def _here() -> list[str] | None:
-    """Return where process numbers have the same meaning as here; None on systems without this information."""
+def _kernel() -> list[str] | None:
+    """Return what identifies the system in which process numbers have the same meaning; None where it is unknown."""
     try:
         boot = _BOOT.read_text().strip()
         # Include the host name: machines resumed from one memory image share a boot id.

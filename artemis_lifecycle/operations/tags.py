@@ -45,7 +45,7 @@ tags = table_of(
 
 REPLACED = "replaced by a newer tag of that name"
 NOT_MADE = "its commit failed"
-MOVED = "moved to another snapshot by somebody else"
+MOVED = "moved to another snapshot by another tool"
 """Why records ended that no person removed."""
 
 

@@ -91,7 +91,7 @@ def scan_cold(
     folder = f"{root}/cold-scans/{uuid.uuid4().hex}"
     asking = Asking(folder.rpartition("/")[2], "cold_scan", table, identity.table_uuid)
     protection = Protection(context, asking)
-    protection.look_around()
+    protection.refresh_neighbors()
     require_after(listing, clock(), table)
     protection.read()
     metadata = protection.metadata

@@ -3,10 +3,10 @@ orphans. Belongs here: what the catalog has and had, and the scan of a dropped t
 deletion itself (`deletion/worker.py`).
 
 `DROP TABLE` without `PURGE` removes only a row, and every file stays forever, because orphan scans check only existing
-tables. The risk is a table that only looks dropped. If it was renamed, or registered under another name, its uuid is
-found behind one of the catalog's pointers. It may also be in another catalog, which cannot be queried from here. If
-someone commits there, a metadata file newer than the drop shows it. If it is only read there, nothing shows it, so a
-person approves each deletion.
+tables. The risk is a table that is missing from the catalog but not dropped. If it was renamed, or registered under
+another name, its uuid is found behind one of the catalog's pointers. It may also be in another catalog, which cannot be
+queried from here. If someone commits there, a metadata file newer than the drop shows it. If it is only read there,
+nothing shows it, so a person approves each deletion.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
     """Return the metadata of the table when it was last seen. It is saved before it is used, so that an interrupted
     deletion can continue after the file itself is deleted.
 
-    Raises MissingFile if it does not exist: after a purge, leftovers cannot be told apart from other files. Raises
+    Raises MissingFile if it does not exist: after a purge, leftovers cannot be distinguished from other files. Raises
     UnreadableMetadata.
     """
     copy = saved_metadata(root, known)
@@ -183,7 +183,7 @@ def scan_dropped(
     asking = Asking(f"scan-{uuid.uuid4().hex}", "dropped", known.table, known.table_uuid)
     protection = Protection(context, asking)
     protection.require_no_hold()
-    protection.look_around()
+    protection.refresh_neighbors()
     read_at = context.operations.clock.now()
     require_after(listing, read_at, known.table)
     protection.read()

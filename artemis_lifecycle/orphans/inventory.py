@@ -143,15 +143,15 @@ class _Reader:
         missing = [name for name in _NEEDED if name not in found.schema.names]
         if missing:
             raise KeyError(f"no column {', '.join(missing)}")
-        there: Any = pa.array([True] * found.num_rows)
+        current: Any = pa.array([True] * found.num_rows)
         for name, wanted in (("is_latest", True), ("is_delete_marker", False)):
             if name in found.schema.names:
                 flags = found.column(name)
                 if pa.types.is_string(flags.type):
                     flags = pc.equal(pc.utf8_lower(flags), "true")
                 # A bucket without versions leaves them empty.
-                there = pc.and_(there, pc.equal(pc.fill_null(flags, wanted), wanted))
-        kept = found.filter(there)
+                current = pc.and_(current, pc.equal(pc.fill_null(flags, wanted), wanted))
+        kept = found.filter(current)
         keys = kept.column("key").to_pylist()
         if None in keys:
             raise KeyError("a row without a key")

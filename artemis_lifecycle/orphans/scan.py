@@ -95,7 +95,7 @@ def scan_orphans(
     ages = cutoffs(listing, settings, table)
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
-    protection.look_around()
+    protection.refresh_neighbors()
     unlisted = [] if settings.is_whole else _metadata_files(context, table_uuid, listing.locations)
     read_at = context.operations.clock.now()
     require_after(listing, read_at, table)

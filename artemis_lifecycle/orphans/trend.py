@@ -160,7 +160,7 @@ class InFlight:
         )
         kinds = f"{self.too_young:,} are too young, {self.live_writers:,} belong to live writers"
         if not self.live_writers:
-            return f"{often}{kinds}. Writers leave more behind each day than grows old: look at what crashes."
+            return f"{often}{kinds}. Writers leave more each day than becomes old enough: find out what crashes."
         if self.endless:
             names = ", ".join(sorted({beat.writer_id for beat in self.endless}))
             return f"{often}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."

@@ -94,7 +94,7 @@ class Folders:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _untold(folder, error) from error
+            raise _unidentified(folder, error) from error
 
     def _stat(self, folder: str) -> os.stat_result | None:
         if folder not in self._found:
@@ -117,14 +117,14 @@ class Folders:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _untold(folder, error) from error
+            raise _unidentified(folder, error) from error
 
 
 def _key(found: os.stat_result | None) -> FolderKey | None:
     return None if found is None else (found.st_dev if os.major(found.st_dev) else 0, found.st_ino)
 
 
-def _untold(folder: str, error: OSError) -> StorageError:
+def _unidentified(folder: str, error: OSError) -> StorageError:
     return StorageError(
         f"The identity of this folder cannot be determined: {error.strerror or error}",
         path=folder,

@@ -37,7 +37,7 @@ class Neighbor:
     """Another table, with the locations from its metadata. `dropped` means that the catalog no longer has it.
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
-    For a dropped table that is no problem: its remaining files stay (`is_readable` False).
+    For a dropped table its remaining files stay (`is_readable` False).
     """
 
     table: str
@@ -71,7 +71,7 @@ class Neighbors:
     """The other tables of one catalog: those whose locations touch a table's, those that read from there wherever they
     are (add_files, clones), and dropped tables with files there.
 
-    `overlapping` finds new names at each call. `look_around` finds where all others read, which takes longer.
+    `overlapping` finds new names at each call. `refresh_neighbors` finds where all others read, which takes longer.
     """
 
     def __init__(self, context: DeletionContext, table_uuid: str) -> None:
@@ -83,7 +83,7 @@ class Neighbors:
             context.spark, context.stores, context.root, context.rules_of, context.root_stores
         )
         self._known: dict[str, Neighbor | None] = {}
-        self._looked_at: Mapping[str, str] = {}
+        self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
@@ -91,12 +91,12 @@ class Neighbors:
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
         """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
-        name. Each table is read once by this object, and again after `look_around` saw a change."""
+        name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
-        if self._looked_at and any(name not in self._looked_at and name not in RESULT_TABLES for name in names):
+        if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
-            self.look_around()
+            self.refresh()
         self._known = {name: self._known[name] for name in names if name in self._known}
         unseen = [name for name in names if name not in self._known]
         self._known.update(zip(unseen, threaded(self._read, unseen, _READERS), strict=True))
@@ -105,7 +105,7 @@ class Neighbors:
         folders = Folders(self._context.rules)
         return tuple(other for other in found if self._touches(other, locations, folders))
 
-    def look_around(self) -> None:
+    def refresh(self) -> None:
         """Find out where all other tables of the catalog read, by their current pointers. Reads commits since the last
         call. For an unreadable table, its last known state counts.
 
@@ -114,18 +114,18 @@ class Neighbors:
         began = time.monotonic()
         if began < self._rested_until:
             return
-        there = self._context.catalog.pointers()
+        listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
-            for name, pointer in there.items()
+            for name, pointer in listed_now.items()
             # This project's result tables are not clones of other tables.
             if name != self._table and name not in RESULT_TABLES
         }
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
-        changed = [name for name, place in now.items() if self._looked_at.get(name) != place]
+        changed = [name for name, place in now.items() if self._read_at.get(name) != place]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
-        self._looked_at = now
+        self._read_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -136,8 +136,8 @@ class Neighbors:
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
-        listed = {*there, *self._context.catalog.tables()}
-        problems = self._reached.look({**pointers, **lost}, listed, lists)
+        listed = {*listed_now, *self._context.catalog.tables()}
+        problems = self._reached.refresh({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
         # A table that was never readable may read any file here.
@@ -145,7 +145,9 @@ class Neighbors:
         self._unread = {
             name: problem
             for name, problem in (self._unread | problems).items()
-            if name in tables and not self._reached.knows(name, there.get(name)) and not self._is_isolated(tables[name])
+            if name in tables
+            and not self._reached.knows(name, listed_now.get(name))
+            and not self._is_isolated(tables[name])
         }
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)

@@ -216,9 +216,9 @@ class Protection:
         found = ((state.reason, state.view(state.metadata)) for state in states if state.metadata is not None)
         return [(reason, view) for reason, view in found if view is not None]
 
-    def look_around(self) -> None:
+    def refresh_neighbors(self) -> None:
         """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
-        self.neighbors.look_around()
+        self.neighbors.refresh()
         if self._context.dropped is not None:
             self._context.dropped.require()
 
@@ -267,7 +267,7 @@ class Protection:
         self._reached = {}
         for state in (self._own, *self._others.values()):
             self._reached[state.table] = self._reached_by(state.reaches)
-            state.other_names = self._names_here
+            state.other_names = self._names_in_folders
 
     def _reached_by(self, reached_of: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> NDArray[np.uint64]:
         """Return the considered files that are reached under any of their names."""
@@ -424,7 +424,7 @@ class Protection:
         for view in self._attempts:
             found.append((ATTEMPT, self._reached_by(partial(reaches, view))))
             found.append((ATTEMPT, hash_texts(metadata_files(view.metadata, self._context.rules), self._context.rules)))
-        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_here))]
+        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_in_folders))]
 
     @property
     def _uuids(self) -> list[str]:
@@ -486,7 +486,7 @@ class Protection:
             hashes = [np.empty(0, np.uint64)]
             for batch in frame_batches(files_location, self._context.records):
                 subjects = subject_array(batch.column("path"))
-                hashes += [hash_column(subjects, self._context.rules), *self._names_here(subjects)]
+                hashes += [hash_column(subjects, self._context.rules), *self._names_in_folders(subjects)]
             named = distinct(np.concatenate(hashes))
             self._frames[files_location] = named[among(self._hashes, named)]
         return self._frames[files_location]
@@ -607,7 +607,7 @@ class Protection:
             rows = np.array([row for row, _ in found], np.int64) + low
             yield rows, hash_column(pa.array([other for _, other in found], pa.string()), self._context.rules)
 
-    def _names_here(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
+    def _names_in_folders(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
         """Return the hashes of the other names that these files have in the considered files' folders."""
         if not self._folders:
             return []

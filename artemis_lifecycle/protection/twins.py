@@ -89,8 +89,8 @@ def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iter
         for prefix in sorted(each.prefixes):
             rows = np.flatnonzero(np.asarray(pc.not_equal(prefixes, prefix)))
             locations = pc.binary_join_element_wise(pa.scalar(prefix), keys.take(pa.array(rows)), "")
-            there = np.flatnonzero(each.has(hash_column(locations, rules)))
-            yield from ((int(rows[row]), locations[row].as_py()) for row in there.tolist())
+            reached = np.flatnonzero(each.has(hash_column(locations, rules)))
+            yield from ((int(rows[row]), locations[row].as_py()) for row in reached.tolist())
 
 
 def split_location(location: str) -> tuple[str, str]:

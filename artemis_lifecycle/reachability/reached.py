@@ -104,12 +104,13 @@ class ReachedFolders:
         self._known: dict[str, Reached] | None = None
         self._failed: dict[str, str] = {}
 
-    def look(
-        self, tables: Mapping[str, Pointer], there: Collection[str] = (), lists: Mapping[str, str] | None = None
+    def refresh(
+        self, tables: Mapping[str, Pointer], unchanged: Collection[str] = (), lists: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Update what is known of `tables` to their pointers. Return the error of each table that cannot be read; what
-        was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. Tables in `there`
-        stay unchanged; all others are removed. `lists` are sealed lists of files by a unique name, each read once."""
+        was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. What is known of
+        the tables in `unchanged` stays; all others are removed. `lists` are sealed lists of files by a unique name,
+        each read once."""
         known = self._load()
         moved = {
             name: pointer
@@ -130,7 +131,7 @@ class ReachedFolders:
             for name, (_, problem) in read.items()
             if problem is not None and name in moved
         }
-        gone = set(known).difference(tables, there, lists)
+        gone = set(known).difference(tables, unchanged, lists)
         known |= found
         for name in gone:
             del known[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PaimonBounds:
-    """Positions below `end` expire. The others tell why it is not more: each is the first position that its option
+    """Positions below `end` expire. The others say why not more: each is the first position that its option
     keeps, None where the option is not set."""
 
     end: int

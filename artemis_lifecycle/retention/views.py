@@ -1,4 +1,4 @@
-"""What the rules look at: a table's history, and what people promised about it. Times are epoch milliseconds."""
+"""The input of the rules: a table's history, and the tags and holds on it. Times are epoch milliseconds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What goes wrong around Spark's JVM, as this project's errors. Belongs here: telling lost races, a catalog that does
-not answer and a store that fails from all else. Does not belong: retries, and what is wrong with a statement.
+"""Errors around Spark's JVM, as this project's errors. Belongs here: recognizing lost races, a catalog that does not
+answer, and a store that fails. Does not belong: retries, and errors in a statement.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FILE = re.compile(
 
 _METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
-"""Somebody stopped the work; nothing failed."""
+"""The work was stopped; nothing failed."""
 
 
 @contextmanager

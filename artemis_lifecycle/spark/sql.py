@@ -21,7 +21,7 @@ class Token:
     end: int
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of `words`, in any case; a quoted name is none."""
+        """Return True if it is one of `words`, in any case; a quoted name never is."""
         return self.kind == "word" and self.text.upper() in words
 
 

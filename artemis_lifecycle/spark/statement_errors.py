@@ -1,4 +1,4 @@
-"""Errors that Spark finds in a user's statement. Belongs here: telling them apart from all else that can go wrong."""
+"""Errors that Spark finds in a user's statement. Belongs here: distinguishing them from other errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that cross from Spark's Python workers to the driver. Belongs here: telling them apart from Spark's own."""
+"""Errors that cross from Spark's Python workers to the driver. Belongs here: distinguishing them from Spark's own."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _number(data: Any, at: Any, size: Any) -> Any:
     cache=True,
     nogil=True,
 )
-def look(
+def stat(
     data: Any,
     names: Any,
     ends: Any,
@@ -87,7 +87,7 @@ def look(
 
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, _ANSWERS), cache=True, nogil=True)
-def there(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, found: Any) -> None:
+def exist(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, found: Any) -> None:
     """For the rows from `low` to `high`, set `found` to 1 if something exists, 0 if the system says that nothing does,
     and -1 if it was not asked."""
     name = np.empty(_LONGEST + 1, np.uint8)

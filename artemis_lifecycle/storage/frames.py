@@ -234,7 +234,7 @@ def _named(sealed: SealedFrame) -> pa.Table:
 
 
 def drop_frame(folder: str, stores: Stores) -> None:
-    """Delete a frame that nothing references. The seal is deleted first, so that nobody can read an incomplete
+    """Delete a frame that nothing references. The seal is deleted first, so that no reader sees an incomplete
     frame."""
     stores.delete([f"{folder}/{SEAL}"])
     stores.delete([file.path for file in stores.list(folder)])

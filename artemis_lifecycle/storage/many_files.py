@@ -50,8 +50,8 @@ def usable() -> bool:
     metadata."""
     if sys.platform != "linux" or sys.maxsize <= 2**32 or sys.byteorder != "little":
         return False
-    here = ctypes.CDLL(None)
-    return all(hasattr(here, name) for name in ("statx", "faccessat", "unlinkat", "clock_gettime")) and (
+    libc = ctypes.CDLL(None)
+    return all(hasattr(libc, name) for name in ("statx", "faccessat", "unlinkat", "clock_gettime")) and (
         sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
     )
 
@@ -90,7 +90,7 @@ class ByFolder:
         return None if name < 0 else self.data[int(self.offsets[row]) : name - 1].tobytes().decode()
 
 
-def looks(
+def statuses(
     paths: pa.Array, opened: Callable[[str], int | None]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
     """Return which of the paths are regular files, with their sizes and times (microseconds). A path for which the call
@@ -102,7 +102,7 @@ def looks(
     sizes, modified = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
 
     def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
-        disk_kernels.look(
+        disk_kernels.stat(
             files.data, files.names, files.offsets[1:], folders, low, high, disk_kernels.FOLLOW, found, sizes, modified
         )
 
@@ -110,8 +110,8 @@ def looks(
     return found == 1, sizes, modified
 
 
-def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """`looks` at names in the open folder of this descriptor, without following symbolic links."""
+def statuses_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """`statuses` of names in the open folder of this descriptor, without following symbolic links."""
 
     from artemis_lifecycle.storage import disk_kernels
 
@@ -120,7 +120,7 @@ def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[n
     sizes, modified = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
 
     def work(low: int, high: int) -> None:
-        disk_kernels.look(
+        disk_kernels.stat(
             data, offsets[:-1], offsets[1:], folders, low, high, disk_kernels.NO_FOLLOW, found, sizes, modified
         )
 
@@ -128,7 +128,7 @@ def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[n
     return found == 1, sizes, modified
 
 
-def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.int8]:
+def exist(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.int8]:
     """Return 1 if something exists at a path, 0 if nothing does, -1 if the loop could not ask."""
 
     from artemis_lifecycle.storage import disk_kernels
@@ -136,7 +136,7 @@ def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.in
     found = np.full(len(paths), -1, np.int8)
 
     def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
-        disk_kernels.there(files.data, files.names, files.offsets[1:], folders, low, high, found)
+        disk_kernels.exist(files.data, files.names, files.offsets[1:], folders, low, high, found)
 
     _through(paths, opened, work)
     return found

@@ -48,13 +48,13 @@ def same_file(one: str, other: str, rules: LocationRules) -> bool:
     """
     if normalize(one, rules) == normalize(other, rules):
         return True
-    if not (_is_here(one, rules) and _is_here(other, rules)):
+    if not (_is_local_file(one, rules) and _is_local_file(other, rules)):
         return False
     first, second = _identity(local_path(one)), _identity(local_path(other))
     return first is not None and first == second
 
 
-def _is_here(path: str, rules: LocationRules) -> bool:
+def _is_local_file(path: str, rules: LocationRules) -> bool:
     parts = split(normalize(path, rules))
     return parts.scheme == "file" and not parts.authority
 

@@ -31,8 +31,8 @@ from artemis_lifecycle.storage.types import (
     Children,
     CopyOutcome,
     DeleteOutcome,
+    FileStatuses,
     Heads,
-    Looks,
     Outcomes,
     Removals,
     Span,
@@ -147,17 +147,16 @@ class Stores:
             found += self._store(several[0]).heads(several)
         return found
 
-    def looks(self, paths: pa.Array) -> Looks:
+    def statuses(self, paths: pa.Array) -> FileStatuses:
         """`heads` of an Arrow array of strings, without a Python object per path. Many local files are checked in
         parallel."""
-        if _many_here(paths):
-            return self._local.looks(paths)
-        return Looks.of(self.heads(paths.to_pylist()))
+        if _many_local(paths):
+            return self._local.statuses(paths)
+        return FileStatuses.of(self.heads(paths.to_pylist()))
 
-    def there(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Return at which of these local paths something exists. If most do not exist, this is much cheaper than
-        `looks` or deletes."""
-        return self._local.there(paths)
+    def exist(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """Return which of these local paths exist. If most do not, this is much cheaper than `statuses` or deletes."""
+        return self._local.exist(paths)
 
     def open(self, path: str) -> BinaryIO:
         """Open the file as a seekable stream that uses little memory. Raises MissingFile, a StorageError, if it is
@@ -313,7 +312,7 @@ class Stores:
     def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
         """`delete` for an Arrow array of strings, without a Python object per path. Many local files are deleted in
         parallel."""
-        if _many_here(paths):
+        if _many_local(paths):
             return self._local.remove(paths, until=until)
         if _all_in_s3(paths):
             return self._s3_store().remove(paths, until=until)
@@ -382,7 +381,7 @@ class Stores:
         return self._s3
 
 
-def _many_here(paths: pa.Array) -> bool:
+def _many_local(paths: pa.Array) -> bool:
     """Return True if all of these are local, and there are enough of them for compiled loops."""
     return len(paths) >= many_files.COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
 

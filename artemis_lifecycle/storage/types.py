@@ -84,7 +84,7 @@ NO_TIME = -(2**63)
 
 
 @dataclass(frozen=True)
-class Looks:
+class FileStatuses:
     """Information about many files, one row each: whether it was `found`, its size in bytes, and its last modification
     in microseconds since 1970 (NO_TIME if the store does not report it). Values of rows that were not found are
     undefined."""

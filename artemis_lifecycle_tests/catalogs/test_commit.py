@@ -141,7 +141,7 @@ def test_a_table_of_format_version_3_keeps_what_only_v3_has(
     assert after["snapshots"] == before["snapshots"][1:]
 
 
-def test_nothing_to_change_is_no_commit(
+def test_nothing_to_change_makes_no_commit(
     spark: SparkSession, live: str, make_table: MakeTable, reader: CatalogReader
 ) -> None:
     table = make_table("idle", 1)
@@ -267,7 +267,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     assert _metadata_files(before.metadata_location) == files
 
 
-def test_a_change_that_icebergs_core_refuses_is_told_as_such(
+def test_a_change_that_icebergs_core_refuses_is_reported_as_refused(
     spark: SparkSession, live: str, make_table: MakeTable, reader: CatalogReader
 ) -> None:
     table = make_table("property", 1)
@@ -508,7 +508,7 @@ def test_a_commit_that_comes_through_late_is_recognised_as_ours(
     assert len(_metadata(result.metadata_location)["snapshots"]) == 2
 
 
-def test_a_commit_that_never_says_is_unknown_and_keeps_every_file(
+def test_a_commit_without_an_answer_is_unknown_and_keeps_every_file(
     spark: SparkSession, live: str, make_table: MakeTable, reader: CatalogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table("never", 3)
@@ -525,7 +525,7 @@ def test_a_commit_that_never_says_is_unknown_and_keeps_every_file(
     assert len(snapshot_ids(spark, live, table)) == 3
 
 
-def test_a_log_too_short_to_tell_is_not_guessed_at(
+def test_a_log_that_is_too_short_proves_nothing(
     spark: SparkSession, live: str, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table("short", 3, **{"write.metadata.previous-versions-max": "1"})
@@ -538,11 +538,11 @@ def test_a_log_too_short_to_tell_is_not_guessed_at(
         _unknown(spark)
 
     monkeypatch.setattr(commit, "_swap", Meanwhile(buried))
-    with pytest.raises(CommitStateUnknown, match="cannot be told"):
+    with pytest.raises(CommitStateUnknown, match="outcome of the commit is unknown"):
         commit_with_retry(spark, live, table, lambda base: Change(expire_snapshot_ids=doomed))
 
 
-def test_what_still_stands_proves_that_a_commit_did_not_happen(
+def test_an_unchanged_table_proves_that_a_commit_did_not_happen(
     spark: SparkSession, live: str, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table("stands", 3, **{"write.metadata.previous-versions-max": "1"})
@@ -663,7 +663,7 @@ def test_a_connection_lost_in_the_commit_never_makes_it_guess(
     assert Path(result.metadata_location.removeprefix("file:")).exists()
 
 
-def test_a_database_that_says_no_is_believed_at_once(
+def test_a_refusal_of_the_database_is_not_retried(
     spark: SparkSession, live: str, make_table: MakeTable, reader: CatalogReader, postgres_uri: str
 ) -> None:
     table = make_table("refused", 2)

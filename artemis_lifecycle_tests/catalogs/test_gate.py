@@ -262,14 +262,14 @@ def test_writers_request_passes_and_only_the_owner_changes_the_gate(
         connection.execute(
             text("INSERT INTO iceberg_tables VALUES (:c, 'ops', 't', 'file:/1', NULL, 'TABLE')"), {"c": live}
         )
-    for somebody, statements in (
+    for login, statements in (
         (ingest, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "SELECT * FROM artemis_gate.attempts")),
         (analyst, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "DELETE FROM artemis_gate.attempts")),
     ):
         for statement in (*statements, "DROP TRIGGER artemis_gate ON iceberg_tables", "DELETE FROM artemis_gate.rules"):
             with (
                 pytest.raises(ProgrammingError, match=r"permission denied|must be owner"),
-                somebody.begin() as connection,
+                login.begin() as connection,
             ):
                 connection.execute(text(statement))
     # Every login may ask: a gated catalog does before each commit, also to tables that no rule governs.
@@ -297,7 +297,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("statement", BROKEN)
-def test_a_broken_gate_is_told_of_and_enabling_it_again_restores_it(
+def test_a_broken_gate_is_reported_and_enabling_it_again_restores_it(
     statement: str, config: LifecycleConfig, engine: Engine
 ) -> None:
     live = config.catalogs.live.name

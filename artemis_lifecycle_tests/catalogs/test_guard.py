@@ -176,7 +176,7 @@ def test_a_guard_is_made_once_and_needs_no_right_to_make_one_after_that(
 
 @pytest.fixture
 def as_role(config: LifecycleConfig, engine: Engine) -> Iterator[Callable[[str], Engine]]:
-    """An engine of somebody who can log in, and has one of the group roles and no other right."""
+    """An engine of a login that has one of the group roles and no other right."""
     migrate(engine)
     made: list[tuple[str, Engine]] = []
 
@@ -222,13 +222,13 @@ def test_each_role_may_do_its_own_work_and_no_more(
         (LIFECYCLE, [*ours, *theirs, *reads], [move.format(catalog=cold)]),
         (ANALYST, reads, [*ours, *theirs]),
     ):
-        somebody = as_role(role)
+        login = as_role(role)
         for statement in may:
-            with somebody.connect() as connection:
+            with login.connect() as connection:
                 connection.execute(text(statement))
                 connection.rollback()
         for statement in may_not:
-            with pytest.raises(ProgrammingError, match=f"permission denied|{REFUSED}"), somebody.begin() as connection:
+            with pytest.raises(ProgrammingError, match=f"permission denied|{REFUSED}"), login.begin() as connection:
                 connection.execute(text(statement))
 
 
@@ -336,7 +336,7 @@ def _all_refused(engine: Engine, cold: str) -> None:
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_guard_that_is_broken_is_told_of_and_restored_at_the_next_open(
+def test_a_broken_guard_is_reported_and_restored_at_the_next_open(
     how: str, config: LifecycleConfig, published: tuple[str, str], engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     cold = config.catalogs.cold.name

@@ -82,7 +82,7 @@ def test_spark_reads_the_name_in_sql_as_the_same_parts(spark: SparkSession, iden
     "text",
     ["", ".", "t", "`t`", "db.", ".t", "db..t", "db.`t", "db.t`", "db.a`b", "db.`a`b", "db.`t`", " db.t", "db. t"],
 )
-def test_what_is_no_identifier_or_another_spelling_of_one_is_refused(text: str) -> None:
+def test_an_invalid_identifier_or_another_spelling_of_one_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         parse(text)
 

@@ -39,7 +39,7 @@ def test_an_entry_is_what_the_catalog_says_now(
     assert reader.exists(table)
 
 
-def test_views_are_no_tables(
+def test_views_are_not_tables(
     spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader
 ) -> None:
     live = config.catalogs.live.name
@@ -60,7 +60,7 @@ def test_a_namespace_may_have_levels(config: LifecycleConfig, spark: SparkSessio
     assert reader.namespaces() == ["a", "a.b"]
 
 
-def test_a_dot_in_a_name_is_no_edge_of_a_namespace(
+def test_a_dot_in_a_name_does_not_separate_namespaces(
     config: LifecycleConfig, spark: SparkSession, reader: CatalogReader
 ) -> None:
     live = config.catalogs.live.name
@@ -102,7 +102,7 @@ def test_a_table_without_a_namespace_is_listed_and_read(
     assert spark.table(parse("``.alone").sql(live)).count() == 0
 
 
-def test_an_unknown_table_and_a_name_that_is_none_are_told_apart(reader: CatalogReader) -> None:
+def test_an_unknown_table_and_an_invalid_name_have_different_errors(reader: CatalogReader) -> None:
     with pytest.raises(NoSuchTable, match=r"space\.none"):
         reader.entry("space.none")
     assert not reader.exists("space.none")

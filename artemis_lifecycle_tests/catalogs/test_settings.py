@@ -198,7 +198,7 @@ def test_the_catalogs_name_keys_the_rows(config: LifecycleConfig) -> None:
         assert "only_live" not in cold.namespaces()
 
 
-def test_the_password_does_not_stand_in_the_address_that_spark_shows(config: LifecycleConfig) -> None:
+def test_the_password_is_not_in_the_address_that_spark_shows(config: LifecycleConfig) -> None:
     live = config.catalogs.live
     assert live.uri is not None
     password = make_url(live.uri).password

@@ -299,7 +299,7 @@ def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
     assert found[-1]["trigger.operator"] == "ada" and found[-1]["operation"] == "overwrite"
 
 
-def test_a_session_without_the_jar_writes_until_the_gate_is_enabled_and_is_then_told_what_it_lacks(
+def test_a_session_without_the_jar_writes_until_the_gate_is_enabled_and_then_gets_an_error_that_names_it(
     config: LifecycleConfig, lifecycle: Lifecycle, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("catalogs.settings", "spark.session"):

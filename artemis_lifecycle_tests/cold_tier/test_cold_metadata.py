@@ -224,7 +224,7 @@ def test_a_rollback_is_kept() -> None:
     assert merge_logs(rolled_back, log((30, 1), (40, 3), (50, 4)), 45) == [*rolled_back, *log((50, 4))]
 
 
-def test_a_stretch_of_time_that_nobody_recorded_is_named_unknown() -> None:
+def test_an_unrecorded_period_is_reported_as_unknown() -> None:
     m = 60_000
     merged = merge_logs(log((10 * m, 1), (20 * m, 2)), log((50 * m, 5)), 25 * m)
     pairs = [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in merged]

@@ -257,8 +257,8 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
         assert fingerprint(spark.read.option("versionAsOf", "back").table(live_name)) == before[ids[2]]
         held = lifecycle.hold(table, "legal", "a case", snapshot_ids=[ids[0]])
         lifecycle.release(held.hold_id)
-        told = lifecycle.deep_archive(table, now=NOW, dry_run=True)
-        assert set(told.snapshot_ids) == set(ids[:3])
+        move = lifecycle.deep_archive(table, now=NOW, dry_run=True)
+        assert set(move.snapshot_ids) == set(ids[:3])
 
 
 def _prints(lifecycle: Lifecycle, table: str, ids: list[int]) -> dict[int, Print]:

@@ -86,12 +86,12 @@ MORE = "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id FROM range(20, 24)"
 LAST = "INSERT OVERWRITE {t} SELECT /*+ COALESCE(1) */ id FROM range(30, 31)"
 
 
-def test_there_and_back_again(archive: Archive) -> None:
+def test_archive_and_thaw_restore_the_same_bytes(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     ids = first, second, *_ = archive.made("t", ONE, INSTEAD, MORE, LAST)
     before = tree(archive.cold_root())
-    told = lifecycle.deep_archive("db.t", dry_run=True)
-    assert (told.snapshot_ids, told.due_files, told.moved_files) == ((first, second), 1, 0)
+    move = lifecycle.deep_archive("db.t", dry_run=True)
+    assert (move.snapshot_ids, move.due_files, move.moved_files) == ((first, second), 1, 0)
     assert tree(archive.cold_root()) == before and lifecycle.operations.deep_moves.of_table(_uuid(lifecycle)) == []
 
     done = lifecycle.deep_archive("db.t")
@@ -146,7 +146,7 @@ def test_there_and_back_again(archive: Archive) -> None:
     assert lifecycle.thaws("db.t") == []
 
 
-def test_a_thaw_is_refused_where_something_is_not_said(archive: Archive) -> None:
+def test_a_thaw_is_refused_if_an_argument_is_missing(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     first, *_ = archive.made("said", ONE, INSTEAD, LAST)
     with pytest.raises(NoSuchPlan):
@@ -267,7 +267,7 @@ def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -
     assert archive.readable("live", ids) == [True, True, True]
 
 
-def test_what_somebody_waits_for_does_not_move_meanwhile(archive: Archive) -> None:
+def test_what_a_person_waits_for_does_not_move_meanwhile(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     ids = first, *_ = archive.made("open", ONE, INSTEAD, MORE, LAST)
     lifecycle.deep_archive("db.open")

@@ -344,11 +344,11 @@ def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> Non
     assert replace(second, attempts=archived.done.attempts) == archived.done
 
 
-@pytest.mark.parametrize("place", ["here", "executors, with little to do"])
+@pytest.mark.parametrize("place", ["in_process", "executors, with little to do"])
 def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
     v2: World, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if place != "here":
+    if place != "in_process":
         # Few files, and large ones, on a table of which much was copied before.
         monkeypatch.setattr("artemis_lifecycle.spark.runner.IN_PROCESS", Cost(512, 500_000, 1))
     ids = v2.ids()
@@ -375,7 +375,7 @@ def test_a_snapshot_that_expires_late_takes_its_place_in_the_middle(v2: World) -
     assert [s.snapshot_id for s in v2.metadata(tier="cold").snapshots] == ids[:4]
 
 
-def test_values_that_look_like_paths_are_untouched(v1: World) -> None:
+def test_values_that_resemble_paths_are_untouched(v1: World) -> None:
     plan = v1.plan()
     v1.hand_off(plan)
     looks_like = f"file://{v1.live_root}/ns/t/data/not-a-path"
@@ -560,7 +560,7 @@ def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_ou
     assert (again.lost, again.archived) == (done.lost, done.archived)
 
 
-def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approval(v1: World) -> None:
+def test_a_snapshot_that_another_tool_expired_leaves_the_handoff_without_approval(v1: World) -> None:
     plan = v1.plan()
     before = v1.before(plan.snapshot_ids)
     theirs = plan.snapshot_ids[1:3]
@@ -580,7 +580,7 @@ def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approv
         assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
 
 
-def test_a_loss_that_nobody_can_place_is_never_taken_for_overtaken() -> None:
+def test_a_loss_that_cannot_be_placed_is_never_taken_for_overtaken() -> None:
     """A file is gone, and so is the manifest that says who reads it: no snapshot is known to feel it."""
     theirs, placed, unplaced = frozenset({1, 2}), Problem("a", "gone", (1,)), Problem("b", "gone", ())
     assert Consent(allow_lost=False, overtaken=theirs).to([placed])
@@ -598,7 +598,7 @@ def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -
 
 
 @pytest.mark.parametrize(
-    ("what", "place"), [("manifest", "here"), ("manifest", "executors"), ("manifest list", "here")]
+    ("what", "place"), [("manifest", "in_process"), ("manifest", "executors"), ("manifest list", "in_process")]
 )
 def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(
     v1: World, what: str, place: str, monkeypatch: pytest.MonkeyPatch
@@ -656,8 +656,8 @@ def test_corruption_of_a_copy_is_found(v2: World, monkeypatch: pytest.MonkeyPatc
     done = v2.hand_off(plan)
     root = v2.config.operations.root
     assert root is not None
-    look = partial(verify_copies, v2.spark, v2.stores, v2.stores, root, plan.table_uuid)
-    whole = look()
+    verify = partial(verify_copies, v2.spark, v2.stores, v2.stores, root, plan.table_uuid)
+    whole = verify()
     assert whole.passed
     assert whole.checked_files == done.verified_files
     one, two = (row["destination"] for row in done.files().filter("kind = 'data'").limit(2).collect())
@@ -665,13 +665,13 @@ def test_corruption_of_a_copy_is_found(v2: World, monkeypatch: pytest.MonkeyPatc
     data[len(data) // 2] ^= 0x10
     _local(one).write_bytes(bytes(data))
     _local(two).unlink()
-    assert {path for path, _ in look().damaged} == {one, two}
-    assert {path for path, _ in look(plan_id=plan.plan_id).damaged} == {one, two}
-    share = look(share=0.6)
+    assert {path for path, _ in verify().damaged} == {one, two}
+    assert {path for path, _ in verify(plan_id=plan.plan_id).damaged} == {one, two}
+    share = verify(share=0.6)
     assert 0 < share.checked_files < whole.checked_files
-    here = look()
+    in_process = verify()
     on_executors(monkeypatch)
-    assert (look(), look(share=0.6)) == (here, share)
+    assert (verify(), verify(share=0.6)) == (in_process, share)
 
 
 def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(v2: World) -> None:
@@ -684,7 +684,7 @@ def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(v2: World) -> None:
     mirrored = v2.cold_root / _local(victim).relative_to(v2.live_root)
     mirrored.parent.mkdir(parents=True)
     mirrored.write_bytes(b"somebody else's")
-    with pytest.raises(HandoffFailed, match="Another file stands"):
+    with pytest.raises(HandoffFailed, match="Another file is at"):
         v2.hand_off(plan)
     assert mirrored.read_bytes() == b"somebody else's"
 

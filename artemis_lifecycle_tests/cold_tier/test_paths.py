@@ -131,7 +131,7 @@ def test_a_place_is_settled_once(tmp_path: Path) -> None:
 
     def choose(taken: list[str]) -> ColdIdentity:
         seen.append(taken)
-        # Somebody else is faster.
+        # Another process is faster.
         settle(stores, root, other, lambda _: replace(first, table_uuid=other, cold_table="ns.first"))
         return replace(first, table_uuid=other, cold_table="ns.second")
 

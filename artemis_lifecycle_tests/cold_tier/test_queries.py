@@ -47,22 +47,22 @@ def test_a_tag_statement_is_read(sql: str, table: str | None, retain: timedelta 
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
-        ("TAG 4729 AS 'x'", "SNAPSHOT must follow, and there is 4729"),
+        ("TAG 4729 AS 'x'", "SNAPSHOT must follow, not 4729"),
         ("TAG SNAPSHOT AS 'x'", "a snapshot's id must follow"),
         ("TAG SNAPSHOT 4729 'x'", "AS must follow"),
         ("TAG SNAPSHOT 4729 AS incident", "the tag's name, as a string"),
         ("TAG SNAPSHOT 4729 AS ''", "name is empty"),
-        ("TAG SNAPSHOT 4729 AS 'x' FOREVER", "FOREVER comes too late"),
+        ("TAG SNAPSHOT 4729 AS 'x' FOREVER", "unexpected FOREVER at the end"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION", "FOREVER, or a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 90", "the unit of the retention"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 3 MONTHS", "MONTHS is not a unit"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 'soon'", "not a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 0 DAYS", "keeps nothing"),
-        ("TAG SNAPSHOT 4729 AS 'x'; SELECT 1", "SELECT comes too late"),
+        ("TAG SNAPSHOT 4729 AS 'x'; SELECT 1", "unexpected SELECT at the end"),
         ("TAG SNAPSHOT 4729 OF t. AS 'x'", "AS must follow"),
     ],
 )
-def test_a_tag_statement_that_is_none_is_told_the_right_form(sql: str, says: str) -> None:
+def test_the_error_of_an_invalid_tag_statement_shows_the_right_form(sql: str, says: str) -> None:
     with pytest.raises(BadInput) as raised:
         parse_tag(sql)
     assert says in str(raised.value) and "TAG SNAPSHOT <id>" in str(raised.value)

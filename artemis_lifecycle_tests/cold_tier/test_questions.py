@@ -280,7 +280,7 @@ class Past:
             "clean_expired_metadata => true)"
         )
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Read every snapshot, as it is while it is live."""
         for snapshot in self.world.metadata(TABLE).snapshots:
             rows = self.world.rows("live", snapshot.snapshot_id, TABLE)
@@ -438,7 +438,7 @@ def test_archived_snapshots_answer_what_they_answered(make_config: MakeConfig, s
         for _ in range(COMMITS):
             past.change()
         past.insert()
-        past.look()
+        past.record()
         print("\n".join(past.done))
         plan = lifecycle.plan_expiration(TABLE)
         assert set(lifecycle.hand_off(plan).archived) == set(plan.expired_snapshots)

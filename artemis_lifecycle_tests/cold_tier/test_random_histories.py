@@ -95,9 +95,9 @@ class History:
         self.next_id += number
         odd = ("plain", "with space", "a/b", "ü–ß", "50%", "q?x=1#y", "../up")
         # A value that looks like one of the table's own paths is a value.
-        looks = f"{self.world.config.catalogs.live.warehouse}/{self.name}/data/x"
+        path_like = f"{self.world.config.catalogs.live.warehouse}/{self.name}/data/x"
         rows = [
-            f"({start + each}, '{self.chance.choice(odd)}', '{self.chance.choice((looks, 'note', 'ö'))} {each}'"
+            f"({start + each}, '{self.chance.choice(odd)}', '{self.chance.choice((path_like, 'note', 'ö'))} {each}'"
             + ", NULL" * (len(self.columns) - 3)
             + ")"
             for each in range(number)
@@ -166,7 +166,7 @@ class History:
         if tags:
             self.sql(f"ALTER TABLE {{t}} DROP TAG `{self.chance.choice(tags)}`")
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Read what is new, as it is while it is live."""
         for snapshot in self.world.metadata(self.name).snapshots:
             if snapshot.snapshot_id not in self.known:
@@ -185,7 +185,7 @@ def test_every_archived_snapshot_has_its_rows(make_config: MakeConfig, spark: Sp
     for _ in range(NIGHTS):
         for _ in range(COMMITS):
             history.change()
-            history.look()
+            history.record()
         print("\n".join(history.done))
         plan = lifecycle.plan_expiration("ns.t")
         handed_off = lifecycle.hand_off(plan)

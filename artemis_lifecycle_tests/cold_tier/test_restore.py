@@ -180,7 +180,7 @@ def _die_after_the_first_batch(past: Past, source: int, branch: str) -> list[str
     return copied
 
 
-def test_copies_of_a_killed_restore_are_no_orphans_while_it_may_go_on(past: Past) -> None:
+def test_copies_of_a_killed_restore_are_not_orphans_while_it_may_resume(past: Past) -> None:
     copied = _die_after_the_first_batch(past, past.ids[2], "goes on")
     scan = past.lifecycle.scan_orphans("db.t")
     assert scan.skipped_in_flight == len(copied)

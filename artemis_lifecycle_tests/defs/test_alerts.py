@@ -64,7 +64,7 @@ def _tick(project: Project, cursor: str | None) -> tuple[str | None, str]:
     return found.cursor, found.skip_message or ""
 
 
-def test_each_thing_is_said_once_and_again_when_it_is_so_again(
+def test_each_condition_is_reported_once_and_again_when_it_recurs(
     hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
     project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
@@ -86,7 +86,7 @@ def test_each_thing_is_said_once_and_again_when_it_is_so_again(
         assert len(hook.texts) == 4 and "another one" in hook.texts[-1]
 
 
-def test_runs_that_failed_while_nothing_ticked_are_said_at_the_next_tick(
+def test_runs_that_failed_between_ticks_are_reported_at_the_next_tick(
     hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
     """However long that took, and however many they are: some at each tick."""
@@ -136,7 +136,7 @@ def test_a_webhook_that_refuses_loses_nothing_and_its_address_is_not_shown(
     assert sum("a flood" in text for text in hook.texts) == 1
 
 
-def test_a_window_that_will_not_suffice_is_said_once_per_window(
+def test_a_window_that_will_not_suffice_is_reported_once_per_window(
     hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
     """Also where the forecast goes from one to the other with each run that ends."""

@@ -1,4 +1,4 @@
-"""The definitions inside a code location of somebody else's: keys with a prefix, owners, tags, and the component."""
+"""The definitions inside a user's code location: keys with a prefix, owners, tags, and the component."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREFIX = ["lake", "care"]
 
 @asset(key=["ingestion", "passes"])
 def passes() -> None:
-    """What somebody's own code location writes to a table."""
+    """What a user's code location writes to a table."""
 
 
 def names(graph: AssetGraph) -> set[str]:

@@ -154,7 +154,7 @@ class TestListings:
         assert not old.passed and old.severity.value == "WARN"
 
 
-def test_an_unknown_check_says_which_there_are(project: Project) -> None:
+def test_the_error_of_an_unknown_check_lists_the_checks(project: Project) -> None:
     with project.lifecycle() as lifecycle, pytest.raises(BadInput, match="no check mystery") as refused:
         lifecycle.check_table(TABLE, "mystery")
     assert verdicts.HEALTH in (refused.value.hint or "")

@@ -123,7 +123,7 @@ def test_the_whole_walk_has_every_asset_and_every_check(definitions: Definitions
     assert {(key.asset_key.to_user_string(), key.name) for key in selection.asset_graph.asset_check_keys} == set(CHECKS)
 
 
-def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions: Definitions) -> None:
+def test_steps_that_change_a_table_run_dry_by_default(definitions: Definitions) -> None:
     for job, assets in CHANGING.items():
         resolved = definitions.resolve_job_def(job)
         (resource,) = [each for name, each in resolved.resource_defs.items() if name == "changes"]
@@ -150,7 +150,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
     }
 
 
-def test_what_changes_or_launches_is_stopped_until_somebody_starts_it(definitions: Definitions) -> None:
+def test_what_changes_or_launches_is_stopped_until_a_person_starts_it(definitions: Definitions) -> None:
     repository = definitions.get_repository_def()
     assert all(schedule.default_status.value == "STOPPED" for schedule in repository.schedule_defs)
     running = {sensor.name for sensor in repository.sensor_defs if sensor.default_status.value == "RUNNING"}

@@ -26,8 +26,8 @@ def test_each_asset_fails_once_with_the_same_words(make_project: Callable[..., P
         with damaged(path, "lost"):
             results = [project.run(job, TABLE, dry_run=dry_run) for job, dry_run in _JOBS]
 
-        told = {asset: words for result in results for asset, words in failures(result).items()}
-        assert set(told) == {
+        reported = {asset: words for result in results for asset, words in failures(result).items()}
+        assert set(reported) == {
             "reachable_set",
             "cold_tier_snapshots",
             "orphan_scan",
@@ -37,8 +37,8 @@ def test_each_asset_fails_once_with_the_same_words(make_project: Callable[..., P
         }
         # The plan comes after the reachable set, and never begins.
         assert not any(result.asset_materializations_for_node("expiration_plan") for result in results[:2])
-        assert len(set(told.values())) == 1, told
-        (words,) = set(told.values())
+        assert len(set(reported.values())) == 1, reported
+        (words,) = set(reported.values())
         assert path in words and f"[table {TABLE}]" in words and PROMISE in words
         assert not any(_tried_again(result) for result in results)
         # Nor by the sensor: the runs say that another attempt changes nothing.

@@ -92,7 +92,7 @@ def test_a_live_session_with_the_jars_is_used_and_left_running(project: Project)
     assert project.spark.range(2).count() == 2
 
 
-def test_a_run_stands_in_the_records_by_its_id(project: Project) -> None:
+def test_a_run_is_recorded_by_its_id(project: Project) -> None:
     project.create("artemis.one", commits=1)
     result = project.run("plan", "artemis.one")
     with project.lifecycle() as lifecycle:

@@ -115,7 +115,7 @@ def fleet(make_project: Callable[..., Project]) -> Iterator[Fleet]:
         yield Fleet(project, lifecycle)
 
 
-def test_a_tick_asks_for_one_run_of_each_governed_table_that_is_there(fleet: Fleet) -> None:
+def test_a_tick_requests_one_run_of_each_existing_governed_table(fleet: Fleet) -> None:
     assert fleet.due(0) == {ONE: "plan", TWO: "plan"}
 
 
@@ -133,7 +133,7 @@ def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> Non
     assert request.run_config == {"resources": {"changes": {"config": {"dry_run": False}}}}
 
 
-def test_the_whole_walk_starts_in_one_run_where_the_window_says_so(make_project: Callable[..., Project]) -> None:
+def test_the_whole_walk_starts_in_one_run_if_the_window_says_so(make_project: Callable[..., Project]) -> None:
     project = make_project(
         tables={ONE: {"quiet_window": {"runs": "one_per_table"}}, TWO: {"quiet_window": {"runs": "one_per_step"}}}
     )
@@ -322,7 +322,7 @@ def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callab
         assert fleet.due(20, 5) == {ONE: "plan"}
 
 
-def test_upkeep_keeps_out_of_the_quiet_window_and_out_of_its_own_way(fleet: Fleet) -> None:
+def test_maintenance_avoids_the_quiet_window_and_its_own_runs(fleet: Fleet) -> None:
     job = jobs.cold_scrub.name
     assert asked(maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(4), by_day=True)) == set()
     fleet.instance.add_run(

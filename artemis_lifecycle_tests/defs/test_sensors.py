@@ -164,7 +164,7 @@ class TestNewMetadata:
             request.partition_key for request in tick(project, sensors.new_metadata, busy.cursor).run_requests or ()
         ]
 
-    def test_the_cursor_grows_with_the_tables_that_are_there_and_with_nothing_else(self, project: Project) -> None:
+    def test_the_cursor_grows_only_with_existing_tables(self, project: Project) -> None:
         project.register(ONE, "scratch.ungoverned")
         stale = json.dumps({f"artemis.dropped_{number}": "0" * 16 for number in range(1000)})
         cursor = tick(project, sensors.new_metadata, stale).cursor
@@ -189,7 +189,7 @@ class TestStuckRuns:
             (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED),
         ],
     )
-    def test_a_run_whose_lease_lapsed_is_ended_at_the_second_look(
+    def test_a_run_whose_lease_lapsed_is_ended_at_the_second_check(
         self, project: Project, status: DagsterRunStatus, ends: DagsterRunStatus
     ) -> None:
         run = DagsterRun("commit", str(uuid.uuid4()), status=status)

@@ -273,7 +273,7 @@ def test_a_refused_plan_does_not_hold_the_next_one_back(make_project: Callable[.
         done = project.run("deletion", TABLE, dry_run=False)
         assert not failures(done)
         assert said(done, "physical_deletion")["plans"] == 1
-        # What is left waits for a person, who is told so.
+        # What is left waits for a person, and says so.
         assert said(done, "physical_deletion")["outcome"] == "waiting"
         assert checks(done)["physical_deletion", NO_PERSON_NEEDED] is False
         run = project.instance.get_run_by_id(done.run_id)
@@ -433,7 +433,7 @@ class TestRefusals:
         assert "expiration_plan" in failures(result)["expiration_commit"]
 
 
-def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(
+def test_materialize_walk_reports_progress_and_one_failing_table_stops_no_other(
     make_project: Callable[..., Project],
 ) -> None:
     project = make_project(tables=AT_ONCE)

@@ -40,13 +40,13 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads from /proc that a process is stopped"
 )
 
-BETWEEN_PIECES, AFTER_THE_LOOK, BETWEEN_FILES = "between two pieces", "after the last look", "between two files"
-BEFORE_THE_CALL = "behind all that looks, before the store is called"
+BETWEEN_PIECES, AFTER_THE_LOOK, BETWEEN_FILES = "between two pieces", "after the final check", "between two files"
+BEFORE_THE_CALL = "after every check, before the store is called"
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the other process deletes, and where it stops. A look, and a call, count for so many seconds."""
+    """What the other process deletes, and where it stops. A check, and a call, count for so many seconds."""
 
     job: DeletionJob
     place: str
@@ -236,10 +236,10 @@ def test_frozen_between_two_pieces_it_finds_the_hold_that_came_meanwhile(world: 
 
 @pytest.mark.parametrize("place", [AFTER_THE_LOOK, BEFORE_THE_CALL])
 @pytest.mark.parametrize("taken", [True, False])
-def test_frozen_after_its_last_look_it_deletes_nothing_by_it(
+def test_frozen_after_its_final_check_it_deletes_nothing_by_it(
     world: World, another: Another, taken: bool, place: str
 ) -> None:
-    """What it saw is of no worth by then: its lease is lost; or it is not, and it looks again."""
+    """Its check is outdated by then: its lease is lost; or it is not, and it checks again."""
     table = f"frozen.look_{taken}_{len(place)}".lower()
     job, files = _doomed(world, table)
     with another.frozen(job, place, lasts=3.0) as wake:
@@ -250,7 +250,7 @@ def test_frozen_after_its_last_look_it_deletes_nothing_by_it(
         # A writer asks nobody.
         world.java(table).newAppend().appendFile(files[0]).commit()
         with _taken_over(world, job) if taken else nullcontext():
-            # At the store's door the lease has been looked at; the time that is over is what stops it.
+            # Right before the request the lease has been checked; the time that is over is what stops it.
             time.sleep(0 if taken and place == AFTER_THE_LOOK else 3.1)
         assert wake() == (LeaseLost.__name__ if taken else f"deleted {job.files - 1}, kept 1, failed 0")
     if taken:
@@ -284,7 +284,7 @@ def test_frozen_in_a_call_to_the_store_it_goes_no_further(world: World, another:
 def _removing(paths: Sequence[str], pipe: Connection) -> None:
     """Takes many files away, and is stopped when one of the first is gone."""
     stores, wanted = Stores(), pa.array(paths)
-    assert stores.there(wanted).all()
+    assert stores.exist(wanted).all()
 
     def watch() -> None:
         while os.path.exists(paths[50]):
@@ -298,7 +298,7 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
 
 @pytest.mark.slow
 def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_path: Path) -> None:
-    """In the compiled loops: each thread is stopped somewhere between its look at the clock and the next file's."""
+    """In the compiled loops: each thread is stopped between reading the clock for one file and for the next."""
     paths = [f"{tmp_path}/{number % 8}/{number}" for number in range(12_000)]
     for folder in range(8):
         (tmp_path / str(folder)).mkdir()
@@ -318,7 +318,7 @@ def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_pat
         time.sleep(2.1)
         known.send_signal(signal.SIGCONT)
         assert here.poll(60), "it says nothing"
-        told = here.recv()
+        answer = here.recv()
     finally:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(process.pid).send_signal(signal.SIGCONT)
@@ -329,4 +329,4 @@ def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_pat
     assert 0 < left < len(paths)
     # One file a thread, at most, of which it had just asked whether there is time.
     assert left - after <= 2 * (os.cpu_count() or 1)
-    assert told == {"gone": len(paths) - after, "not tried: the time for this call was over": after}
+    assert answer == {"gone": len(paths) - after, "not tried: the time for this call was over": after}

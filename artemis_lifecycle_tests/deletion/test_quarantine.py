@@ -88,11 +88,11 @@ def test_what_came_alive_after_an_interrupted_move_keeps_its_only_copy(world: Wo
         )
     moved = [row["path"] for row in world.spark.read.parquet(job.files_location).collect()]
     folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
-    # Its files are gone, so that a look at the table ends in an error: and nothing goes from quarantine.
+    # Its files are gone, so reading the table is an error: nothing leaves quarantine.
     with pytest.raises(LifecycleError):
         world.delete(job, quarantine=place)
     assert all(local(place_of(folder, path)).exists() for path in moved)
-    # Where only a data file was moved the look passes: it stays in quarantine, and an undelete finds it.
+    # If only a data file was moved, the check passes: it stays in quarantine, and an undelete finds it.
     data = next(path for path in moved if path.endswith(".parquet"))
     for path in moved:
         if path != data:
@@ -197,8 +197,8 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
     lifecycle.close_plan(scan, who="ada", why="seen")
 
     # The plan's quarantine is past its time; the scan's is not.
-    told = lifecycle.purge_quarantine(table, dry_run=True)
-    assert [(each.job_id, each.deleted) for each in told] == [(plan_id, len(moved) + 1)]
+    purged = lifecycle.purge_quarantine(table, dry_run=True)
+    assert [(each.job_id, each.deleted) for each in purged] == [(plan_id, len(moved) + 1)]
     folder = local(record.folder)
     aside = {each for each in folder.rglob("*") if each.is_file()}
     assert aside

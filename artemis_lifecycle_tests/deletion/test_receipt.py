@@ -22,7 +22,7 @@ from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
-def test_a_receipt_stands_by_the_table(make_config: MakeConfig, spark: SparkSession) -> None:
+def test_a_receipt_is_written_next_to_the_table(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(
         defaults={**AT_ONCE, "deletion": {"grace": "0s", "max_files": 1}, "cold_tier": {"enabled": False}},
         tables={"db.*": {}},
@@ -65,13 +65,17 @@ def test_a_receipt_stands_by_the_table(make_config: MakeConfig, spark: SparkSess
         assert sorted(row["path"] for row in rows) == sorted(row["path"] for row in plan.files().collect())
         assert receipt.outcomes == {"deleted": {"files": report.deleted, "bytes": report.bytes}}
         assert sum(each["files"] for each in receipt.kinds.values()) == report.deleted
-        assert receipt.sample == {"looked_at": report.deleted, "still_there": []}
+        assert receipt.sample == {"checked": report.deleted, "still_exist": []}
         stored = json.loads((folder / "receipt.json").read_bytes())
         assert stored["details"]["expired_snapshots"] == ids[:-1]
         assert stored["details"]["approved_large"] == "ada: agreed"
         assert stored["details"]["committed_as"] == committed.metadata_location
-        told = (folder / "receipt.md").read_text()
-        assert told == receipt.to_markdown() and f"| deleted | {report.deleted} |" in told and "ada: agreed" in told
+        markdown = (folder / "receipt.md").read_text()
+        assert (
+            markdown == receipt.to_markdown()
+            and f"| deleted | {report.deleted} |" in markdown
+            and "ada: agreed" in markdown
+        )
 
         # No scan takes it, however old it is; a stranger in its folder's neighbourhood is one all the same.
         stranger = folder.parent.parent / "artemis-receipts.txt"

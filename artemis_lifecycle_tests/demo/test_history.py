@@ -55,7 +55,7 @@ def _metadata(config: LifecycleConfig, table: str) -> TableMetadata:
         reader.close()
 
 
-def test_commits_stand_at_the_times_of_their_events(
+def test_commits_have_the_times_of_their_events(
     module_config: LifecycleConfig, histories: dict[str, TableHistory]
 ) -> None:
     for table in TABLES:
@@ -94,7 +94,7 @@ def test_files_are_as_old_as_the_commits_that_wrote_them(
             assert abs(stored.last_modified.timestamp() * 1000 - entry.timestamp_ms) < 2
 
 
-def test_debris_is_there_old_and_in_no_snapshot(
+def test_debris_is_old_and_in_no_snapshot(
     module_config: LifecycleConfig, spark: SparkSession, histories: dict[str, TableHistory]
 ) -> None:
     catalog = module_config.catalogs.live.name

@@ -34,14 +34,14 @@ def test_station_sees_the_zenith_above_and_a_compass_around_itself() -> None:
     here = mission.station_position(station)
     assert here == pytest.approx([mission.EARTH_RADIUS_KM, 0, 0])
     places = here + np.array([[500.0, 0, 0], [0, 500, 0], [0, 0, 500]])
-    seen = mission.look(station, places, np.array([[1.0, 0, 0]] * 3))
+    seen = mission.view_of(station, places, np.array([[1.0, 0, 0]] * 3))
     assert seen.elevation_deg == pytest.approx([90, 0, 0], abs=1e-6)
     assert seen.azimuth_deg[1:] == pytest.approx([90, 0], abs=1e-6)
     assert seen.range_km == pytest.approx([500, 500, 500])
     assert seen.range_rate_km_per_s == pytest.approx([1, 0, 0], abs=1e-9)
 
 
-def test_a_satellite_on_the_geostationary_ring_stands_still_in_the_sky() -> None:
+def test_a_satellite_on_the_geostationary_ring_does_not_move_in_the_sky() -> None:
     rows = [row for row in mission.contacts(START, DAY, DAY + timedelta(days=1)) if row.object_name == "INTELSAT 902"]
     assert rows
     for row in rows:

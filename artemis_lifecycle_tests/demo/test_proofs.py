@@ -60,7 +60,7 @@ def test_kept_snapshots_are_proven_by_equal_rows_only() -> None:
     ("tier", "still_live", "after", "holds"),
     [("cold", False, A, True), ("live", False, A, False), ("cold", True, A, False), ("cold", False, B, False)],
 )
-def test_cold_is_proven_by_the_same_rows_from_there_alone(
+def test_cold_is_proven_by_reading_the_same_rows_from_it_alone(
     tier: str, still_live: bool, after: Fingerprint, holds: bool
 ) -> None:
     assert prove_cold("t", 1, tier, still_live, A, after).holds is holds

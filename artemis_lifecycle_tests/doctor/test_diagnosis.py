@@ -81,7 +81,7 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     assert _by_name(diagnose(file))["deployment"].status == "ok"
 
 
-def test_every_problem_of_a_configuration_and_of_what_it_names_is_told_in_one_pass(
+def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_one_pass(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], postgres_uri: str
 ) -> None:
     dead = "postgresql+psycopg2://me:topsecret%40one@127.0.0.1:1/db"
@@ -104,12 +104,12 @@ def test_every_problem_of_a_configuration_and_of_what_it_names_is_told_in_one_pa
     monkeypatch.setattr("sys.argv", ["artemis", "doctor", "-c", str(file)])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     checks = diagnose(file)
     lines = file.read_text().splitlines()
     for key in ("window: 30", "nonsense: 1"):
         number = next(index for index, line in enumerate(lines, 1) if line.strip() == key)
-        assert f"line {number}: " in told.out
+        assert f"line {number}: " in output.out
     red = {check.name for check in checks if check.status == "failed"}
     assert red >= {"configuration", "java", "versions", "free space", "catalogs.live", "catalogs.live.warehouse"}
     assert red >= {"catalogs.cold.warehouse", "clocks", "executors' Python"}
@@ -119,7 +119,7 @@ def test_every_problem_of_a_configuration_and_of_what_it_names_is_told_in_one_pa
     assert "pyspark 0.0.1" in found["versions"].detail and "bin/java" in found["java"].detail
     assert "clocks.max_difference" in found["clocks"].detail
     assert found["operations"].status == found["catalogs.cold"].status == "ok"
-    for shown in (told.out, told.err, repr(checks)):
+    for shown in (output.out, output.err, repr(checks)):
         assert "topsecret" not in shown.lower()
 
 

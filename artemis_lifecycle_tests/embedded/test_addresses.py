@@ -133,7 +133,7 @@ def test_every_section_comes_through(tmp_path: Path) -> None:
     assert filled.explicit_window("a.c") is None
 
 
-def test_cold_and_state_stand_beside_a_warehouse_of_ones_own(tmp_path: Path) -> None:
+def test_cold_and_state_are_next_to_a_configured_warehouse(tmp_path: Path) -> None:
     own = all_uris()
     own["catalogs"]["live"]["warehouse"] = "s3://bucket/warehouse/"
     filled = fill(config(tmp_path, **own))
@@ -142,7 +142,7 @@ def test_cold_and_state_stand_beside_a_warehouse_of_ones_own(tmp_path: Path) -> 
     assert filled.quarantine.root == "s3://bucket/warehouse-quarantine"
 
 
-def test_nothing_can_stand_beside_a_whole_bucket(tmp_path: Path) -> None:
+def test_nothing_can_be_next_to_a_whole_bucket(tmp_path: Path) -> None:
     own = all_uris()
     own["catalogs"]["live"]["warehouse"] = "s3://bucket"
     with pytest.raises(ConfigError, match="whole bucket"):

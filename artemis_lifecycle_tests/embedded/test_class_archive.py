@@ -15,7 +15,7 @@ from artemis_lifecycle.embedded.java import require_java
 from artemis_lifecycle.spark.session import driver_pid
 
 
-def test_it_is_named_where_it_is_there(tmp_path: Path) -> None:
+def test_it_is_named_if_it_exists(tmp_path: Path) -> None:
     folder = tmp_path / "jars of ours"
     folder.mkdir()
     java = require_java()

@@ -67,7 +67,7 @@ def test_another_file_under_the_right_name_is_refused(thing: Jar, tmp_path: Path
     assert not (tmp_path / "home" / "jars" / thing.file_name).exists()
 
 
-def test_why_nothing_was_resolved_is_said(tmp_path: Path) -> None:
+def test_the_reason_why_nothing_was_resolved_is_reported(tmp_path: Path) -> None:
     absent = Jar("test.artemis", "absent", "0.0.0-nowhere", "0" * 64)
     with pytest.raises(EnvironmentMissing) as refused:
         resolve(tmp_path, [absent])

@@ -57,7 +57,7 @@ def test_a_java_that_does_not_fit_is_refused_in_one_line_that_says_how_to_instal
     assert "brew install openjdk@17" in text
 
 
-def test_one_that_a_package_installed_stands_in_for_an_unfit_one_on_the_path(
+def test_an_installed_package_replaces_an_unfit_one_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = install(tmp_path / "newest", 'openjdk version "25.0.1"')
@@ -70,7 +70,7 @@ def test_one_that_a_package_installed_stands_in_for_an_unfit_one_on_the_path(
     assert os.environ["JAVA_HOME"] == str(fits.parent.parent)
 
 
-def test_no_java_at_all_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_module, "_INSTALLED", ())
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))

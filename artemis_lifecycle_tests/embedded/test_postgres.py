@@ -171,7 +171,7 @@ def test_a_home_that_was_moved_while_it_ran_keeps_its_server(server: EmbeddedPos
     assert pid_of(moved) == pid
 
 
-def test_a_lost_password_is_said_and_the_data_left_alone(server: EmbeddedPostgres) -> None:
+def test_a_lost_password_is_reported_and_the_data_left_alone(server: EmbeddedPostgres) -> None:
     server.start()
     server.stop()
     (server.home / "postgres" / "server.json").rename(server.home / "kept.json")
@@ -181,7 +181,7 @@ def test_a_lost_password_is_said_and_the_data_left_alone(server: EmbeddedPostgre
     assert server.start()
 
 
-def test_why_it_does_not_start_is_said(place: Path) -> None:
+def test_the_reason_of_a_failed_start_is_reported(place: Path) -> None:
     broken = EmbeddedPostgres(place / "home", {"shared_buffers": "nonsense"})
     with pytest.raises(EnvironmentMissing, match="shared_buffers"):
         broken.start()

@@ -109,8 +109,8 @@ def test_a_file_is_explained_by_the_reasons_of_whatever_keeps_it(
 
     metadata = lifecycle.explain_in_plan(plan, plan.base_metadata_location)
     assert [keeper.what for keeper in metadata.kept_by] == ["the table's metadata log"]
-    nobody = lifecycle.explain_in_plan(plan, f"{Path(path).parent}/never.parquet")
-    assert (nobody.in_plan, nobody.kept_by) == (False, ()) and "no snapshot" in nobody.reason
+    unnamed = lifecycle.explain_in_plan(plan, f"{Path(path).parent}/never.parquet")
+    assert (unnamed.in_plan, unnamed.kept_by) == (False, ()) and "no snapshot" in unnamed.reason
     # The plan's own base counts, whatever the table says now.
     lifecycle.untag(table, "audit")
     assert lifecycle.explain_in_plan(plan, first["file_path"]) == outside

@@ -49,7 +49,7 @@ def test_each_kind_keeps_what_it_says_and_every_reason_names_it(make_lifecycle: 
     assert [hold.kind for hold in lifecycle.holds(table, ended=True)] == ["legal", "lease", "consumer"]
 
 
-def test_a_consumer_that_moves_on_lets_go_what_it_has_read(make_lifecycle: MakeLifecycle) -> None:
+def test_a_consumer_that_advances_releases_what_it_has_read(make_lifecycle: MakeLifecycle) -> None:
     lifecycle = make_lifecycle()
     table, ids = _table(lifecycle)
     consumer = lifecycle.hold(table, "flink", "reads on", snapshot_ids=[ids[1]], kind="consumer")
@@ -123,7 +123,7 @@ def test_no_hold_slips_in_between_guard_and_swap(
     monkeypatch.setattr(commits, "_swap", swapped)
     assert lifecycle.commit_expiration(plan).snapshots_removed == 3
     waiting[0].join(30.0)
-    # It is told that it came too late, and leaves no hold behind that would hold nothing.
+    # The error says that it came too late. It leaves no hold behind that would hold nothing.
     assert [str(ids[0]) in str(error) for error in raised] == [True]
     assert lifecycle.holds(table) == []
 
@@ -138,7 +138,7 @@ def test_a_position_in_a_table_made_anew_is_not_moved(make_lifecycle: MakeLifecy
         lifecycle.advance(consumer.hold_id, ids[0])
 
 
-def test_who_holds_a_file_is_told_with_consumers_and_leases(make_lifecycle: MakeLifecycle) -> None:
+def test_who_holds_a_file_is_reported_with_consumers_and_leases(make_lifecycle: MakeLifecycle) -> None:
     lifecycle = make_lifecycle()
     table, ids = _table(lifecycle)
     lifecycle.hold(table, "legal", "case 7", snapshot_ids=[ids[0]])

@@ -118,7 +118,7 @@ def test_an_append_after_the_plan_does_not_void_it(opened: Open, spark: SparkSes
     assert sorted(row["id"] for row in rows) == [0, 1, 2, 3, 99]
 
 
-def test_a_plan_that_somebody_else_overtook_ends_all_the_same(opened: Open, spark: SparkSession) -> None:
+def test_a_plan_overtaken_by_another_tool_still_ends(opened: Open, spark: SparkSession) -> None:
     """Nothing waits for ever: its snapshots left the table, and their files the store, before it was handed off."""
     lifecycle = opened(deletion={"grace": "0s"}, cold_tier={"enabled": True})
     plan = lifecycle.plan_expiration("db.t", now=LATER)

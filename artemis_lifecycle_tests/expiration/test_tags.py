@@ -78,7 +78,7 @@ def test_forever_is_written_on_the_ref_and_beats_the_tables_property(make_lifecy
 
 
 @pytest.mark.parametrize("change", ["moved", "shortened", "lengthened", "made anew"])
-def test_a_ref_that_somebody_else_changed_is_not_judged_by_our_record(
+def test_a_ref_that_another_tool_changed_is_not_judged_by_our_record(
     make_lifecycle: MakeLifecycle, spark: SparkSession, change: str
 ) -> None:
     lifecycle = make_lifecycle()
@@ -105,7 +105,7 @@ def test_a_ref_that_somebody_else_changed_is_not_judged_by_our_record(
         assert _ended(lifecycle, table, ends + MS) == ("audit",)
 
 
-def test_the_list_tells_who_when_and_why_and_the_books_keep_what_was_removed(
+def test_the_list_has_who_when_and_why_and_the_records_keep_what_was_removed(
     make_lifecycle: MakeLifecycle, spark: SparkSession
 ) -> None:
     lifecycle = make_lifecycle()

@@ -51,7 +51,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Look:
+class Observation:
     """All that can be read at one time."""
 
     ways: Mapping[int, Way]
@@ -76,7 +76,7 @@ class Model:
     _known: dict[tuple[int, object], bool] = field(default_factory=dict)
     _expired: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def look(self) -> Look:
+    def observe(self) -> Observation:
         """Read every snapshot that was ever seen, where its files have changed since it was last read; and learn those
         that are new in the live catalog."""
         watched = GUARDIAN.world(libpq(self.world.uri))
@@ -94,7 +94,7 @@ class Model:
         live = (self.world.live, "db")
         files = {Path(path) for path in self.world.in_flight} | self.world.untouchable
         self.answered += len(ways)
-        return Look(
+        return Observation(
             ways,
             frozenset(path for path in files if path.exists()),
             frozenset(snapshot for _, _, snapshots in self.holds.values() for snapshot in snapshots),
@@ -151,7 +151,7 @@ class Model:
         if reads.broken or None in stamps.values():
             return False
         if snapshot not in self.prints:
-            # Somebody committed it.
+            # It was committed.
             if way.kind == "live":
                 found = self._rows(way, seen, snapshot)
                 if found is not None:
@@ -172,7 +172,7 @@ class Model:
 
     # --- the judgment ----------------------------------------------------------------------------------------------
 
-    def lost(self, step: str, before: Look, after: Look) -> list[str]:
+    def lost(self, step: str, before: Observation, after: Observation) -> list[str]:
         """What a step of the lifecycle took."""
         found = []
         for snapshot, was in before.ways.items():
@@ -187,7 +187,7 @@ class Model:
             found.append(f"{path}, of {'another system' if of is None else 'a writer at work'}, is gone")
         return found
 
-    def _is_loss(self, step: str, snapshot: int, was: Way, after: Look) -> bool:
+    def _is_loss(self, step: str, snapshot: int, was: Way, after: Observation) -> bool:
         if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in after.in_cold.get(snapshot, ())):
             # Others changed its only copy's bytes, before it was the only one.
             return False

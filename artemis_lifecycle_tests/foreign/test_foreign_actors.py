@@ -32,7 +32,8 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
-from artemis_lifecycle_tests.foreign.model import Look, Model
+from artemis_lifecycle_tests.end_report import add_lines
+from artemis_lifecycle_tests.foreign.model import Model, Observation
 from artemis_lifecycle_tests.foreign.world import (
     NAMES,
     POLICIES,
@@ -43,7 +44,6 @@ from artemis_lifecycle_tests.foreign.world import (
     prepare_clock,
 )
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError
-from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "0.5"))
@@ -127,13 +127,13 @@ class Actors(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.history: list[str] = []
-        self.seen = Look({}, frozenset(), frozenset(), {}, {})
+        self.seen = Observation({}, frozenset(), frozenset(), {}, {})
         self.is_over = time.monotonic() > self.end
         if self.is_over:
             return
         self.world = self.make()
         self.model = Model(self.world)
-        self.seen = self.model.look()
+        self.seen = self.model.observe()
         self.counted["worlds"] += 1
 
     def teardown(self) -> None:
@@ -161,7 +161,7 @@ class Actors(RuleBasedStateMachine):
             line += f" → {str(error).splitlines()[0][:90] if str(error) else type(error).__name__}"
             self.counted["foreign actions that could not be done"] += 1
         self.history.append(line)
-        self.seen = self.model.look()
+        self.seen = self.model.observe()
 
     def step(self, name: str, work: Callable[[], object], *said: object, dies: int | None = None) -> Any:
         """A step of the lifecycle, which may be refused, and may die at one of its writes."""
@@ -193,14 +193,14 @@ class Actors(RuleBasedStateMachine):
         self.counted[counted] += 1
 
     def _judge(self, name: str) -> None:
-        before, self.seen = self.seen, self.model.look()
+        before, self.seen = self.seen, self.model.observe()
         lost = self.model.lost(name, before, self.seen)
         if lost:
             # An archived file that others took is made again while the live table has it: by the scrub, in its time.
             for table in self.world.tables():
                 with suppress(LifecycleError):
                     self.lifecycle.scrub_cold(f"db.{table}")
-            self.seen = self.model.look()
+            self.seen = self.model.observe()
             lost = self.model.lost(name, before, self.seen)
             self.counted["archives that a scrub repaired"] += not lost
         try:
@@ -427,12 +427,12 @@ class Actors(RuleBasedStateMachine):
             self.step("approve", lambda: self.lifecycle.approve(scan, **WHO), scan.table)
         if approved and not in_time and scan.table_uuid not in {held for _, held, _ in self.model.holds.values()}:
             self.model.approved.add(scan.table_uuid)
-            self.seen = self.model.look()
+            self.seen = self.model.observe()
         self.step(
             "delete_dropped", lambda: self.lifecycle.delete_dropped(scan), scan.table, approved, in_time, dies=dies
         )
         self.model.approved.discard(scan.table_uuid)
-        self.seen = self.model.look()
+        self.seen = self.model.observe()
 
     # --- people of this and of another deployment ---------------------------------------------------------------------
 
@@ -667,6 +667,6 @@ def test_nothing_is_lost_whatever_others_do(
                 raise
         rounds += 1
     counts = ", ".join(f"{number:,} {what}" for what, number in sorted(Actors.counted.items()))
-    tell_lines("others on the same tables", [f"{counts} ({len(Actors.failures)} losses)"])
+    add_lines("others on the same tables", [f"{counts} ({len(Actors.failures)} losses)"])
     if Actors.failures:
         raise Actors.failures[0]

@@ -1,6 +1,6 @@
 """Two live tables, one operations database, and everything that others do to them: engines, tools, stores, people.
 
-Nothing is told of it to the lifecycle. What an action cannot do just now (a name that is taken, a snapshot that is no
+The lifecycle does not hear of it. What an action cannot do just now (a name that is taken, a snapshot that is no
 ancestor), it does not do.
 """
 

@@ -316,7 +316,7 @@ def test_a_race_lets_no_snapshot_in_without_lineage(world: World) -> None:
     assert {each.get("trigger.type") for each in world.summaries(name)} == {"schedule"}
 
 
-def test_the_gate_ends_with_sigterm_and_has_said_each_refusal_without_credentials(world: World) -> None:
+def test_the_gate_ends_with_sigterm_and_has_logged_each_refusal_without_credentials(world: World) -> None:
     world.process.send_signal(signal.SIGTERM)
     assert world.process.wait(60) == 0
     lines = world.output.read_text().splitlines()

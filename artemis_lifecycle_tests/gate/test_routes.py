@@ -58,5 +58,5 @@ def test_a_path_that_could_mean_several_things_is_unclear(path: bytes) -> None:
         b"/v1/views/rename",
     ],
 )
-def test_what_commits_to_no_table_is_none_of_the_gates_business(path: bytes) -> None:
+def test_the_gate_ignores_what_commits_to_no_table(path: bytes) -> None:
     assert route_of(path) is None and not has_dot_segments(path)

@@ -7,7 +7,7 @@ What may differ after a death, and why:
 - What one run does in one attempt, two may do in two: a move to the archive is then two moves, of which the first is
   settled by what the store says; the files of both are added up. Steps, leases and attempts are not compared.
 - A scan that was run again is another scan, as it is without a death: the newest counts.
-- A metadata file whose swap was cut short is nobody's; the matrix looks whether an orphan scan names it.
+- A metadata file whose swap was cut short is nobody's; the matrix checks that an orphan scan names it.
 - Names that are made up anew in every run (metadata files, restores) stand for one another.
 """
 
@@ -100,7 +100,7 @@ class Disk:
             if not (saved.folder / os.path.relpath(folder, self.home)).exists():
                 os.rmdir(folder)
 
-    def look(self) -> tuple[Stamps, dict[str, str]]:
+    def observe(self) -> tuple[Stamps, dict[str, str]]:
         """Every file and every table's rows, by digest."""
         with self.connected() as cursor:
             digests = " UNION ALL ".join(
@@ -250,10 +250,10 @@ def _result(location: str, name: str) -> list[Any]:
         "lineage_ledger": ("table_name", "snapshot_id", "operation"),
     }[name]
     rows = StaticTable.from_metadata(location).scan(selected_fields=columns).to_arrow().to_pylist()
-    return sorted(Counter(_told(row, columns) for row in rows).items())
+    return sorted(Counter(_reported(row, columns) for row in rows).items())
 
 
-def _told(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, ...]:
+def _reported(row: dict[str, Any], columns: tuple[str, ...]) -> tuple[str, ...]:
     values = [str(row[column]) for column in columns]
     return tuple(_alike(_GONE.get(value, value)) for value in values)
 

@@ -45,6 +45,7 @@ from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import World, local, make_old, outcomes
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.metadata.avro_files import (
     MANIFEST_LIST,
     SYNC,
@@ -60,7 +61,6 @@ from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.reachability.answers import examples
 from artemis_lifecycle_tests.reachability.avro_by_hand import long as avro_long
 from artemis_lifecycle_tests.reachability.avro_by_hand import text as avro_text
-from artemis_lifecycle_tests.told import tell_lines
 
 POLICY: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}}
 SECRET = "hush-hush/+%41 x"
@@ -74,7 +74,7 @@ def _require_clear(case: str, error: LifecycleError) -> None:
     assert "Traceback" not in str(error) and "org.apache" not in str(error), f"{case}: {error}"
 
 
-class Told:
+class Counted:
     """What became of each case: counted by group at the end of the run, and listed where `-rP` asks for what passed."""
 
     def __init__(self) -> None:
@@ -114,8 +114,8 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
-    return Told()
+def counted() -> Counted:
+    return Counted()
 
 
 # --- the table, its bytes, and putting them back ----------------------------------------------------------------------
@@ -353,19 +353,19 @@ REQUIRED = (
 WRONG_VALUES = (None, "five", 1.5, True, [1], {"a": 1}, 2**63, 10**400)
 
 
-def test_metadata_json_that_lacks_or_mistypes_what_is_required(bench: Bench, told: Told) -> None:
+def test_metadata_json_that_lacks_or_mistypes_what_is_required(bench: Bench, counted: Counted) -> None:
     for way in REQUIRED:
         data = json.dumps(bench.changed(_without(*way))).encode()
-        told.refused("json: lacks", "/".join(map(str, way)), lambda data=data: parse_table_metadata(data, "v1.json"))
+        counted.refused("json: lacks", "/".join(map(str, way)), lambda data=data: parse_table_metadata(data, "v1.json"))
         for value in WRONG_VALUES:
             if value == "five" and way[-1] in ("location", "manifest-list"):
                 continue
             data = json.dumps(bench.changed(_put(*way, value=value))).encode()
             case = f"{'/'.join(map(str, way))} = {str(value)[:20]!r}"
-            told.refused("json: mistyped", case, lambda data=data: parse_table_metadata(data, "v1.json"))
+            counted.refused("json: mistyped", case, lambda data=data: parse_table_metadata(data, "v1.json"))
 
 
-def test_metadata_json_that_contradicts_itself_or_is_no_json(bench: Bench, told: Told) -> None:
+def test_metadata_json_that_contradicts_itself_or_is_invalid(bench: Bench, counted: Counted) -> None:
     whole = json.dumps(bench.document).encode()
     squeezed = gzip.compress(whole)
     deep = [b"[" * depth + b"]" * depth for depth in (2_000, 200_000)]
@@ -416,12 +416,12 @@ def test_metadata_json_that_contradicts_itself_or_is_no_json(bench: Bench, told:
     hostile |= {name: json.dumps(bench.changed(change)).encode() for name, change in changes.items()}
     for name, data in hostile.items():
         place = "v1.gz.metadata.json" if name.startswith("gzip") else "v1.metadata.json"
-        told.refused("json: hostile", name, lambda data=data, place=place: parse_table_metadata(data, place))
+        counted.refused("json: hostile", name, lambda data=data, place=place: parse_table_metadata(data, place))
     # Every cut of the file: none is a shorter history.
     for end in range(len(whole) - 1, 0, -97):
         with pytest.raises(UnreadableMetadata):
             parse_table_metadata(whole[:end], "v1.metadata.json")
-    told.add("json: hostile", f"{len(range(len(whole) - 1, 0, -97))} cuts of the file", "UnreadableMetadata each")
+    counted.add("json: hostile", f"{len(range(len(whole) - 1, 0, -97))} cuts of the file", "UnreadableMetadata each")
 
 
 # --- hostile Avro -----------------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ def _list_readers(data: bytes, summary: Mapping[str, str] | None = None) -> Iter
         yield lambda reader=reader: reader(Shelf({"/x/l.avro": data}), snapshot)
 
 
-def _all_refuse(told: Told, group: str, case: str, readers: Iterable[Callable[[], Any]]) -> None:
+def _all_refuse(counted: Counted, group: str, case: str, readers: Iterable[Callable[[], Any]]) -> None:
     """Each of the readers, which must agree, is a check of one case."""
     said = []
     for reader in readers:
@@ -451,11 +451,11 @@ def _all_refuse(told: Told, group: str, case: str, readers: Iterable[Callable[[]
             reader()
         assert refused.value.untouched, case
         said.append(refused.value)
-    told.add(group, case, f"{type(said[0]).__name__}: {said[0].what}")
+    counted.add(group, case, f"{type(said[0]).__name__}: {said[0].what}")
 
 
 def _file(schema: Schema | str, count: int, payload: bytes, *, codec: str = "null", size: int | None = None) -> bytes:
-    """An Avro file of one block that says of itself what it is told to say."""
+    """An Avro file of one block with these claims about itself."""
     text_of = schema if isinstance(schema, str) else json.dumps(schema)
     pairs = {"avro.schema": text_of, "avro.codec": codec}
     head = b"Obj\x01" + avro_long(len(pairs)) + b"".join(avro_text(k) + avro_text(v) for k, v in pairs.items())
@@ -494,7 +494,7 @@ NUMBERS = (("status",), ("data_file", "file_size_in_bytes"), ("data_file", "reco
 TEXTS = (("data_file", "file_path"), ("data_file", "file_format"))
 
 
-def test_manifests_whose_fields_are_of_other_types(told: Told) -> None:
+def test_manifests_whose_fields_are_of_other_types(counted: Counted) -> None:
     schema = manifest_schema()
     for way, kinds in (
         *((way, (*KINDS, ("string", "x"))) for way in NUMBERS),
@@ -506,32 +506,32 @@ def test_manifests_whose_fields_are_of_other_types(told: Told) -> None:
             if way[-1] == "record_count":
                 # The one of them that reachability does not need.
                 readers = readers[:1]
-            _all_refuse(told, "manifest: types", f"{'.'.join(way)} is {kind}", readers)
+            _all_refuse(counted, "manifest: types", f"{'.'.join(way)} is {kind}", readers)
     for name in ("manifest_path", "manifest_length", "added_files_count", "content"):
         for kind, value in (*KINDS[1:], ("bytes", b"\xff\x00")):
             way = (name,)
             data = avro_file(_retyped(MANIFEST_LIST, way, kind), [_with(list_record("/x/m", 9), way, value)])
             if kind == "boolean":
                 continue
-            _all_refuse(told, "list: types", f"{name} is {kind}", _list_readers(data, {"total-data-files": "0"}))
+            _all_refuse(counted, "list: types", f"{name} is {kind}", _list_readers(data, {"total-data-files": "0"}))
 
 
-def test_manifests_and_lists_that_claim_absurd_things(told: Told) -> None:
+def test_manifests_and_lists_that_claim_absurd_things(counted: Counted) -> None:
     manifest, listing = manifest_schema(), MANIFEST_LIST
     chain = {"type": "record", "name": "link", "fields": [{"name": "next", "type": ["null", "link"]}]}
     for count in (2**20, 2**31, 2**40, 2**62, 2**63 - 1, -1, -(2**40)):
         for payload in (b"", bytes(24)):
             case = f"{count:,} records in {len(payload)} bytes"
-            _all_refuse(told, "avro: absurd", case, _manifest_readers(_file(manifest, count, payload)))
-            _all_refuse(told, "avro: absurd", f"list, {case}", _list_readers(_file(listing, count, payload)))
+            _all_refuse(counted, "avro: absurd", case, _manifest_readers(_file(manifest, count, payload)))
+            _all_refuse(counted, "avro: absurd", f"list, {case}", _list_readers(_file(listing, count, payload)))
     for size in (2**40, 2**63 - 1, -5):
         _all_refuse(
-            told, "avro: absurd", f"a block of {size} bytes", _manifest_readers(_file(manifest, 1, b"x", size=size))
+            counted, "avro: absurd", f"a block of {size} bytes", _manifest_readers(_file(manifest, 1, b"x", size=size))
         )
     for codec in ("deflate", "snappy", "zstandard", "bzip2", "", "nul\0l"):
         for payload in (b"\x00", b"\xff" * 30, avro_long(2**40) + b"abcdef", b"\xff" * 8 + b"\x7f" + b"a" * 20):
             case = f"codec {codec!r}, block {payload[:3].hex()}…"
-            _all_refuse(told, "avro: codecs", case, _manifest_readers(_file(manifest, 1, payload, codec=codec)))
+            _all_refuse(counted, "avro: codecs", case, _manifest_readers(_file(manifest, 1, payload, codec=codec)))
 
     def with_field(kind: Any) -> Schema:
         return {**manifest, "fields": [{"name": "more", "type": kind, "field-id": 900}, *manifest["fields"]]}
@@ -567,7 +567,7 @@ def test_manifests_and_lists_that_claim_absurd_things(told: Told) -> None:
     }
     for name, schema in schemas.items():
         data = _file(schema, 1, payloads.get(name, bytes(60)))
-        _all_refuse(told, "avro: schemas", f"the schema {name}", _manifest_readers(data))
+        _all_refuse(counted, "avro: schemas", f"the schema {name}", _manifest_readers(data))
     heads = {
         "2^62 entries": b"Obj\x01" + avro_long(2**62) + avro_text("a") + avro_text("b"),
         "-2^63 entries": b"Obj\x01" + avro_long(-(2**63)) + avro_text("a") + avro_text("b"),
@@ -577,11 +577,11 @@ def test_manifests_and_lists_that_claim_absurd_things(told: Told) -> None:
         "another format": b"PAR1" + bytes(100),
     }
     for name, data in heads.items():
-        _all_refuse(told, "avro: headers", f"the header has {name}", _manifest_readers(data))
-        _all_refuse(told, "avro: headers", f"list, the header has {name}", _list_readers(data))
+        _all_refuse(counted, "avro: headers", f"the header has {name}", _manifest_readers(data))
+        _all_refuse(counted, "avro: headers", f"list, the header has {name}", _list_readers(data))
 
 
-def test_entries_that_contradict_the_level_above(told: Told) -> None:
+def test_entries_that_contradict_the_level_above(counted: Counted) -> None:
     schema = manifest_schema()
     two = avro_file(schema, [file_record(1), file_record(2, status=0)])
     wrong: dict[str, tuple[bytes, ManifestListEntry]] = {
@@ -606,11 +606,11 @@ def test_entries_that_contradict_the_level_above(told: Told) -> None:
         data = avro_file(schema, [file_record(1, **changes)])
         wrong[name] = (data, entry_for("/x/m.avro", data, counts=(None, None, None)))
     for name, (data, entry) in wrong.items():
-        _all_refuse(told, "manifest: contradicts", name, _manifest_readers(data, entry))
+        _all_refuse(counted, "manifest: contradicts", name, _manifest_readers(data, entry))
     no_text = avro_file(MANIFEST_LIST, [list_record("/x/marked", 5)], codec="null").replace(
         b"/x/marked", b"/x/\xff\xfe\x80\x80\x80\x80"
     )
-    _all_refuse(told, "list: contradicts", "a path that is not UTF-8", _list_readers(no_text))
+    _all_refuse(counted, "list: contradicts", "a path that is not UTF-8", _list_readers(no_text))
     lists: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         "a length of -1": (list_record("/x/m", -1), {}),
         "a length of -2^40": (list_record("/x/m", -(2**40)), {}),
@@ -625,7 +625,7 @@ def test_entries_that_contradict_the_level_above(told: Told) -> None:
         "a key": (list_record("/x/m", 5, key_metadata=b"k"), {}),
     }
     for name, (record, summary) in lists.items():
-        _all_refuse(told, "list: contradicts", name, _list_readers(avro_file(MANIFEST_LIST, [record]), summary))
+        _all_refuse(counted, "list: contradicts", name, _list_readers(avro_file(MANIFEST_LIST, [record]), summary))
 
 
 def _real(bench: Bench) -> list[tuple[str, bytes, Callable[[bytes], Iterator[Callable[[], Any]]]]]:
@@ -647,16 +647,16 @@ def _real(bench: Bench) -> list[tuple[str, bytes, Callable[[bytes], Iterator[Cal
     return found
 
 
-def test_every_cut_of_real_files_is_noticed(bench: Bench, told: Told) -> None:
+def test_every_cut_of_real_files_is_noticed(bench: Bench, counted: Counted) -> None:
     for name, data, readers in _real(bench):
         ends = range(len(data) - 1, -1, -7)
         for end in ends:
             for reader in readers(data[:end]):
                 with pytest.raises(UnreadableMetadata):
                     reader()
-        told.add("avro: cuts", f"{len(ends)} cuts of a real {name}", "UnreadableMetadata each")
+        counted.add("avro: cuts", f"{len(ends)} cuts of a real {name}", "UnreadableMetadata each")
         for case, damage in {"empty": b"", "twice": data * 2, "a tail": data + bytes(8)}.items():
-            _all_refuse(told, "avro: cuts", f"real {name}, {case}", readers(damage))
+            _all_refuse(counted, "avro: cuts", f"real {name}, {case}", readers(damage))
 
 
 @st.composite
@@ -764,13 +764,13 @@ IDENTIFIERS = (
 )
 
 
-def test_names_are_never_sql(bench: Bench, told: Told) -> None:
+def test_names_are_never_sql(bench: Bench, counted: Counted) -> None:
     lifecycle = bench.lifecycle
     rows = _rows_of_catalog(lifecycle)
     for name in IDENTIFIERS:
-        told.refused("names: table", name, lambda name=name: lifecycle.snapshot_history(name))
+        counted.refused("names: table", name, lambda name=name: lifecycle.snapshot_history(name))
     for name in IDENTIFIERS[::8]:
-        told.refused("names: plan a table", name, lambda name=name: lifecycle.plan_expiration(name))
+        counted.refused("names: plan a table", name, lambda name=name: lifecycle.plan_expiration(name))
     steps: dict[str, Callable[[str], object]] = {
         "plan": lifecycle.plan,
         "scan": lifecycle.scan,
@@ -781,7 +781,7 @@ def test_names_are_never_sql(bench: Bench, told: Told) -> None:
     }
     for step, call in steps.items():
         for name in ("'; DROP TABLE lifecycle.plans; --", "a\0b", "\ud800", "", LONG):
-            told.refused(f"names: {step}", name, lambda call=call, name=name: call(name))
+            counted.refused(f"names: {step}", name, lambda call=call, name=name: call(name))
     for case, call in {
         "a tag with a NUL": lambda: lifecycle.tag("db.t", "a\0b", bench.snapshot(0).snapshot_id),
         "a tag's reason with a NUL": lambda: lifecycle.tag("db.t", "x", bench.snapshot(0).snapshot_id, why="a\0b"),
@@ -794,14 +794,14 @@ def test_names_are_never_sql(bench: Bench, told: Told) -> None:
         "a tag kept for ages": lambda: lifecycle.tag("db.t", "x", bench.snapshot(0).snapshot_id, f"{10**30}y"),
         "a snapshot of 2^70": lambda: lifecycle.tag("db.t", "x", 2**70),
     }.items():
-        told.refused("names: texts", case, call)
+        counted.refused("names: texts", case, call)
     for path in ("", "\0", LONG, "'; DROP", "../../etc/passwd", "gopher://x"):
-        told.run("names: explain", path, lambda path=path: f"passed over: {lifecycle.explain('db.t', path).verdict}")
+        counted.run("names: explain", path, lambda path=path: f"passed over: {lifecycle.explain('db.t', path).verdict}")
     assert _rows_of_catalog(lifecycle) == rows
     assert bench.document["refs"].keys() == json.loads(bench.stores.read(bench.pointer))["refs"].keys()
 
 
-def test_statements_that_are_no_queries_are_refused(bench: Bench, told: Told) -> None:
+def test_statements_other_than_queries_are_refused(bench: Bench, counted: Counted) -> None:
     lifecycle = bench.lifecycle
     rows, before = _rows_of_catalog(lifecycle), _tree(*bench.watched)
     live = lifecycle.config.catalogs.live.name
@@ -834,7 +834,7 @@ def test_statements_that_are_no_queries_are_refused(bench: Bench, told: Told) ->
         "TAG SNAPSHOT 99999999999999999999999 OF db.t AS 'x'",
         "(" * 3_000,
     ):
-        told.refused("names: query", sql[:80], lambda sql=sql: lifecycle.query(sql).collect())  # type: ignore[union-attr]
+        counted.refused("names: query", sql[:80], lambda sql=sql: lifecycle.query(sql).collect())  # type: ignore[union-attr]
     assert _rows_of_catalog(lifecycle) == rows and _tree(*bench.watched) == before
 
 
@@ -858,7 +858,7 @@ def _oldest(**fields: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-def test_expiration_of_a_table_whose_metadata_points_elsewhere(bench: Bench, told: Told) -> None:
+def test_expiration_of_a_table_whose_metadata_points_elsewhere(bench: Bench, counted: Counted) -> None:
     """Whole walks: plan, commit, delete."""
     other = bench.lifecycle.resources.live_catalog.entry("db.other").metadata_location
     foreign = json.loads(bench.stores.read(other))
@@ -903,14 +903,14 @@ def test_expiration_of_a_table_whose_metadata_points_elsewhere(bench: Bench, tol
     }
     for case, change in walks.items():
         with bench.hostile(bench.changed(change)):
-            told.run("walk: expiration", case, bench.walk)
+            counted.run("walk: expiration", case, bench.walk)
 
 
 def _name(path: Any) -> str:
     return str(path).rpartition("/")[2]
 
 
-def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None:
+def test_plans_of_tables_with_hostile_metadata(bench: Bench, counted: Counted) -> None:
     """Plan, and what the commit and the deletion would do."""
 
     names = {
@@ -931,7 +931,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
     }
     for case, path in names.items():
         with bench.hostile(bench.changed(_oldest(manifest_list=path))):
-            told.refused("plan: manifest list", case, bench.plan)
+            counted.refused("plan: manifest list", case, bench.plan)
     first, last = (bench.document["snapshots"][at]["snapshot-id"] for at in (0, -1))
     changes: dict[str, Callable[[dict[str, Any]], object]] = {
         "a snapshot of the year 292,278,994": _oldest(timestamp_ms=2**63 - 1),
@@ -986,7 +986,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
     }
     for case, change in changes.items():
         with bench.hostile(bench.changed(change)):
-            told.run("plan: metadata", case, bench.plan)
+            counted.run("plan: metadata", case, bench.plan)
     whole = json.dumps(bench.document).encode()
     cut = {
         "cut": whole[:-40],
@@ -996,7 +996,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
     }
     for case, data in cut.items():
         with bench.hostile(data):
-            told.refused("plan: metadata", f"{case} metadata file", bench.plan)
+            counted.refused("plan: metadata", f"{case} metadata file", bench.plan)
     for case, location in {
         "is missing": f"{bench.location}/metadata/none.metadata.json",
         "is a folder": f"{bench.location}/metadata",
@@ -1007,7 +1007,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
     }.items():
         with bench.put_back():
             bench.point_at(location)
-            told.refused("plan: pointer", f"the catalog's pointer {case}", bench.plan)
+            counted.refused("plan: pointer", f"the catalog's pointer {case}", bench.plan)
 
 
 def _blows(bench: Bench) -> dict[str, dict[Path, bytes | None]]:
@@ -1047,20 +1047,20 @@ def _blows(bench: Bench) -> dict[str, dict[Path, bytes | None]]:
     return blows
 
 
-def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, told: Told) -> None:
+def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, counted: Counted) -> None:
     lifecycle = bench.lifecycle
     for case, files in _blows(bench).items():
         with bench.damaged(files):
             if "flipped" in case:
                 # Avro has no checksum: a blow that leaves lengths and counts as recorded may pass; nothing goes by it.
-                told.run("plan: damaged", case, bench.plan)
+                counted.run("plan: damaged", case, bench.plan)
             else:
-                told.refused("plan: damaged", case, bench.plan)
+                counted.refused("plan: damaged", case, bench.plan)
     blows = {case: files for case, files in _blows(bench).items() if case.endswith(("lost", "cut", "another table"))}
     for case, files in blows.items():
         with bench.damaged(files):
-            told.refused("scan: damaged", case, lambda: lifecycle.scan_orphans(bench.table))
-    # What follows has read them before the damage, and looks whether they are there and as long as they were. Another
+            counted.refused("scan: damaged", case, lambda: lifecycle.scan_orphans(bench.table))
+    # What follows has read them before the damage, and checks that they exist and kept their lengths. Another
     # of the same length is not read, and nothing is lost by that: what they said is known.
     seen = {
         case: files
@@ -1076,7 +1076,7 @@ def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, told: Told) -
             kept = {path: path.read_bytes() for path in files}
             for path, data in files.items():
                 path.unlink() if data is None else path.write_bytes(data)
-            told.refused("orphans: damaged", case, lambda: lifecycle.delete_orphans(scan))
+            counted.refused("orphans: damaged", case, lambda: lifecycle.delete_orphans(scan))
             for path, data in kept.items():
                 path.write_bytes(data)
         assert lifecycle.delete_orphans(scan).deleted == 1
@@ -1089,7 +1089,7 @@ def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, told: Told) -
             kept = {path: path.read_bytes() for path in files}
             for path, data in files.items():
                 path.unlink() if data is None else path.write_bytes(data)
-            told.refused("deletion: damaged", case, lambda: lifecycle.delete_files(plan))
+            counted.refused("deletion: damaged", case, lambda: lifecycle.delete_files(plan))
             for path, data in kept.items():
                 path.write_bytes(data)
             assert _tree(bench.place) == there, case
@@ -1101,7 +1101,7 @@ def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, told: Told) -
             lifecycle.commit_expiration(plan)
             where = local(plan.files_location).parent / part
             shutil.rmtree(where) if where.is_dir() else where.write_bytes(b'{"plan_id": "x"')
-            told.refused(
+            counted.refused(
                 "deletion: damaged", f"{case} of the plan", lambda plan=plan: lifecycle.delete_files(plan.plan_id)
             )
             lifecycle.close_plan(plan.plan_id, who="a test", why="its seal is damaged")
@@ -1115,7 +1115,7 @@ def _drop_in(bench: Bench, name: str) -> Path:
     return path
 
 
-def test_a_handoff_of_damaged_files_publishes_nothing(bench: Bench, told: Told, spark: SparkSession) -> None:
+def test_a_handoff_of_damaged_files_publishes_nothing(bench: Bench, counted: Counted, spark: SparkSession) -> None:
     config = bench.lifecycle.config
     policy = config.defaults.model_copy(
         update={"cold_tier": config.defaults.cold_tier.model_copy(update={"enabled": True})}
@@ -1130,9 +1130,11 @@ def test_a_handoff_of_damaged_files_publishes_nothing(bench: Bench, told: Told, 
                 if victim is None:
                     victim = next(path for path in sorted(bench.reached) if name in path.name)
                 victim.write_bytes(victim.read_bytes()[:-30] if name != ".parquet" else b"")
-                told.refused("handoff: damaged", case, lambda plan=plan: lifecycle.hand_off(plan))
+                counted.refused("handoff: damaged", case, lambda plan=plan: lifecycle.hand_off(plan))
                 assert lifecycle.resources.cold_catalog.tables() == []
-                told.refused("handoff: damaged", f"{case}, commit", lambda plan=plan: lifecycle.commit_expiration(plan))
+                counted.refused(
+                    "handoff: damaged", f"{case}, commit", lambda plan=plan: lifecycle.commit_expiration(plan)
+                )
         assert plan is not None
         lifecycle.close_plan(plan, who="a test", why="over")
 
@@ -1142,7 +1144,7 @@ def test_a_handoff_of_damaged_files_publishes_nothing(bench: Bench, told: Told, 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 
 
-def test_listings_of_wrong_columns_are_refused(bench: Bench, told: Told) -> None:
+def test_listings_of_wrong_columns_are_refused(bench: Bench, counted: Counted) -> None:
     spark, old = bench.lifecycle.spark, datetime.now(UTC) - timedelta(days=100)
     naive = old.replace(tzinfo=None)
     shapes: dict[str, tuple[list[Any], str]] = {
@@ -1162,7 +1164,7 @@ def test_listings_of_wrong_columns_are_refused(bench: Bench, told: Told) -> None
     }
     for case, (rows, schema) in shapes.items():
         listing = spark.createDataFrame(rows, schema)
-        told.refused(
+        counted.refused(
             "listing: shape", case, lambda listing=listing: bench.lifecycle.scan_orphans("db.t", listing=listing)
         )
     frame = spark.createDataFrame([("/x", old, 4)], LISTED)
@@ -1178,14 +1180,14 @@ def test_listings_of_wrong_columns_are_refused(bench: Bench, told: Told) -> None
         "older than tomorrow": {"older_than": now + timedelta(days=1)},
         "older than a naive instant": {"older_than": now.replace(tzinfo=None)},
     }.items():
-        told.refused(
+        counted.refused(
             "listing: arguments",
             case,
             lambda arguments=arguments: bench.lifecycle.scan_orphans("db.t", listing=frame, **arguments),
         )
 
 
-def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: Bench, told: Told) -> None:
+def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: Bench, counted: Counted) -> None:
     lifecycle = bench.lifecycle
     old, soon = datetime.now(UTC) - timedelta(days=100), datetime.now(UTC) + timedelta(days=100)
     with bench.put_back():
@@ -1252,7 +1254,7 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
         kept = {row["path"]: f"kept: {row['verdict']}" for row in scan.unreferenced().collect()}
         kept |= {row["path"]: f"{row['outcome']}: {row['reason']}" for row in report.files().collect()}
         for case, (path, _, _) in hostile.items():
-            told.add("listing: rows", case, kept.get(path, "left out: not the table's, or reachable"))
+            counted.add("listing: rows", case, kept.get(path, "left out: not the table's, or reachable"))
         assert young.exists() and fixed.exists() and data.exists() and link.is_symlink()
         # Said twice, once young: kept. The other two go, whatever their names.
         assert [path.exists() for path in orphans] == [True, False, False], kept
@@ -1265,10 +1267,10 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
                 found = lifecycle.scan_orphans("db.t", listing=frame)
                 return f"passed over: {lifecycle.delete_orphans(found).deleted} deleted"
 
-            told.run("listing: names", case, step)
+            counted.run("listing: names", case, step)
     # What was made by a scan of another table's files, or by nobody, is not a listing of this one.
     for case, scan_id in {"nobody's": "scan-0", "SQL": "'; DROP TABLE lifecycle.scans; --", "a NUL": "a\0b"}.items():
-        told.refused(
+        counted.refused(
             "listing: names", f"a scan's id, {case}", lambda scan_id=scan_id: lifecycle.delete_orphans(scan_id)
         )
 
@@ -1285,7 +1287,9 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
         "a folder in the cold tier",
     ],
 )
-def test_a_table_whose_folders_hold_other_tiers_deletes_nothing_of_them(bench: Bench, told: Told, case: str) -> None:
+def test_a_table_whose_folders_hold_other_tiers_deletes_nothing_of_them(
+    bench: Bench, counted: Counted, case: str
+) -> None:
     """`write.data.path` may name a folder that holds the cold tier, the sealed plans, or half the disk."""
     place = {
         "all tiers and the sealed plans": f"file://{bench.home}",
@@ -1303,7 +1307,7 @@ def test_a_table_whose_folders_hold_other_tiers_deletes_nothing_of_them(bench: B
             scan = bench.lifecycle.scan_orphans(bench.table)
             return f"passed over: {bench.lifecycle.delete_orphans(scan).deleted} deleted"
 
-        told.run("orphans: folders", case, step)
+        counted.run("orphans: folders", case, step)
         lost = {path for path in state if not path.exists() and "/index/" not in str(path)}
         assert not lost, f"{case}: sealed files were deleted: {sorted(lost)[:3]}"
 
@@ -1311,8 +1315,8 @@ def test_a_table_whose_folders_hold_other_tiers_deletes_nothing_of_them(bench: B
 # --- sealed lists with hostile paths ----------------------------------------------------------------------------------
 
 
-def test_a_sealed_list_with_hostile_paths_deletes_nothing(bench: Bench, told: Told) -> None:
-    """Whatever a sealed list says: the last look goes by the place of each file, and by what the table reaches now."""
+def test_a_sealed_list_with_hostile_paths_deletes_nothing(bench: Bench, counted: Counted) -> None:
+    """Whatever a sealed list says: the final check uses the place of each file, and what the table reaches now."""
     with bench.put_back():
         world = bench.world
         link = bench.place / "data" / "link"
@@ -1364,7 +1368,7 @@ def test_a_sealed_list_with_hostile_paths_deletes_nothing(bench: Bench, told: To
             assert report.deleted == 0, {path: said for path, said in found.items() if said.startswith("deleted")}
             assert before.keys() <= _tree(*bench.watched).keys()
             for case, path in hostile.items():
-                told.add(f"job: {kind}", case, found[path])
+                counted.add(f"job: {kind}", case, found[path])
         # One that is an orphan, so that the job is known to delete at all.
         orphan = _drop_in(bench, "data/orphan.parquet")
         assert (
@@ -1404,8 +1408,8 @@ def _address(password: str = "hush-hush", query: str = "", host: str = "127.0.0.
     return f"postgresql+psycopg2://artemis:{password}@{host}/artemis{query}"
 
 
-def test_no_error_says_a_secret(
-    bench: Bench, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_no_error_shows_a_secret(
+    bench: Bench, counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = bench.lifecycle.config.operations.uri
     assert uri is not None
@@ -1450,12 +1454,12 @@ def test_no_error_says_a_secret(
         ),
     }
     for case, call in calls.items():
-        _quiet(told.refused("secrets: errors", case, call))
+        _quiet(counted.refused("secrets: errors", case, call))
     for store in (unreachable, unreachable.settings):
         assert SECRET not in repr(store) and SECRET not in str(store)
     outcome = unreachable.delete(["s3://b/k"], until=elapsed() + 1)
     assert SECRET not in repr(outcome)
-    told.add("secrets: errors", "S3 that is not there, delete", str(outcome[0].outcome))
+    counted.add("secrets: errors", "S3 that is not there, delete", str(outcome[0].outcome))
     live = {"name": "live", "uri": _address(), "warehouse": "/w", "properties": keys}
     files: dict[str, Any] = {
         "equal names": {"catalogs": {"live": live, "cold": {**live, "name": "live"}}},
@@ -1481,7 +1485,7 @@ def test_no_error_says_a_secret(
         written = tmp_path / "lifecycle.yaml"
         written.write_text(content)
         if case not in ("an address that is not there", "a wrong S3 flag"):
-            error = told.refused("secrets: yaml", case, lambda written=written: load_config(written, {}))
+            error = counted.refused("secrets: yaml", case, lambda written=written: load_config(written, {}))
             if case != "an unknown section":
                 _quiet(error)
         for options in ((), ("--json",)):
@@ -1493,15 +1497,15 @@ def test_no_error_says_a_secret(
             assert "Traceback" not in said
             if case != "an unknown section":
                 assert "hush-hush" not in said and "AKIAHUSH" not in said, f"{case}: {said}"
-            told.add("secrets: cli", " ".join((case, *options)), " ".join(said.split()))
+            counted.add("secrets: cli", " ".join((case, *options)), " ".join(said.split()))
 
 
 # --- the count --------------------------------------------------------------------------------------------------------
 
 
-def test_at_least_two_hundred_cases_were_told(told: Told, request: pytest.FixtureRequest) -> None:
+def test_at_least_two_hundred_cases_were_counted(counted: Counted, request: pytest.FixtureRequest) -> None:
     ran = {item.originalname for item in request.session.items if item.path == request.path}  # type: ignore[attr-defined]
-    print("\n" + told.table())
-    tell_lines("bad input: cases, each a clear error or passed over", told.counts())
+    print("\n" + counted.table())
+    add_lines("bad input: cases, each a clear error or passed over", counted.counts())
     if ran == {name for name in vars(sys.modules[__name__]) if name.startswith("test_")}:
-        assert len(told.rows) >= 200
+        assert len(counted.rows) >= 200

@@ -1,4 +1,4 @@
-"""The UI as a person sees it after a walk: the graph, its partitions and its checks. Chromium looks at a webserver on a
+"""The UI as a person sees it after a walk: the graph, its partitions and its checks. Chromium opens a webserver on a
 Postgres-backed instance. Skipped where no Chromium is found; on CI that is a failure."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WAITS = "large.events"
 WAITING = {WAITS: {"retention": {"window": "1ms"}, "cold_tier": {"enabled": False}, "deletion": {"max_files": 0}}}
 SLOW = 60_000
 PICTURES = os.environ.get("ARTEMIS_SCREENSHOTS")
-"""A folder for pictures of all pages; without it the browser looks at one of each sort."""
+"""A folder for pictures of all pages; without it the browser opens one of each sort."""
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_the_graph_shows_every_asset(page: Page, address: str) -> None:
     assert page.get_by_text("Failed", exact=False).count() == 0
 
 
-def test_the_server_tells_every_partition_materialised_and_every_check_passed(address: str) -> None:
+def test_the_server_reports_every_partition_materialized_and_every_check_passed(address: str) -> None:
     """What the pages ask the server for, of all assets; a browser takes seconds for each page."""
     query = """{ assetNodes { assetKey { path }
         assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } }

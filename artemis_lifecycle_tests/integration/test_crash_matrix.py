@@ -37,10 +37,10 @@ from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import make_old
 from artemis_lifecycle_tests.durable import When, Write, Writes
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.integration.crash_world import ARCHIVED, Disk, Saved, plain, rows_of, stamps, state_of
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
-from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 WHOLE = "ARTEMIS_SOAK" in os.environ
@@ -142,7 +142,7 @@ class Walk:
     def record(self, step: Step) -> None:
         step.first(self)
         before, rows = self.disk.save(), self.rows()
-        with Writes(look=self.disk.look).watched() as seen, self.opened() as lifecycle:
+        with Writes(observe=self.disk.observe).watched() as seen, self.opened() as lifecycle:
             step.run(lifecycle)
         assert seen.stray == [], f"{step.name}: changes that no write explains"
         self.recorded.append(Recorded(step, before, seen.made, frozenset(seen.named), rows, self.state()))
@@ -391,7 +391,7 @@ def _sample(kinds: Mapping[tuple[int, str, bool], list[Death]], dice: random.Ran
     return chosen | set(rest[:MORE])
 
 
-def told(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterator[str]:
+def reported(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterator[str]:
     """The counts, by step."""
     all_points = all_writes = 0
     for place, recorded in enumerate(walk.recorded):
@@ -427,13 +427,13 @@ def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(walk
         if found:
             wrong[f"{recorded.step.name}, {when} {number} (again at {again}): {recorded.writes[number]}"] = found
     title = f"death at the durable writes of the walk ({'all' if WHOLE else 'a sample'})"
-    tell_lines(title, told(walk, died, len(further), time.monotonic() - began))
+    add_lines(title, reported(walk, died, len(further), time.monotonic() - began))
     assert not wrong, "\n".join(f"{where}\n    {'; '.join(each)[:2000]}" for where, each in wrong.items())
 
 
 def test_a_change_that_no_write_explains_is_noticed(tmp_path: Path) -> None:
     store = LocalStore()
-    with Writes(look=lambda: stamps(tmp_path)).watched() as seen:
+    with Writes(observe=lambda: stamps(tmp_path)).watched() as seen:
         store.write(f"{tmp_path}/a", b"1", overwrite=False, storage_class=None)
         (tmp_path / "b").write_bytes(b"2")
         store.write(f"{tmp_path}/c", b"3", overwrite=False, storage_class=None)

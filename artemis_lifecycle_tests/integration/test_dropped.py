@@ -1,4 +1,4 @@
-"""Tables that were dropped: their files go when nobody can need them, and not a file that somebody reads."""
+"""Tables that were dropped: their files are deleted once no reader can need them, and never a file that is read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from artemis_lifecycle.orphans.dropped import DroppedTable
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local, make_old
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
-from artemis_lifecycle_tests.told import tell_lines
 
 POLICY: dict[str, Any] = {
     **AT_ONCE,
@@ -90,7 +90,7 @@ def _of(lifecycle: Lifecycle, table_uuid: str) -> DroppedTable:
     return next(each for each in lifecycle.dropped_tables() if each.table_uuid == table_uuid)
 
 
-def test_a_dropped_table_is_kept_for_its_time_and_goes_when_somebody_approves(lifecycle: Lifecycle) -> None:
+def test_a_dropped_table_is_kept_for_its_time_and_deleted_once_approved(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "left", 4)
     neighbor = make_table(lifecycle, "stays", 2)
     # A plan that waits for its deletion when the table goes.
@@ -163,7 +163,7 @@ def test_a_deletion_of_a_dropped_table_that_dies_anywhere_ends_the_same(lifecycl
         if len(died) == before:
             break
     assert {"known_tables.decide:before", "scans.mark.done:after", "receipt.part:after"} <= died
-    tell_lines("deletion of a dropped table", [f"died at {len(died)} points"])
+    add_lines("deletion of a dropped table", [f"died at {len(died)} points"])
 
 
 def test_a_renamed_table_is_not_dropped(lifecycle: Lifecycle) -> None:
@@ -261,7 +261,7 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
     lifecycle.release(hold.hold_id)
     scan = lifecycle.scan_dropped(table)
     lifecycle.approve(scan, who="ada", why="a test")
-    # Somebody else's decision stands, and can be taken back.
+    # Another person's decision stays, and can be taken back.
     with pytest.raises(BadInput):
         lifecycle.keep_dropped(table, who="bob", why=" ")
     assert lifecycle.keep_dropped(table, who="bob", why="read from the other lake").state == "kept"
@@ -369,7 +369,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(make_config: MakeConfi
 
         assert set(done) == {"db.asked", "db.dark", "scratch.t"}
         assert done["scratch.t"].deleted and done["scratch.t"].problem is None and not places["scratch.t"].exists()
-        assert done["db.asked"].problem and "somebody's word" in done["db.asked"].problem
+        assert done["db.asked"].problem and "waits for approval" in done["db.asked"].problem
         assert done["db.dark"].problem and "it lives elsewhere" in done["db.dark"].problem
         assert done["db.asked"].scan_id is not None
         lifecycle.approve(done["db.asked"].scan_id, who="ada", why="yes")

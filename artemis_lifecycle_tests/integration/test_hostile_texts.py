@@ -139,9 +139,9 @@ def run(
         monkeypatch.setattr(sys, "argv", ["artemis", *arguments, "-c", str(file)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        told = capfd.readouterr()
-        err = "\n".join(line for line in told.err.split("\n") if not re.match(r"[\d:]{8} (WARN|ERROR|INFO)", line))
-        shown = out.getvalue() + told.out
+        output = capfd.readouterr()
+        err = "\n".join(line for line in output.err.split("\n") if not re.match(r"[\d:]{8} (WARN|ERROR|INFO)", line))
+        shown = out.getvalue() + output.out
         assert int(ended.value.code or 0) in codes, (arguments, shown, err)
         assert "Traceback" not in err, err
         # A statement is shown with the line breaks that it was given with.

@@ -20,7 +20,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.orphans.trend import next_scan
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
-from artemis_lifecycle_tests.told import tell_lines
+from artemis_lifecycle_tests.end_report import add_lines
 
 LONG = "ARTEMIS_SOAK" in os.environ
 DAYS, MIN_AGE = (31, timedelta(days=7)) if LONG else (7, timedelta(days=2))
@@ -133,7 +133,7 @@ def test_writers_that_leak_leave_a_clean_table(make_config: MakeConfig, spark: S
             f"{DAYS} days, {writers.committed} files committed, {len(writers.leaked)} leaked, {scans} scans, {deleted} "
             f"deleted, {len(left)} too young, at most {max(shares):.2%} orphans beyond their age after a night"
         )
-        tell_lines("writers that leak", [said])
+        add_lines("writers that leak", [said])
         assert len(writers.leaked) >= FILES and deleted >= len(writers.leaked) - len(left) > 0
         assert not any(writers.is_old(path) for path in left)
         assert max(shares) <= 0.001

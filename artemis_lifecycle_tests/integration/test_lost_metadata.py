@@ -81,14 +81,14 @@ class Stage:
         }
 
     def require_one_verdict(self, path: str, steps: dict[str, Callable[[], object]]) -> None:
-        told = set()
+        reported = set()
         for name, step in steps.items():
             with pytest.raises(UnreadableMetadata) as caught:
                 step()
             assert (caught.value.table, caught.value.path) == (TABLE, path), name
             assert PROMISE in str(caught.value), name
-            told.add(str(caught.value))
-        assert len(told) == 1, told
+            reported.add(str(caught.value))
+        assert len(reported) == 1, reported
 
 
 @contextmanager
@@ -207,14 +207,14 @@ def test_what_only_expired_snapshots_need_stops_a_new_plan_and_the_handoff_until
 
 
 @pytest.mark.parametrize("step", ["table_health", "compact_data_files"])
-def test_a_manifest_of_the_right_length_that_iceberg_cannot_read_is_told_by_its_path(stage: Stage, step: str) -> None:
+def test_an_unreadable_manifest_of_the_right_length_is_reported_by_its_path(stage: Stage, step: str) -> None:
     path = stage.victim("current manifest")
     with damaged(path, "overwritten"):
         stage.require_one_verdict(path, {step: stage.steps()[step]})
     stage.steps()[step]()
 
 
-def test_a_data_file_that_is_gone_is_told_by_its_path_when_it_is_compacted(stage: Stage) -> None:
+def test_compaction_names_the_path_of_a_missing_data_file(stage: Stage) -> None:
     for number in range(10):
         stage.append(number)
     found = stage.lifecycle.spark.sql(f"SELECT file_path FROM {stage.name}.files").collect()

@@ -22,7 +22,7 @@ POLICY: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion"
 
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lifecycle]:
-    monkeypatch.setattr(pauses, "LOOKS_EVERY", 0.05)
+    monkeypatch.setattr(pauses, "CHECKED_EVERY", 0.05)
     slow = {**POLICY, "deletion": {"grace": "0s", "requests_per_second": 1}}
     with Lifecycle.open(make_config(defaults=POLICY, tables={"db.slow": slow, "db.*": {}}), spark=spark) as opened:
         yield opened
@@ -92,12 +92,12 @@ def test_spark_jobs_of_a_step_are_cancelled(lifecycle: Lifecycle, fresh: bool) -
     if fresh:
         # As a command does: its first step is what asks for Spark.
         lifecycle = Lifecycle.open(lifecycle.config)
-    look = lifecycle.steps.table_state(table)
+    state = lifecycle.steps.table_state(table)
 
     ended: list[str] = []
 
     def long_step() -> None:
-        with lifecycle.steps.run(look, "a long one"):
+        with lifecycle.steps.run(state, "a long one"):
             lifecycle.pause(table, who="ada", why="stop it")
             lifecycle.spark.range(2).mapInArrow(_for_minutes, "id long").collect()
             ended.append("by itself")
@@ -129,5 +129,5 @@ def _for_minutes(rows: Any) -> Any:
 
 
 def _seen(lifecycle: Lifecycle) -> None:
-    """Until the watch has looked: it looks twenty times a second here."""
+    """Until the watch has checked: it checks twenty times a second here."""
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The retention of the journal: what is long over is forgotten, what it did is still told, what is open goes on."""
+"""The retention of the journal: old records are deleted, what they did can still be explained, open work continues."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_what_is_long_over_is_forgotten_and_still_known(make_config: MakeConfig,
         quarantined = lifecycle.expire(aside)
         lifecycle.list_objects(table)
         lifecycle.list_objects(table)
-        told = lifecycle.explain(table, gone)
-        assert told.verdict == "deleted"
+        explained = lifecycle.explain(table, gone)
+        assert explained.verdict == "deleted"
         # A deletion that was begun, and not finished, is older than all of them.
         waiting = lifecycle.plan_expiration(make_table(lifecycle, "waiting", 3))
         lifecycle.commit_expiration(waiting)
@@ -91,12 +91,12 @@ def test_what_is_long_over_is_forgotten_and_still_known(make_config: MakeConfig,
         )
         assert _rows(lifecycle, "listings") == 1 and _rows(lifecycle, "jobs") == before["jobs"]
         assert _newest_tokens(lifecycle) == tokens
-        # What it did is still told: by its row, its receipt, and the table for people.
+        # What it did is still on record: in its row, its receipt, and the table for people.
         again = lifecycle.delete_files(plan.plan_id)
         for name in ("deleted", "already_absent", "kept", "failed", "bytes", "pending"):
             assert getattr(again, name) == getattr(report, name), name
         assert lifecycle.receipt(plan.plan_id).outcomes["deleted"]["files"] == report.deleted
-        assert lifecycle.explain(table, gone) == told
+        assert lifecycle.explain(table, gone) == explained
         # What was under way goes on, and what is in quarantine comes back.
         with lifecycle.operations.engine.begin() as connection:
             connection.execute(text("UPDATE lifecycle.leases SET expires_at = clock_timestamp() - interval '1 s'"))

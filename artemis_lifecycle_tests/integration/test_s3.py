@@ -152,9 +152,9 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
     if s3.knows_classes:
         _to_the_archive_and_back(lifecycle, s3, cold_bucket, ids, prints)
     else:
-        told = lifecycle.deep_archive("db.t")
-        assert (told.moved_files, told.failed_files) == (0, told.due_files)
-        assert "storage class" in told.failures[0][1] and _keys(s3, cold_bucket).keys() == archived.keys()
+        move = lifecycle.deep_archive("db.t")
+        assert (move.moved_files, move.failed_files) == (0, move.due_files)
+        assert "storage class" in move.failures[0][1] and _keys(s3, cold_bucket).keys() == archived.keys()
         assert fingerprint(lifecycle.read("db.t", snapshot_id=ids[0])) == prints[ids[0]]
     # What was restored may become the table's present state.
     spark.sql(f"CALL {config.catalogs.live.name}.system.set_current_snapshot(table => 'db.t', ref => 'incident')")

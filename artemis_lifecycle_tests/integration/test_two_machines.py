@@ -38,14 +38,14 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.integration.crash_world import plain
 from artemis_lifecycle_tests.policies import AT_ONCE
-from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 STEPS = 8 if "ARTEMIS_SOAK" not in os.environ else 300
 """How many steps each machine has to bring to a good end."""
-# A machine loads this module as well, and is told its own.
+# A machine loads this module as well, and gets its own.
 SEED = int(os.environ.get("ARTEMIS_SEED", "0"))
 TABLES = ("db.a", "db.b")
 
@@ -105,7 +105,7 @@ class Done:
 
 
 def _machine(config: LifecycleConfig, name: str, seed: int, pipe: Connection, ended: Any) -> None:
-    """Steps in a random order on random tables, until something is said; then what was done is told. `ended` counts."""
+    """Steps in a random order on random tables, until a line is read; then reports what was done. `ended` counts."""
     jars = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES))
     conf = session_conf(config, lifecycle_conf(config), jars)
     conf |= {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.master": "local[1]"}
@@ -228,7 +228,7 @@ def test_two_machines_do_everything_at_once(make_config: MakeConfig, spark: Spar
             seconds, done = time.monotonic() - began, end()
         met = [error for each in done for error in each.errors]
         steps = sum((each.steps for each in done), Counter[str]())
-        tell_lines(
+        add_lines(
             f"two machines, {seconds:.0f} s (ARTEMIS_SEED={SEED}), {len(writer.read)} commits of a writer",
             (
                 f"done: {', '.join(f'{count} {step}' for step, count in sorted(steps.items()))}",

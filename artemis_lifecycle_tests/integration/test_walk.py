@@ -99,7 +99,7 @@ def test_the_walk_keeps_what_is_kept_and_cold_answers_for_the_rest(walking: Life
 
 
 def test_a_file_that_comes_alive_after_the_commit_is_kept(walking: Lifecycle, spark: SparkSession) -> None:
-    """A commit that takes up an expired data file again: the last look sees it."""
+    """A commit that takes up an expired data file again: the final check sees it."""
     _lived(walking, "t")
     live = walking.config.catalogs.live.name
     plan = walking.plan_expiration("db.t", now=LATER)
@@ -172,7 +172,7 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     assert lifecycle.delete_files(third).deleted > 0
 
 
-def test_a_commit_that_nobody_wrote_down_is_found_by_the_next_walk(walking: Lifecycle) -> None:
+def test_an_unrecorded_commit_is_found_by_the_next_walk(walking: Lifecycle) -> None:
     """Its worker died right after the swap; nobody says which plan it was."""
     before = _lived(walking, "t")
 

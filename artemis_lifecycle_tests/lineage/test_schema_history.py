@@ -40,7 +40,7 @@ METADATA = TableMetadata(
 )
 
 
-def test_each_version_tells_what_it_changed() -> None:
+def test_each_version_reports_what_it_changed() -> None:
     first, second, third = schema_history("ns.t", METADATA).versions
     assert (first.added, first.removed, first.changed) == ((), (), ())
     assert (second.added, second.removed, second.changed) == (("c",), (), ("a int → long optional",))

@@ -68,7 +68,7 @@ def world(config: LifecycleConfig, spark: SparkSession) -> World:
     return World(config, spark)
 
 
-def test_upkeep_of_a_table_from_its_figures_to_its_commits(world: World) -> None:
+def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) -> None:
     health = world.health()
     assert (health.data_files, health.records, health.delete_files, health.deleted_records) == (9, 90, 1, 1)
     # Eight small files share a partition; the lonely one has no company.

@@ -246,7 +246,7 @@ class TestRefusals:
         assert caught.value.path == WHERE
 
     @pytest.mark.parametrize("data", [b"", b"null", b"[]", b'"x"', b"\xff\xfe", b"{}", b"[" * 100_000])
-    def test_what_is_no_metadata_at_all(self, data: bytes) -> None:
+    def test_files_that_are_not_metadata(self, data: bytes) -> None:
         with pytest.raises(UnreadableMetadata):
             parse_table_metadata(data, WHERE)
 
@@ -282,7 +282,7 @@ def test_a_ref_without_its_snapshot_is_recorded() -> None:
     assert parsed(node).invalid_refs == ("lost",)
 
 
-def test_main_stands_for_the_current_snapshot_where_refs_leave_it_out() -> None:
+def test_main_is_the_current_snapshot_if_refs_omit_it() -> None:
     node = two_snapshots(refs={"audit": {"snapshot-id": 1, "type": "tag"}})
     assert parsed(node).refs["main"] == Ref("main", 2, "branch")
 

@@ -1,4 +1,4 @@
-"""Tables that are a row of the catalog and a metadata file: enough for every rule that looks at snapshots."""
+"""Tables that are a row of the catalog and a metadata file: enough for every rule about snapshots."""
 
 from __future__ import annotations
 

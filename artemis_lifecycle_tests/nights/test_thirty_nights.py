@@ -264,9 +264,9 @@ def _judge(nights: Nights) -> None:
     with operations.engine.connect() as connection:
         ever = connection.execute(text("SELECT job_id, table_name FROM lifecycle.waits")).all()
     for job, table in ever:
-        told = [each for each in fleet.posted if "waits for approval" in each and f"approve {job} " in each]
-        if len(told) != 1:
-            wrong.append(f"{table}: the wait of {job} was reported {len(told)} times")
+        reported = [each for each in fleet.posted if "waits for approval" in each and f"approve {job} " in each]
+        if len(reported) != 1:
+            wrong.append(f"{table}: the wait of {job} was reported {len(reported)} times")
     for run in fleet.instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.FAILURE])):
         times = sum(run.run_id in each for each in fleet.posted)
         if times != 1:

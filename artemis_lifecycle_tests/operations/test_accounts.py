@@ -73,9 +73,7 @@ def _request(
 
 
 @pytest.mark.parametrize("nobody", NOBODY)
-def test_nothing_is_decided_by_nobody(
-    operations: Operations, table_uuid: str, make_plan: MakePlan, nobody: str
-) -> None:
+def test_every_decision_has_a_person(operations: Operations, table_uuid: str, make_plan: MakePlan, nobody: str) -> None:
     plan = operations.plans.seal(make_plan())
     hold = operations.holds.place(table_uuid, "a.b", "legal", "case")
     pause = operations.pauses.begin("ada", "why", table_uuid, "a.b")
@@ -164,7 +162,7 @@ def test_what_was_decided_can_be_neither_changed_nor_forged(operations: Operatio
 
 
 @pytest.mark.parametrize("name", LIKE_ADA)
-def test_a_name_that_looks_like_the_requesters_is_no_second_person(
+def test_a_lookalike_of_the_requesters_name_is_not_a_second_person(
     operations: Operations, thaw_id: str, name: str
 ) -> None:
     assert may_be_one_person(name, "ada")
@@ -274,7 +272,7 @@ def test_no_false_word_about_a_users_name_makes_a_second_account(operations: Ope
                 )
 
 
-def test_nobody_may_call_what_runs_as_its_owner(operations: Operations) -> None:
+def test_no_role_may_call_what_runs_as_its_owner(operations: Operations) -> None:
     open_to_all = text(
         "SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('lifecycle') "
         "AND has_function_privilege('public', oid, 'EXECUTE')"

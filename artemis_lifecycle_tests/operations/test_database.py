@@ -60,7 +60,7 @@ def test_starters_at_the_same_time_do_not_collide(postgres_uri: str) -> None:
     assert raised == []
 
 
-def test_a_role_without_rights_to_the_schema_is_told_which_it_needs(operations: Operations, postgres_uri: str) -> None:
+def test_the_error_of_a_role_without_rights_to_the_schema_names_them(operations: Operations, postgres_uri: str) -> None:
     with operations.engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS nobody_here"))
         connection.execute(text("CREATE ROLE nobody_here LOGIN PASSWORD 'p'"))
@@ -127,7 +127,7 @@ def test_a_wrong_password_is_not_repeated(postgres_uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///x.db", "postgresql+psycopg2:me:s3cr3t@", "nonsense://u:s3cr3t@h/d"])
-def test_an_address_that_is_no_postgres_is_a_configuration_error(uri: str) -> None:
+def test_an_address_that_is_not_postgres_is_a_configuration_error(uri: str) -> None:
     with pytest.raises(ConfigError) as raised:
         connect(uri)
     assert SECRET not in str(raised.value)

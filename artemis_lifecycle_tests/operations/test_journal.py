@@ -29,7 +29,7 @@ def test_a_job_is_written_with_all_its_batches_before_anything_goes(operations: 
     ]
 
 
-def test_beginning_a_job_again_returns_what_stands_there(operations: Operations, job: JobRecord) -> None:
+def test_beginning_a_job_again_returns_the_recorded_job(operations: Operations, job: JobRecord) -> None:
     operations.journal.start_batch(job.job_id, 0, fence=1)
     operations.journal.finish_batch(job.job_id, 0, 1, deleted=1000, absent=0, kept=0, failed=0, deleted_bytes=50)
     assert operations.journal.begin(job, [(1000, 50), (500, 20)]) == job

@@ -117,7 +117,7 @@ def test_a_lapsed_lease_is_taken_over_and_its_holder_learns_it(operations: Opera
             heir.check()
 
 
-def test_a_lapsed_lease_is_lost_though_nobody_took_it(operations: Operations, table_uuid: str) -> None:
+def test_a_lapsed_lease_is_lost_even_if_not_taken(operations: Operations, table_uuid: str) -> None:
     with operations.leases.hold(table_uuid, step="deletion", owner="frozen") as frozen:
         _lapse(operations, frozen)
         with pytest.raises(LeaseLost, match="without being renewed"):
@@ -150,7 +150,7 @@ def test_runs_whose_lease_lapsed_are_named_until_they_take_another(operations: O
         assert alive not in operations.leases.lapsed_runs()
 
 
-def test_a_lease_that_is_released_is_no_lapse(operations: Operations, table_uuid: str) -> None:
+def test_a_released_lease_has_not_lapsed(operations: Operations, table_uuid: str) -> None:
     with operations.leases.hold(
         table_uuid, step="plan", owner="a", run_id=f"good-{table_uuid}", ttl=timedelta(seconds=0.1)
     ):

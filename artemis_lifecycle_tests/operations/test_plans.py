@@ -117,7 +117,7 @@ def test_generations_count_the_plans_of_a_content_that_can_never_open_again(
     assert operations.plans.generation(content) == 4
 
 
-def test_a_mark_compares_the_status_and_tells_the_actual_one(operations: Operations, make_plan: MakePlan) -> None:
+def test_a_mark_compares_the_status_and_reports_the_actual_one(operations: Operations, make_plan: MakePlan) -> None:
     plan = operations.plans.seal(make_plan())
     with pytest.raises(PlanStateError, match=r"it is open, and would have to be committed or handed off") as raised:
         operations.plans.mark(plan.plan_id, {HANDED_OFF, COMMITTED}, DELETING)
@@ -207,7 +207,7 @@ def test_an_approval_keeps_who_when_and_why(operations: Operations, make_plan: M
         operations.plans.approve(plan.plan_id, "ada", "late")
 
 
-def test_closing_ends_a_plan_for_good_and_may_be_said_twice(operations: Operations, make_plan: MakePlan) -> None:
+def test_closing_ends_a_plan_permanently_and_may_be_repeated(operations: Operations, make_plan: MakePlan) -> None:
     plan = operations.plans.seal(make_plan())
     closed = operations.plans.close(plan.plan_id, "ada", "wrong window")
     assert (closed.status, closed.closed_by, closed.closed_why) == (CLOSED, "ada", "wrong window")

@@ -1,4 +1,4 @@
-"""Least privilege, tried: somebody who can log in and has one of the three roles does what the role is for, and nothing
+"""Least privilege, tried: a login that has one of the three roles does what the role is for, and nothing
 more. Every case is printed.
 
 `catalogs/test_guard.py` tries the few statements that the guard is about; here every table is tried with every verb,
@@ -31,9 +31,9 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations, connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
-from artemis_lifecycle_tests.told import tell_lines
 
 ROLES = (LIFECYCLE, INGEST, ANALYST)
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -77,7 +77,7 @@ WIDER: dict[str, set[str]] = {}
 INGESTS: dict[str, set[str]] = {"heartbeats": WORKED, "holds": READ, "alembic_version": READ, "identity": READ}
 
 
-class Told:
+class Counted:
     """Every case: counted at the end of the run, and listed where `-rP` asks for what passed."""
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Told]:
-    kept = Told()
+def counted() -> Iterator[Counted]:
+    kept = Counted()
     yield kept
     print("\n" + kept.table())
-    tell_lines("privileges: statements and steps", kept.counts())
+    add_lines("privileges: statements and steps", kept.counts())
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def owner(postgres_uri: str) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def logins(owner: Engine) -> Iterator[dict[str, Engine]]:
-    """For each role, an engine of somebody new who has that role and no other right."""
+    """For each role, an engine of a new login that has that role and no other right."""
     made = {}
     suffix = uuid.uuid4().hex[:8]
     for role in ROLES:
@@ -150,7 +150,7 @@ def _refused(engine: Engine, statement: str) -> str | None:
     return None
 
 
-def test_every_table_with_every_verb(owner: Engine, logins: dict[str, Engine], told: Told) -> None:
+def test_every_table_with_every_verb(owner: Engine, logins: dict[str, Engine], counted: Counted) -> None:
     with owner.connect() as connection:
         tables = connection.execute(
             text("SELECT table_name FROM information_schema.tables WHERE table_schema = 'lifecycle' ORDER BY 1")
@@ -188,7 +188,7 @@ def test_every_table_with_every_verb(owner: Engine, logins: dict[str, Engine], t
                 )
                 wider = role == LIFECYCLE and verb in WIDER.get(name, ())
                 said = "refused" if refused else ("allowed, wider than the steps need" if wider else "allowed")
-                told.add("verbs", role, f"{verb} lifecycle.{name}", said)
+                counted.add("verbs", role, f"{verb} lifecycle.{name}", said)
                 if (refused is None) != (verb in expected):
                     differing.append((role, verb, name, said))
     assert not differing
@@ -296,32 +296,34 @@ TRIED: tuple[tuple[str, frozenset[str]], ...] = (
 )
 
 
-def test_what_a_role_might_try(logins: dict[str, Engine], told: Told) -> None:
+def test_what_a_role_might_try(logins: dict[str, Engine], counted: Counted) -> None:
     differing = []
     for statement, may in TRIED:
         for role in ROLES:
             refused = _refused(logins[role], statement)
-            told.add("statements", role, statement, "allowed" if refused is None else f"refused: {refused[:70]}")
+            counted.add("statements", role, statement, "allowed" if refused is None else f"refused: {refused[:70]}")
             if (refused is None) != (role in may):
                 differing.append((role, statement, refused))
     assert not differing
 
 
-def test_a_role_does_not_become_another(logins: dict[str, Engine], told: Told) -> None:
+def test_a_role_does_not_become_another(logins: dict[str, Engine], counted: Counted) -> None:
     for role in ROLES:
         for other in ROLES:
             if other != role:
                 refused = _refused(logins[role], f"SET ROLE {other}")
-                told.add("statements", role, f"SET ROLE {other}", f"refused: {refused}")
+                counted.add("statements", role, f"SET ROLE {other}", f"refused: {refused}")
                 assert refused is not None
 
 
-def test_a_thaw_is_never_approved_by_who_asked_for_it(owner: Engine, logins: dict[str, Engine], told: Told) -> None:
+def test_a_thaw_is_never_approved_by_who_asked_for_it(
+    owner: Engine, logins: dict[str, Engine], counted: Counted
+) -> None:
     for who in ("ada", "ADA", " ada "):
         statement = f"UPDATE lifecycle.thaws SET approved_by = '{who}', approved_at = now() WHERE thaw_id = 'kept'"
         with pytest.raises(DBAPIError, match="thaws_second_"), owner.begin() as connection:
             connection.execute(text(statement))
-        told.add("statements", LIFECYCLE, statement, "refused: thaws_second_…")
+        counted.add("statements", LIFECYCLE, statement, "refused: thaws_second_…")
 
 
 # --- what the steps really do -----------------------------------------------------------------------------------------
@@ -348,13 +350,13 @@ def by_role(owner: Engine, logins: dict[str, Engine], module_configs: MakeConfig
 
 
 def test_the_lifecycle_does_its_steps_with_its_own_role(
-    by_role: Callable[[str], LifecycleConfig], spark: SparkSession, told: Told
+    by_role: Callable[[str], LifecycleConfig], spark: SparkSession, counted: Counted
 ) -> None:
     with Lifecycle.open(by_role(LIFECYCLE), spark=spark) as lifecycle:
 
         def step(name: str, call: Callable[[], Any]) -> Any:
             found = call()
-            told.add("steps", LIFECYCLE, name, "done")
+            counted.add("steps", LIFECYCLE, name, "done")
             return found
 
         table = step("make a table and write to it", lambda: make_table(lifecycle, "t", 4))
@@ -368,7 +370,7 @@ def test_the_lifecycle_does_its_steps_with_its_own_role(
         step("pause", lambda: lifecycle.pause(table, who="w", why="y"))
         step("resume", lambda: lifecycle.resume(table, who="w"))
         with lifecycle.writing(table, "w"):
-            told.add("steps", LIFECYCLE, "a heartbeat", "done")
+            counted.add("steps", LIFECYCLE, "a heartbeat", "done")
         plan = step("plan", lambda: lifecycle.plan_expiration(table))
         step("hand off", lambda: lifecycle.hand_off(plan))
         step("commit", lambda: lifecycle.commit_expiration(plan))
@@ -391,7 +393,7 @@ def test_the_lifecycle_does_its_steps_with_its_own_role(
 
 
 def test_ingest_writes_tables_and_beats_with_its_own_role(
-    by_role: Callable[[str], LifecycleConfig], told: Told
+    by_role: Callable[[str], LifecycleConfig], counted: Counted
 ) -> None:
     config = by_role(INGEST)
     live = config.catalogs.live.model_copy(update={"properties": {"init_catalog_tables": "false"}})
@@ -411,17 +413,17 @@ def test_ingest_writes_tables_and_beats_with_its_own_role(
     catalog.drop_table("db.t")
     catalog.close()
     for case in ("make a namespace and a table", "append", "see holds", "beat and stop", "drop its own table"):
-        told.add("steps", INGEST, case, "done")
+        counted.add("steps", INGEST, case, "done")
     with CatalogReader(Catalog(name=config.catalogs.cold.name, uri=config.catalogs.cold.uri)) as cold:
         assert cold.tables() == []
         with pytest.raises(DBAPIError, match="only a handoff writes to"):
             cold.create_namespace("mine")
-    told.add("steps", INGEST, "read the cold catalog", "done")
-    told.add("steps", INGEST, "make a namespace in the cold catalog", "refused")
+    counted.add("steps", INGEST, "read the cold catalog", "done")
+    counted.add("steps", INGEST, "make a namespace in the cold catalog", "refused")
 
 
 def test_an_analyst_reads_both_catalogs_and_nothing_of_the_schema(
-    by_role: Callable[[str], LifecycleConfig], owner: Engine, told: Told
+    by_role: Callable[[str], LifecycleConfig], owner: Engine, counted: Counted
 ) -> None:
     config = by_role(ANALYST)
     for catalog in (config.catalogs.live, config.catalogs.cold):
@@ -429,11 +431,11 @@ def test_an_analyst_reads_both_catalogs_and_nothing_of_the_schema(
             assert reader.tables() == []
             with pytest.raises(DBAPIError, match="permission denied"):
                 reader.create_namespace("mine")
-        told.add("steps", ANALYST, f"read catalog {catalog.name}, and make a namespace in it", "read; refused")
+        counted.add("steps", ANALYST, f"read catalog {catalog.name}, and make a namespace in it", "read; refused")
     assert config.operations.uri is not None
     before = datetime.now(UTC)
     with pytest.raises(Refused, match="permission denied"):
         Operations.open(config.operations.uri)
-    told.add("steps", ANALYST, "open the operations database", "refused")
+    counted.add("steps", ANALYST, "open the operations database", "refused")
     with owner.connect() as connection:
         assert connection.execute(text("SELECT now()")).scalar_one() >= before - timedelta(minutes=1)

@@ -64,7 +64,7 @@ def test_all_processes_of_a_mark_have_to_be_over(sleeper: subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("part", range(4), ids=["host", "boot", "process namespace", "time namespace"])
-def test_nothing_is_said_of_processes_of_another_place(sleeper: subprocess.Popen[bytes], part: int) -> None:
+def test_processes_of_another_place_are_unknown(sleeper: subprocess.Popen[bytes], part: int) -> None:
     written = mark([sleeper.pid])
     assert written is not None
     sleeper.kill()

@@ -41,7 +41,9 @@ def test_an_unknown_step_is_named(operations: Operations) -> None:
         operations.steps.finish(-1, "done")
 
 
-def test_a_step_whose_process_was_killed_is_not_said_to_run_for_ever(operations: Operations, table_uuid: str) -> None:
+def test_a_step_whose_process_was_killed_is_not_reported_as_running_forever(
+    operations: Operations, table_uuid: str
+) -> None:
     killed = operations.steps.start(table_uuid, "a.b", "handoff", NIGHT, "ada")
     looking = operations.steps.start(table_uuid, "a.b", "deletion", NIGHT, "bob", dry_run=True)
     elsewhere = operations.steps.start(f"other-{table_uuid}", "a.c", "plan", NIGHT, "eve")

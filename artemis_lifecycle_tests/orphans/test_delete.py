@@ -127,7 +127,7 @@ def test_a_file_written_again_since_the_listing_is_another_file(world: World, ta
     assert touched.exists()
 
 
-def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
+def test_a_file_that_is_rewritten_during_a_slow_check_stays(
     world: World, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a writer that asks nobody. What the first look said of the file is as old as what it said of the table."""
@@ -135,23 +135,23 @@ def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
     other = world.drop_in(table, "data/other.parquet")
     scan = world.scan(table)
     began, look = elapsed(), Protection.kept
-    looks: list[int] = []
+    checks: list[int] = []
 
     def slow(self: Protection, *files: Any) -> dict[int, str]:
-        looks.append(1)
-        if len(looks) == 1:
+        checks.append(1)
+        if len(checks) == 1:
             orphan.write_bytes(b"written again")
         return look(self, *files)
 
     # The first look takes twenty seconds; nobody waits for them.
     monkeypatch.setattr(Protection, "kept", slow)
     for module in (worker, recheck):
-        monkeypatch.setattr(module, "elapsed", lambda: began + 20.0 * len(looks[:1]))
+        monkeypatch.setattr(module, "elapsed", lambda: began + 20.0 * len(checks[:1]))
     monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
 
     report = world.delete_scan(scan)
 
-    assert len(looks) > 1
+    assert len(checks) > 1
     assert outcomes(report)["orphan.parquet"] == ("kept", "changed_since_listing")
     assert outcomes(report)["other.parquet"][0] == "deleted"
     assert orphan.read_bytes() == b"written again" and not other.exists()
@@ -162,7 +162,7 @@ class _Died(BaseException):
 
 
 class _DyingStores(Stores):
-    """Takes half of what it is told to, and dies."""
+    """Deletes half of its files, and dies."""
 
     def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
         super().remove(paths.slice(0, len(paths) // 2), until=until)
@@ -212,9 +212,9 @@ def test_many_files_of_a_batch_have_each_their_own_fate_and_so_after_a_death(
     assert 0 < len(half) < 400
 
     report = world.delete_scan(scan)
-    told = outcomes(report)
-    assert {each: told[each] for each in told if told[each][0] == "kept"} == kept
-    gone = {each: told[each] for each in orphans if each not in kept}
+    outcome_of = outcomes(report)
+    assert {each: outcome_of[each] for each in outcome_of if outcome_of[each][0] == "kept"} == kept
+    gone = {each: outcome_of[each] for each in orphans if each not in kept}
     assert {each for each, (outcome, _) in gone.items() if outcome == "deleted"} == {
         path.name for path in half if path.name not in kept
     }
@@ -284,7 +284,7 @@ def test_a_crash_in_scan_or_deletion_is_gone_on_from(world: World, table: str) -
     assert world.rows(table) == alive
 
 
-def test_an_unknown_scan_is_said_to_be_unknown(world: World, table: str) -> None:
+def test_an_unknown_scan_is_reported_as_unknown(world: World, table: str) -> None:
     scan = world.scan(table)
     unknown = type(scan)(**{**scan.__dict__, "scan_id": "scan-of-nobody"})
     with pytest.raises(NoSuchPlan):

@@ -1,4 +1,4 @@
-"""Listings that somebody else made: DataFrames, and Parquet files however these were written."""
+"""Listings that another system made: DataFrames, and Parquet files however these were written."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -
         max_size=40,
     ),
 )
-def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
+def test_what_is_below_a_folder_is_decided_by_the_normal_form(folder: str, paths: list[str]) -> None:
     root = normalize(folder, DEFAULT_RULES)
     batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
     (found,) = Below([folder], DEFAULT_RULES)([batch])
@@ -249,7 +249,7 @@ def test_a_file_that_is_cut_is_an_error_and_no_shorter_listing(world: World, tmp
     assert _seals(world) == before
 
 
-def test_a_place_that_is_no_listing_is_said(tmp_path: Path) -> None:
+def test_a_location_without_a_listing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there are none"):
         read_parquet_listing(Stores(), f"file://{tmp_path}/nowhere")
     (tmp_path / "_SUCCESS").touch()

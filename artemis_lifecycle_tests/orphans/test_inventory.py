@@ -94,7 +94,7 @@ def read(manifest: str, scheme: str = "s3") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file_format", ["CSV", "ORC", "Parquet"])
-def test_the_objects_that_are_there_are_listed(tmp_path: Path, file_format: str) -> None:
+def test_existing_objects_are_listed(tmp_path: Path, file_format: str) -> None:
     manifest = report(tmp_path / "inventory", file_format)
     found = read_inventory(Stores(), manifest)
     assert (found.bucket, found.begun_at) == ("lake", BEGUN)
@@ -132,6 +132,6 @@ def test_what_is_not_whole_is_an_error(tmp_path: Path) -> None:
         {"files": 7},
     ],
 )
-def test_what_is_no_inventory_is_said(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_file_that_is_not_an_inventory_is_reported(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         read_inventory(Stores(), report(tmp_path / "inventory", "CSV", **changes))

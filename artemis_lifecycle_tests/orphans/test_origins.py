@@ -56,7 +56,7 @@ def test_the_kind_is_guessed_by_the_names_that_writers_give(name: str, kind: str
         ("some.stats", "statistics", None, "unknown"),
     ],
 )
-def test_the_origin_is_named_where_it_can_be_told(name: str, kind: str, at: datetime | None, origin: str) -> None:
+def test_the_origin_is_named_if_it_is_known(name: str, kind: str, at: datetime | None, origin: str) -> None:
     assert origin_of(f"file:///t/{name}", kind, at, HISTORY) == origin
 
 
@@ -100,7 +100,7 @@ _AGES = st.sampled_from([None, *(timedelta(minutes=minutes) for minutes in (-1, 
 
 
 @given(st.lists(st.tuples(st.lists(_PARTS, max_size=6).map("".join), _AGES), max_size=12))
-def test_many_names_tell_what_each_does(rows: list[tuple[str, timedelta | None]]) -> None:
+def test_many_names_give_the_same_results_as_each_alone(rows: list[tuple[str, timedelta | None]]) -> None:
     paths = [path for path, _ in rows]
     kinds = [kind_by_name(subject(path)) for path in paths]
     assert kinds_by_name(pa.array(paths, pa.string())).to_pylist() == kinds

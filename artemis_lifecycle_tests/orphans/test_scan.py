@@ -139,7 +139,7 @@ def test_a_scan_stops_where_a_reachable_file_is_not_in_the_store(world: World) -
         world.scan(table, behind, missing_files="error")
 
 
-def test_a_file_that_only_a_table_elsewhere_reads_is_no_orphan(world: World, table: str) -> None:
+def test_a_file_that_only_a_table_elsewhere_reads_is_not_an_orphan(world: World, table: str) -> None:
     elsewhere = "scan_far.reader"
     file = _file_of_nobody(world, table, "data/added-elsewhere.parquet")
     assert verdicts(world.scan(table))["added-elsewhere.parquet"] == "orphan"
@@ -379,7 +379,7 @@ def test_another_tables_files_inside_this_one_are_its_own(world: World) -> None:
     assert verdicts(world.scan(inner))["outer-reads-this.parquet"] == "reachable from scan.outer"
 
 
-def test_what_an_outer_table_reaches_is_no_orphan_of_the_inner_one(world: World, anywhere: str) -> None:
+def test_what_an_outer_table_reaches_is_not_an_orphan_of_the_inner_one(world: World, anywhere: str) -> None:
     around, inner = f"scan.around_{anywhere}", f"scan.within_{anywhere}"
     world.create(around)
     world.create(inner, location=world.place(around) / "within")
@@ -458,7 +458,7 @@ def test_a_prefix_mismatch_is_an_error_that_names_the_pair(world: World) -> None
     assert "live.parquet" not in verdicts(world.scan(table, listing, rules=equal))
 
 
-def test_names_that_only_look_alike_are_different_files(world: World) -> None:
+def test_lookalike_names_are_different_files(world: World) -> None:
     table = "scan.alike"
     world.create(table)
     alive = ["data/a b.parquet", "data/ü.parquet", "data/Upper.parquet", "data/x/-y.parquet", "data/q?x#y.parquet"]

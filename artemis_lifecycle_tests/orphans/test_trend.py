@@ -92,12 +92,12 @@ def judged(points: list[ScanPoint], *beats: Heartbeat) -> InFlight:
     return in_flight(points, beats, max_share=0.05, scans=3, now=START, min_age=WEEK)
 
 
-def test_files_that_never_settle_are_told_by_their_kind() -> None:
+def test_files_that_never_settle_are_reported_by_their_kind() -> None:
     calm, high = point(0, 0, young=400), point(1, 0, young=600)
     assert judged([calm]).settles and judged([high, high]).settles and judged([high, high, calm]).settles
     found = judged([calm, high, high, high])
     assert not found.settles and found.scans == 3
-    assert "too young" in str(found) and "look at what crashes" in str(found)
+    assert "too young" in str(found) and "find out what crashes" in str(found)
     writers = point(2, 0, young=100, live=600)
     assert "prefix of their own" in str(judged([writers] * 3, beat("nightly", 1)))
     endless = judged([writers] * 3, beat("nightly", 1), beat("forgotten", 30))

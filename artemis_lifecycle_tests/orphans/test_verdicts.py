@@ -34,7 +34,7 @@ def test_a_backlog_passes_once_and_a_steady_leak_warns() -> None:
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=8))
-def test_more_orphans_never_look_better(orphans: list[int]) -> None:
+def test_more_orphans_never_improve_the_verdict(orphans: list[int]) -> None:
     def rank(counts: list[int]) -> int:
         found = judge_orphan_share(scans(*counts), Checks())
         return 0 if found.passed else 1 if found.warns else 2

@@ -90,7 +90,7 @@ def test_a_plan_asked_for_by_name_says_what_must_be_finished_first(walking: Life
     assert walking.plan_expiration("db.t", snapshot_ids=[ids[1]]).plan_id != plan.plan_id
 
 
-def test_what_only_overtaken_snapshots_read_is_no_orphan(walking: Lifecycle) -> None:
+def test_what_only_overtaken_snapshots_read_is_not_an_orphan(walking: Lifecycle) -> None:
     """A file that a kept snapshot shared at the time of the plan is not among the plan's own."""
     ids = make_history(walking)
     read = {each: rows(walking, "db.t", each) for each in ids}
@@ -111,7 +111,7 @@ def test_what_only_overtaken_snapshots_read_is_no_orphan(walking: Lifecycle) -> 
 
 
 @pytest.mark.parametrize("handed_off", [False, True])
-def test_a_killed_commit_of_ours_is_told_from_another_tools(walking: Lifecycle, handed_off: bool) -> None:
+def test_our_killed_commit_is_distinguished_from_another_tools(walking: Lifecycle, handed_off: bool) -> None:
     """A worker died before its swap; then another tool made the very same change."""
     ids = make_history(walking)
     plan = walking.plan_expiration("db.t")
@@ -137,7 +137,7 @@ def test_a_killed_commit_of_ours_is_told_from_another_tools(walking: Lifecycle, 
     assert walking.commit_expiration(plan).attempts == 0
 
 
-def test_a_commit_that_nobody_recorded_is_recognized_by_the_metadata_log(walking: Lifecycle) -> None:
+def test_an_unrecorded_commit_is_recognized_by_the_metadata_log(walking: Lifecycle) -> None:
     ids = make_history(walking)
     plan = walking.plan_expiration("db.t")
     walking.hand_off(plan)

@@ -109,13 +109,13 @@ def delete_what_a_scan_finds(lifecycle: Lifecycle, table: str) -> set[str]:
 
 @pytest.fixture
 def at_once(make_config: MakeConfig, spark: SparkSession, tmp_path: Path) -> Iterator[Lifecycle]:
-    """A second mount is a root of its own: that it is the same place cannot be told for certain."""
+    """A second mount is a root of its own: that it is the same place is not certain."""
     roots = [f"file://{tmp_path}/live-mounted"]
     with Lifecycle.open(make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": roots}}), spark=spark) as opened:
         yield opened
 
 
-def test_files_from_before_a_moved_warehouse_are_no_orphans_and_garbage_is(at_once: Lifecycle, second: Second) -> None:
+def test_files_from_before_a_moved_warehouse_are_not_orphans_but_garbage_is(at_once: Lifecycle, second: Second) -> None:
     table = make_table(at_once, "t", 3)
     lost = stray(place(at_once, table))
     also = second(warehouse(at_once, "live")) / "db" / "t"
@@ -183,7 +183,7 @@ def test_a_partition_folder_that_is_a_link_to_another_one_loses_nothing(at_once:
     assert ids(at_once, "db.t") == [1, 2]
 
 
-def test_the_file_behind_a_link_that_the_table_names_is_no_orphan(at_once: Lifecycle) -> None:
+def test_the_file_behind_a_link_that_the_table_names_is_not_an_orphan(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 2)
     data = place(at_once, table) / "data"
     moved = data / "moved"
@@ -269,7 +269,7 @@ def test_a_commit_under_the_second_name_while_files_are_being_deleted_keeps_them
     assert ids(at_once, table) == [0, 5]
 
 
-def test_what_an_open_plan_names_under_one_name_is_no_orphan_under_the_other(
+def test_what_an_open_plan_names_under_one_name_is_not_an_orphan_under_the_other(
     make_config: MakeConfig, spark: SparkSession, second: Second
 ) -> None:
     config = make_config(defaults={**WITHOUT_COLD, "deletion": {"grace": "30d"}})
@@ -318,7 +318,7 @@ def test_a_neighbor_that_reads_under_a_second_name_keeps_what_it_reads(at_once: 
 
 
 @pytest.mark.parametrize("tier", ["cold", "quarantine", "state"])
-def test_a_location_that_is_a_link_to_another_tier_takes_nothing_there(
+def test_a_location_that_links_to_another_tier_deletes_nothing_in_it(
     make_config: MakeConfig, spark: SparkSession, linked: Second, tmp_path: Path, tier: str
 ) -> None:
     config = make_config(

@@ -52,7 +52,7 @@ def found_by(lifecycle: Lifecycle, table: str) -> set[Path]:
     return {local(row["path"]) for row in lifecycle.scan_orphans(table).files().collect()}
 
 
-def test_no_hidden_name_is_an_orphan_and_its_count_is_said(at_once: Lifecycle) -> None:
+def test_no_hidden_name_is_an_orphan_and_its_count_is_reported(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 2)
     files = left_in(place(at_once, table))
 
@@ -66,8 +66,8 @@ def test_no_hidden_name_is_an_orphan_and_its_count_is_said(at_once: Lifecycle) -
     verdicts = {local(row["path"]): row["verdict"] for row in scan.unreferenced().collect()}
     assert {verdicts[files[name]] for name in HIDDEN} == {"hidden"}
     for name in HIDDEN:
-        told = at_once.explain(table, f"file://{files[name]}")
-        assert (told.verdict, told.holders) == ("kept", ("hidden",)), name
+        explained = at_once.explain(table, f"file://{files[name]}")
+        assert (explained.verdict, explained.holders) == ("kept", ("hidden",)), name
     assert ids(at_once, table) == [0, 1]
 
 
@@ -103,7 +103,7 @@ def test_a_scan_that_collected_them_keeps_them_once_the_policy_says_so(
         assert path.exists()
 
 
-def test_a_partition_whose_field_starts_with_an_underscore_or_a_dot_is_no_hidden_folder(at_once: Lifecycle) -> None:
+def test_a_partition_folder_that_starts_with_an_underscore_or_a_dot_is_not_hidden(at_once: Lifecycle) -> None:
     sql(at_once, "CREATE NAMESPACE {live}.db")
     sql(
         at_once,

@@ -61,7 +61,7 @@ def copies_of(lifecycle: Lifecycle, plan: ExpirationPlan) -> dict[Path, str]:
     kinds = {row["path"]: row["kind"] for row in plan.files().collect()}
     return {
         Path(copy.destination.removeprefix("file://")): kinds[path]
-        for path, copy in copies.promised(list(kinds)).items()
+        for path, copy in copies.recorded(list(kinds)).items()
     }
 
 
@@ -151,7 +151,7 @@ def test_handing_off_again_repairs_until_the_files_are_deleted(walking: Lifecycl
     expect_all_read(walking, read)
 
 
-def test_without_the_ledger_the_cold_table_says_what_was_promised(walking: Lifecycle) -> None:
+def test_without_the_ledger_the_cold_table_has_what_was_archived(walking: Lifecycle) -> None:
     ids = with_deletes(walking)
     read = {each: rows(walking, "db.t", each) for each in ids}
     plan = walking.plan_expiration("db.t")
@@ -218,7 +218,7 @@ def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_a
     copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
-    lost = copies.promised(paths)[paths[0]]
+    lost = copies.recorded(paths)[paths[0]]
     Path(lost.destination.removeprefix("file://")).unlink()
 
     foreseen = walking.delete_files(plan, dry_run=True)
@@ -234,7 +234,7 @@ def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_a
     assert walking.plans("db.t")[0].status is PlanStatus.DONE
 
 
-def test_what_a_closed_plan_left_is_no_orphan_while_its_archived_copy_is_lost(walking: Lifecycle) -> None:
+def test_what_a_closed_plan_left_is_not_an_orphan_while_its_archived_copy_is_lost(walking: Lifecycle) -> None:
     ids = make_history(walking)
     plan = shared_after_the_first_night(walking, ids)
     walking.hand_off(plan)
@@ -243,7 +243,7 @@ def test_what_a_closed_plan_left_is_no_orphan_while_its_archived_copy_is_lost(wa
     copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
-    lost = copies.promised(paths)[paths[0]]
+    lost = copies.recorded(paths)[paths[0]]
     Path(lost.destination.removeprefix("file://")).unlink()
     for path in warehouse(walking, "live").rglob("*"):
         os.utime(path, (1, 1))

@@ -147,7 +147,7 @@ def test_a_writer_that_comes_while_files_are_being_deleted_keeps_the_rest(
         assert lifecycle.delete_files(plan).pending == 0
 
 
-def test_a_heartbeat_on_a_table_that_reads_here_keeps_what_it_is_about_to_take_up(at_once: Lifecycle) -> None:
+def test_a_heartbeat_on_a_table_that_reads_this_location_keeps_what_it_may_commit(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 1)
     inner = f"file://{place(at_once, table)}/data"
     sql(at_once, f"CREATE TABLE {{live}}.db.around (id int) USING iceberg LOCATION '{inner}'")

@@ -80,13 +80,13 @@ def test_a_dry_run_of_an_orphan_scan_says_what_the_real_run_does(
             done = lifecycle.delete_orphans(scan)
 
         real_outcomes = require_the_same(foreseen, done)
-        told = {name: real_outcomes[str(path)] for name, path in files.items()}
-        assert told == {
-            "goes": ("deleted", told["goes"][1]),
+        outcome_of = {name: real_outcomes[str(path)] for name, path in files.items()}
+        assert outcome_of == {
+            "goes": ("deleted", outcome_of["goes"][1]),
             "rewritten": ("kept", "changed_since_listing"),
             "longer": ("kept", "changed_since_listing"),
             "younger": ("kept", "changed_since_listing"),
-            "absent": ("absent", told["goes"][1]),
+            "absent": ("absent", outcome_of["goes"][1]),
             "committed": ("kept", "reachable"),
             "in-flight/written": ("kept", "in_flight"),
             "inner/nested": ("kept", "other_table"),
@@ -109,10 +109,10 @@ def test_a_dry_run_says_what_became_hidden_or_outside_by_the_policy_of_now(
     orphans = config.defaults.orphans.model_copy(update={"hidden": "keep"})
     config = config.model_copy(update={"defaults": config.defaults.model_copy(update={"orphans": orphans})})
     with Lifecycle.open(config, spark=spark) as lifecycle:
-        told = require_the_same(
+        outcome_of = require_the_same(
             lifecycle.delete_orphans(scan.scan_id, dry_run=True), lifecycle.delete_orphans(scan.scan_id)
         )
-        assert [told[str(path)][0] for path in files] == ["deleted", "kept"]
+        assert [outcome_of[str(path)][0] for path in files] == ["deleted", "kept"]
 
 
 def test_a_dry_run_is_refused_where_the_real_run_is(at_once: Lifecycle) -> None:
@@ -141,9 +141,9 @@ def test_a_dry_run_of_an_expiration_says_what_the_real_run_does(at_once: Lifecyc
     first = at_once.delete_files(plan, dry_run=True)
     assert outcomes(first)[str(data[0])][0] == "absent" and outcomes(first)[str(data[1])] == ("kept", "reachable")
 
-    told = require_the_same(first, at_once.delete_files(plan))
+    outcome_of = require_the_same(first, at_once.delete_files(plan))
 
-    assert Counter(outcome for outcome, _ in told.values())["deleted"] == plan.summary.files - 2
+    assert Counter(outcome for outcome, _ in outcome_of.values())["deleted"] == plan.summary.files - 2
     assert ids(at_once, table) == sorted([9, ids(at_once, table)[0]])
 
 
@@ -179,11 +179,11 @@ def test_a_dry_run_of_a_dropped_table_says_what_the_real_run_does(make_config: M
         reader = make_table(lifecycle, "reader", 0)
         take_up(lifecycle, reader, folder / "data", data[2].name)
 
-        told = require_the_same(lifecycle.delete_dropped(scan, dry_run=True), lifecycle.delete_dropped(scan))
+        outcome_of = require_the_same(lifecycle.delete_dropped(scan, dry_run=True), lifecycle.delete_dropped(scan))
 
-        assert told[str(data[0])][0] == "absent"
-        assert told[str(data[1])] == ("kept", "changed_since_listing")
-        assert told[str(data[2])] == ("kept", f"reachable from {reader}")
+        assert outcome_of[str(data[0])][0] == "absent"
+        assert outcome_of[str(data[1])] == ("kept", "changed_since_listing")
+        assert outcome_of[str(data[2])] == ("kept", f"reachable from {reader}")
         assert ids(lifecycle, reader) == [2]
 
 

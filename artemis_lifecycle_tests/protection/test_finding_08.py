@@ -30,7 +30,7 @@ def test_a_scan_takes_the_tables_own_location_in_every_spelling(at_once: Lifecyc
     assert not lost.exists() and ids(at_once, table) == [0, 1]
 
 
-def test_a_scan_of_a_folder_inside_finds_only_what_is_there(at_once: Lifecycle) -> None:
+def test_a_scan_of_a_subfolder_finds_only_its_files(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 2)
     folder = place(at_once, table)
     inside, outside = stray(folder, "data/day=1/stray.parquet"), stray(folder)

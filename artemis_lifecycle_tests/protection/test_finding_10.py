@@ -200,7 +200,7 @@ def test_of_a_purged_table_on_a_legal_hold_the_rest_stays(lifecycle: Lifecycle) 
     assert str(left) in collect(lifecycle, "db.outer")
 
 
-def test_a_table_that_nobody_ever_saw_is_known_by_its_metadata_files(lifecycle: Lifecycle) -> None:
+def test_an_unseen_table_is_recognized_by_its_metadata_files(lifecycle: Lifecycle) -> None:
     """It was made and dropped between two looks at the catalog."""
     outer = create(lifecycle, "db.outer")
     inner = create(lifecycle, "db.inner", outer / "data" / "inner")

@@ -280,7 +280,7 @@ def test_the_command_takes_over(
 
 
 def _login(uri: str, role: str) -> str:
-    """The address of somebody new on that database who has `role` and no other right."""
+    """The address of a new login on that database that has `role` and no other right."""
     name = f"only_{role}_{make_url(uri).database}"
     engine = connect(uri)
     with engine.begin() as connection:
@@ -308,7 +308,7 @@ def apart(make_config: MakeConfig, databases: Databases, spark: SparkSession) ->
     return config, table
 
 
-def test_a_role_that_may_not_make_the_record_is_told_which_grant_it_needs(
+def test_the_error_of_a_role_that_may_not_make_the_record_names_the_grant(
     apart: tuple[LifecycleConfig, str], spark: SparkSession
 ) -> None:
     config, table = apart
@@ -444,7 +444,7 @@ def _newest(config: LifecycleConfig) -> int:
     return int(found)
 
 
-def test_an_operations_database_put_back_in_time_stops_until_a_person_goes_on_from_there(
+def test_an_operations_database_put_back_in_time_stops_until_a_person_takes_over(
     make_config: MakeConfig, databases: Databases, spark: SparkSession
 ) -> None:
     config = make_config(operations={"uri": databases.make()}, defaults=NOW)

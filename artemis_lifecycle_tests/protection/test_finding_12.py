@@ -114,7 +114,7 @@ def test_a_table_of_another_catalog_that_cannot_be_read_stops_the_scan_beside_it
         live.scan_orphans(table)
 
 
-def test_the_cold_catalog_beside_the_live_one_is_no_neighbor(pair: tuple[Lifecycle, Lifecycle]) -> None:
+def test_the_cold_catalog_beside_the_live_one_is_not_a_neighbor(pair: tuple[Lifecycle, Lifecycle]) -> None:
     live, dev = pair
     make_table(live, "t", 2)
     make_table(dev, "t", 1)

@@ -28,7 +28,7 @@ PROPERTIES = ("write.data.path", "write.metadata.path", "write.object-storage.pa
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with somebody's files."""
+    """A folder with a user's files."""
     folder = tmp_path / "home"
     for name in ("docs/thesis.txt", ".ssh/id", "photos/1.parquet", "00001-x.metadata.json"):
         stray(folder, name)
@@ -54,11 +54,11 @@ def test_no_scan_takes_a_file_below_a_folder_that_only_a_property_names(
     assert scan.summary.files_by_reason["outside_roots"] >= len(theirs)
     at_once.delete_orphans(scan)
     assert all(path.exists() for path in theirs)
-    told = at_once.explain(table, f"file://{home}/docs/thesis.txt")
-    assert (told.verdict, told.holders) == ("kept", ("outside_roots",))
+    explained = at_once.explain(table, f"file://{home}/docs/thesis.txt")
+    assert (explained.verdict, explained.holders) == ("kept", ("outside_roots",))
 
 
-def test_the_tables_own_location_outside_is_no_different(at_once: Lifecycle, home: Path) -> None:
+def test_the_tables_own_location_outside_is_treated_alike(at_once: Lifecycle, home: Path) -> None:
     sql(at_once, "CREATE NAMESPACE {live}.db")
     sql(at_once, f"CREATE TABLE {{live}}.db.t (id int) USING iceberg LOCATION 'file://{home}'")
     sql(at_once, "INSERT INTO {live}.db.t VALUES (1)")
@@ -68,7 +68,7 @@ def test_the_tables_own_location_outside_is_no_different(at_once: Lifecycle, hom
     assert all(path.exists() for path in theirs)
 
 
-def test_an_expiration_deletes_there_what_the_metadata_names_and_nothing_else(at_once: Lifecycle, home: Path) -> None:
+def test_an_expiration_deletes_what_the_metadata_names_and_nothing_else(at_once: Lifecycle, home: Path) -> None:
     table = make_table(at_once, "t", 1, properties=f"'write.data.path'='file://{home}'")
     theirs = {path for path in foreign_files(home) if path.suffix != ""}
     [old] = [path for path in home.rglob("*.parquet") if path.name != "1.parquet"]
@@ -97,7 +97,7 @@ def test_with_the_root_listed_strays_go_and_what_is_outside_the_roots_stays(
 def test_a_property_that_names_a_folder_around_the_warehouse_reaches_no_further(
     at_once: Lifecycle, tmp_path: Path
 ) -> None:
-    """The root of everything that this test has: the warehouse, the other tiers, somebody's files."""
+    """The root of everything that this test has: the warehouse, the other tiers, a user's files."""
     table = make_table(at_once, "t", 1)
     theirs = stray(tmp_path, "home/docs/thesis.txt")
     sql(at_once, f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('write.data.path'='file://{tmp_path}')")

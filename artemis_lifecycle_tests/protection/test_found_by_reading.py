@@ -291,7 +291,7 @@ def test_a_neighbors_hold_keeps_what_it_covers(around: Any, spark: SparkSession)
         assert outcomes(lifecycle.delete_files(done.job_id))[str(shared)][0] == "deleted"
 
 
-def test_a_writer_of_a_table_that_reads_here_holds_up_what_it_may_have_at_hand(at_once: Lifecycle) -> None:
+def test_a_writer_of_a_table_that_reads_this_location_delays_what_it_may_commit(at_once: Lifecycle) -> None:
     make_table(at_once, "source", 1)
     make_table(at_once, "reader", 1)
     folder = place(at_once, "db.source")

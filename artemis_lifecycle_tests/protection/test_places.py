@@ -21,7 +21,7 @@ _PREFIXES = st.sampled_from(["s3://b/", "s3a://b/", "s3://c/", "s3:/", "hdfs://n
 @pytest.mark.slow
 @settings(max_examples=500)
 @given(st.lists(st.tuples(_PREFIXES, _FOLDERS, _NAMES), min_size=1, max_size=25))
-def test_what_is_remembered_of_a_folder_is_what_each_file_is_told(parts: list[tuple[str, list[str], str]]) -> None:
+def test_what_is_cached_of_a_folder_matches_each_file(parts: list[tuple[str, list[str], str]]) -> None:
     def places() -> Places:
         return Places(
             ("s3://b/t", "hdfs://n/t"),
@@ -41,7 +41,7 @@ def test_what_is_remembered_of_a_folder_is_what_each_file_is_told(parts: list[tu
     assert [together.get(row) for row in range(len(paths))] == alone
 
 
-def test_a_name_that_engines_cut_is_nobodys_in_a_folder_that_is_owned() -> None:
+def test_a_name_that_engines_truncate_has_no_owner_in_an_owned_folder() -> None:
     places = Places(("s3://b/t",), (), (), DEFAULT_RULES)
     assert places.why("s3://b/t/data/x") is None
     assert places.why("s3://b/t/data/x?y") == NOT_OWNED

@@ -71,7 +71,7 @@ def test_what_redis_holds_is_asked_of_no_store_and_does_not_outlast_the_window(
     assert reachable(refresh(opened(table, tmp_path / "index", redis.address), metadata), table.ids()).equals(answer)
 
 
-def test_a_redis_that_says_something_else_is_not_believed(
+def test_a_wrong_answer_of_redis_is_not_used(
     table: MetadataTable, tmp_path: Path, redis: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, logger="artemis_lifecycle.reachability.index")
@@ -92,7 +92,7 @@ def test_a_redis_that_is_away_costs_no_answer(
     assert "the store is read instead" in caplog.text
 
 
-def test_an_address_that_is_none_is_an_error_of_the_configuration(table: MetadataTable, tmp_path: Path) -> None:
+def test_an_invalid_address_is_a_configuration_error(table: MetadataTable, tmp_path: Path) -> None:
     view = refresh(opened(table, tmp_path / "index", "http://nowhere"), table.read_metadata())
     with pytest.raises(ConfigError, match=r"reachability\.cache"):
         reachable(view, table.ids())

@@ -177,7 +177,7 @@ def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:
         assert holders(view, "s3://nobody/knows.parquet") == ()
 
 
-def test_a_snapshot_that_is_not_there_is_an_error_and_not_an_empty_answer(folders: Folders) -> None:
+def test_a_missing_snapshot_is_an_error_and_not_an_empty_answer(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [b"", b""], folder)
         view = refresh(opened(table, folder), table.read_metadata())

@@ -185,7 +185,7 @@ def respelt(table: MetadataTable) -> set[File]:
     return {file for file, paths in ways.items() if len(paths) > 1}
 
 
-# --- indexes that are somebody else's ---------------------------------------------------------------------------------
+# --- indexes of other tables and versions -----------------------------------------------------------------------------
 
 
 def _other_format(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +460,7 @@ def test_no_answer_while_any_metadata_that_must_be_read_is_missing_cut_or_unread
 
 @examples(60)
 @given(opening=OPENINGS, steps=STEPS, blow=st.binary(min_size=4, max_size=4))
-def test_a_metadata_file_that_is_cut_is_no_shorter_history(
+def test_a_truncated_metadata_file_is_not_a_shorter_history(
     folders: Folders, opening: bytes, steps: list[bytes], blow: bytes
 ) -> None:
     with folders() as folder:

@@ -31,7 +31,7 @@ def _listed(existing: int, added: int, deleted: int) -> Manifests:
     return Manifests(path, one[0], np.zeros(1, np.int8), *one[1:])
 
 
-def test_a_count_that_one_list_left_out_may_stand_in_the_next() -> None:
+def test_a_count_missing_from_one_list_may_be_in_the_next() -> None:
     state = IndexState.empty()
     numbers = state.number(_listed(0, 0, -1), DEFAULT_RULES)
     assert state.empty_unread().tolist() == [0]

@@ -58,13 +58,13 @@ def test_a_damaged_store_of_what_is_known_is_read_anew(tmp_path: Path) -> None:
     known = ReachedFolders(None, stores, str(tmp_path), lambda _: DEFAULT_RULES)
     path.write_text(json.dumps({"format": 1, "sha256": "0" * 64, "tables": {"a.b": {"folders": []}}}))
 
-    problems = known.look({"a.b": CatalogEntry("c", parse("a.b"), f"file://{tmp_path}/none.metadata.json")})
+    problems = known.refresh({"a.b": CatalogEntry("c", parse("a.b"), f"file://{tmp_path}/none.metadata.json")})
 
     assert list(problems) == ["a.b"]
     assert known.of("a.b") == ()
 
 
-def test_who_looks_from_one_table_leaves_what_others_know_of_it(tmp_path: Path) -> None:
+def test_a_refresh_for_one_table_keeps_what_is_known_of_others(tmp_path: Path) -> None:
     stores, root = Stores(), f"file://{tmp_path}"
     one = CatalogEntry("c", parse("a.one"), f"{root}/none.metadata.json")
     path = tmp_path / "reached" / "tables.json"
@@ -78,8 +78,8 @@ def test_who_looks_from_one_table_leaves_what_others_know_of_it(tmp_path: Path) 
     known = ReachedFolders(None, stores, root, lambda _: DEFAULT_RULES)
 
     # From table two: table one has moved, and cannot be read; the third is in the catalog no more.
-    assert list(known.look({"a.one": one}, {"a.one", "a.two"})) == ["a.one"]
-    assert known.look({"a.one": one}, {"a.one", "a.two"}) == {}
+    assert list(known.refresh({"a.one": one}, {"a.one", "a.two"})) == ["a.one"]
+    assert known.refresh({"a.one": one}, {"a.one", "a.two"}) == {}
 
     again = ReachedFolders(None, stores, root, lambda _: DEFAULT_RULES)
     assert [again.of(name) for name in tables] == [("s3://a.one",), ("s3://a.two",), ()]

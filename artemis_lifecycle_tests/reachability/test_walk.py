@@ -94,12 +94,12 @@ def test_the_executors_and_this_process_find_the_same(
     spark: SparkSession, metadata: TableMetadata, tmp_path: Path
 ) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    here, there = _view(metadata, tmp_path / "here"), _view(metadata, tmp_path / "there", spark)
-    assert (there.lists_read, there.manifests_read) == (here.lists_read, here.manifests_read)
-    assert there.lists_read == len(ids)
-    assert _rows(reachable_files(Runner(spark), here, ids)) == _on_executors(spark, there, ids)
+    local_view, spark_view = _view(metadata, tmp_path / "here"), _view(metadata, tmp_path / "there", spark)
+    assert (spark_view.lists_read, spark_view.manifests_read) == (local_view.lists_read, local_view.manifests_read)
+    assert spark_view.lists_read == len(ids)
+    assert _rows(reachable_files(Runner(spark), local_view, ids)) == _on_executors(spark, spark_view, ids)
     for count in range(len(ids)):
-        one, other = (deletable(view, ids[:count]).sort_by("path") for view in (here, there))
+        one, other = (deletable(view, ids[:count]).sort_by("path") for view in (local_view, spark_view))
         assert one.equals(other)
 
 
@@ -124,7 +124,7 @@ def test_deletable_is_what_expired_snapshots_reach_without_what_any_other_does(
         assert _paths(deletable(view, ids[:count])) == expected
 
 
-@pytest.mark.parametrize("where", ["here", "executors"])
+@pytest.mark.parametrize("where", ["in_process", "executors"])
 @pytest.mark.parametrize("victim", ["manifest_list", "manifest"])
 @pytest.mark.parametrize("harm", ["missing", "cut", "emptied"])
 def test_any_harm_to_a_file_of_the_walk_stops_it(

@@ -295,8 +295,8 @@ def _columns(fields: Sequence[_Field], version: int, writer: Writer, spec: int, 
             write, read = _DYNAMIC[kind], values
             if optional:
                 null = long(options.index("null"))
-                there = long(options.index(kind))
-                columns.append((node, _optional(read, write, null, there)))  # type: ignore[arg-type]
+                present = long(options.index(kind))
+                columns.append((node, _optional(read, write, null, present)))  # type: ignore[arg-type]
             else:
                 columns.append((node, lambda e, write=write, read=read: write(read(e))))  # type: ignore[misc]
         else:
@@ -317,11 +317,11 @@ def _turn(item: Any, turn: int) -> int:
 
 
 def _optional(
-    read: Callable[[Any], Any], write: Callable[[Any], bytes], null: bytes, there: bytes
+    read: Callable[[Any], Any], write: Callable[[Any], bytes], null: bytes, present: bytes
 ) -> Callable[[Any], bytes]:
     def encoded(item: Any) -> bytes:
         value = read(item)
-        return null if value is None else there + write(value)
+        return null if value is None else present + write(value)
 
     return encoded
 

@@ -246,7 +246,7 @@ class TestTagsMadeHere:
         record = TagView("t", 1, at(60), retain_ms=MINUTE, max_ref_age_ms=MINUTE)
         assert decide(view, RetentionSettings(), NOW, tags=[record]).expired_refs == ()
 
-    def test_where_the_record_does_not_tell_the_longer_life_counts(self) -> None:
+    def test_if_the_record_is_silent_the_longer_life_counts(self) -> None:
         assert self.tagged(created=61, retain=60, max_ref_age_ms=20_000 * MINUTE).expired_refs == ()
         assert self.tagged(created=61, retain=60, max_ref_age_ms=MINUTE).expired_refs == ("t",)
 

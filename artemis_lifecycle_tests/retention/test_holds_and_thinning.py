@@ -209,7 +209,7 @@ def test_a_consumer_whose_position_is_gone_keeps_everything(rule: Literal["as-of
     assert str(decision.kept[1][-1]) == "consumer's position c of flink: reads on"
 
 
-def test_the_holds_on_each_snapshot_are_told_by_kind() -> None:
+def test_the_holds_on_each_snapshot_are_reported_by_kind() -> None:
     holds = [
         HoldView("h1", "legal", "case 12", (1,)),
         HoldView("h2", "ana", "reads", (2,), 11 * DAY, "lease"),
@@ -374,7 +374,7 @@ def test_what_is_archived_of_each_calendar_unit_does_not_depend_on_the_nights(
     assert archived == set(newest.values()) & gone
 
 
-def test_what_a_ref_names_is_archived_whatever_its_neighbours_are() -> None:
+def test_what_a_ref_names_is_archived_whatever_its_neighbors_are() -> None:
     times = [instant(f"2024-03-15T10:0{minute}") for minute in range(4)]
     history = on_main(times)
     first, second, _, last = (snapshot.snapshot_id for snapshot in history.snapshots)

@@ -215,7 +215,7 @@ def test_an_explicit_id_that_is_gone_already_is_reported() -> None:
     assert (decision.expired, decision.unknown_ids) == ((), (99,))
 
 
-def test_a_property_that_is_no_number_is_an_error() -> None:
+def test_a_property_that_must_be_a_number_is_an_error_otherwise() -> None:
     with pytest.raises(BadInput, match=r"history\.expire\.max-snapshot-age-ms is 'soon'"):
         expired(chain(1, 0, properties={"history.expire.max-snapshot-age-ms": "soon"}))
 

@@ -101,7 +101,7 @@ class TestForecast:
         assert (first.closes, first.late) == (at(2), ("b",))
         assert second.suffices
 
-    def test_nothing_to_do_is_no_window(self) -> None:
+    def test_nothing_to_do_needs_no_window(self) -> None:
         assert forecast([], at(0), 2) == forecast([work("a")], at(0), 2) == ()
 
 

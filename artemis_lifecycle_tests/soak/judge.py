@@ -36,7 +36,7 @@ _THREADS = 3
 
 @dataclass
 class Verdict:
-    """`wrong` must be empty; `counted` is told."""
+    """`wrong` must be empty; `counted` is reported."""
 
     wrong: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
@@ -346,5 +346,5 @@ def _requests(verdict: Verdict, lifecycle: Lifecycle, where: place.Place, record
     verdict.never("files that were deleted and that no record names", asked - set(recorded))
 
 
-def told(counted: Mapping[str, int]) -> Iterable[tuple[str, str]]:
+def reported(counted: Mapping[str, int]) -> Iterable[tuple[str, str]]:
     return [(what, f"{number:,}") for what, number in sorted(counted.items())]

@@ -108,8 +108,8 @@ class Place:
 
 
 def load(home: str) -> Place:
-    told: dict[str, Any] = json.loads((Path(home) / "place.json").read_text())
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    stored: dict[str, Any] = json.loads((Path(home) / "place.json").read_text())
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return Place(**values)
 
 

@@ -76,7 +76,7 @@ class Proxy:
             while (request := await _request(reader, writer)) is not None:
                 method, target, _ = request.start.split(" ", 2)
                 if target == "/.storm":
-                    writer.write(self._told(method, request.body))
+                    writer.write(self._control(method, request.body))
                     await writer.drain()
                     continue
                 fault = self._fault(method, target)
@@ -156,11 +156,11 @@ class Proxy:
             return CUT
         return None
 
-    def _told(self, method: str, body: bytes) -> bytes:
+    def _control(self, method: str, body: bytes) -> bytes:
         if method == "PUT":
             self.rates = json.loads(body)
-        told = json.dumps({"requests": self.counts["requests"], **self.counts}).encode()
-        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told) + told
+        answer = json.dumps({"requests": self.counts["requests"], **self.counts}).encode()
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
 
     def _note(self, request: Message, method: str, target: str, status: str, fault: str | None) -> None:
         self.counts["requests"] += 1

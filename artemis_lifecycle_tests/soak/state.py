@@ -1,6 +1,6 @@
 """What a walk left of one table, read with Iceberg's own metadata tables, from the disk and from Postgres.
 
-`compared` must be the same after every walk from one beginning; `wrong` lists what must never be; `noted` is told only.
+`compared` must be the same after every walk from one beginning; `wrong` lists violations; `noted` is only reported.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class State:
             self.wrong.append(f"{what}: {len(found)}, e.g. {sorted(map(str, found))[:3]}")
 
 
-def read_state(lifecycle: Lifecycle, table: str, told: Mapping[str, Any], before: Mapping[int, Fingerprint]) -> State:
-    """`told` and `before` are of the table as it was prepared: its files, and the rows of each of its snapshots."""
+def read_state(lifecycle: Lifecycle, table: str, facts: Mapping[str, Any], before: Mapping[int, Fingerprint]) -> State:
+    """`facts` and `before` are of the table as it was prepared: its files, and the rows of each of its snapshots."""
     state = State()
-    _live(state, lifecycle, table, told, before)
+    _live(state, lifecycle, table, facts, before)
     _cold(state, lifecycle, table, before)
     _results(state, lifecycle, table)
     _operations(state, lifecycle, table)
@@ -58,7 +58,7 @@ def _live(
     state: State,
     lifecycle: Lifecycle,
     table: str,
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     before: Mapping[int, Fingerprint],
 ) -> None:
     catalog = lifecycle.config.catalogs.live.name
@@ -84,11 +84,11 @@ def _live(
     reached = _reached(lifecycle, f"{catalog}.{table}", metadata)
     there = _files(metadata.location)
     state.never("files that a snapshot reaches and that are gone", reached - there)
-    state.compared["files of the history"] = sorted(there & set(told["files"]))
+    state.compared["files of the history"] = sorted(there & set(facts["files"]))
     # Receipts are the lifecycle's own, and stay.
     loose = {path for path in there - reached if RECEIPTS not in path.split("/")}
-    state.compared["loose files of the history"] = sorted(loose & set(told["files"]))
-    garbage = loose - set(told["files"])
+    state.compared["loose files of the history"] = sorted(loose & set(facts["files"]))
+    garbage = loose - set(facts["files"])
     state.noted["loose files of the walk"] = dict(Counter(kind_by_name(path) for path in garbage))
     verdicts = {plain(row["path"]): row["verdict"] for row in lifecycle.scan_orphans(table).unreferenced().collect()}
     state.never("loose files that a scan does not see", loose - set(verdicts))

@@ -322,7 +322,7 @@ class Storm:
             self.counts[f"{child.kind} ended by itself"] += 1
         child.lives += 1
         child.started_at, child.began_at = time.time(), None
-        # One life in two ends at a durable write of its own; the others last until somebody comes.
+        # One life in two ends at a durable write of its own; the others last until they are killed.
         die = [str(self.dice.randrange(5, 150))] if child.module == "worker" and self.dice.random() < 0.5 else []
         seed = str(self.seed * 1000 + child.lives * 10 + len(child.name))
         if child.module == "writer":
@@ -391,8 +391,8 @@ class Storm:
     def faults(self) -> dict[str, int]:
         """Injected so far, by kind; and all requests."""
         with urlopen(f"{self.endpoint}/.storm", timeout=30) as answer:
-            told: dict[str, int] = json.loads(answer.read())
-        return told
+            reported: dict[str, int] = json.loads(answer.read())
+        return reported
 
     def _rates(self, rates: Mapping[str, float]) -> None:
         request = Request(f"{self.endpoint}/.storm", json.dumps(dict(rates)).encode(), method="PUT")
@@ -422,14 +422,14 @@ class Storm:
 
     def _helper(self, module: str, *arguments: str) -> str:
         """A process that serves; the port that it tells."""
-        told = self.home / f"{module}.port"
-        process = self._start(module, *(str(told) if each == "PORT" else each for each in arguments), log=module)
+        reported = self.home / f"{module}.port"
+        process = self._start(module, *(str(reported) if each == "PORT" else each for each in arguments), log=module)
         self.helpers.append(process)
         end = time.monotonic() + 60
-        while not told.exists():
+        while not reported.exists():
             assert process.poll() is None and time.monotonic() < end, (self.home / f"{module}.log").read_text()
             time.sleep(0.05)
-        return told.read_text()
+        return reported.read_text()
 
     def _start(self, module: str, *arguments: str, log: str, asked: bool = False) -> subprocess.Popen[bytes]:
         environment = {

@@ -28,10 +28,10 @@ from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.soak import machine
 from artemis_lifecycle_tests.soak.dying import kill_all
 from artemis_lifecycle_tests.soak.machine import alone
-from artemis_lifecycle_tests.told import tell
 from examples.mission.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY
 
 pytestmark = [
@@ -255,7 +255,7 @@ def again(world: World, tables: Sequence[str], died: tuple[str, str, str]) -> No
         ended = "succeeded" if found is not None and not found["failures"] else "failed"
         seen = "equal" if not wrong[table] else "; ".join(wrong[table])[:300]
         waited = "LeaseTaken" if ran.refused else "no"
-        tell(TITLE, HEAD, (table.rpartition(".")[2], *died, ended, waited, f"{seen} {noted}"))
+        add_row(TITLE, HEAD, (table.rpartition(".")[2], *died, ended, waited, f"{seen} {noted}"))
     assert not any(wrong.values()), (wrong, ran.said[-4000:])
     assert not ran.refused, ran.said[-4000:]
 

@@ -95,7 +95,7 @@ def prepare(home: Path) -> None:
                             table: {str(key): asdict(value) for key, value in found.items()}
                             for table, found in rows.items()
                         },
-                        "tables": {written.table: _told(lifecycle, written) for written in histories},
+                        "tables": {written.table: _facts_of(lifecycle, written) for written in histories},
                     }
                 )
             )
@@ -114,13 +114,13 @@ def _read(lifecycle: Lifecycle, wanted: Mapping[str, Iterable[int]]) -> dict[str
     }
 
 
-def _told(lifecycle: Lifecycle, written: TableHistory) -> dict[str, Any]:
+def _facts_of(lifecycle: Lifecycle, written: TableHistory) -> dict[str, Any]:
     files = sorted(str(path) for path in _folder(lifecycle, written.table).rglob("*") if path.is_file())
     debris = [[each.origin.value, list(each.paths)] for each in written.debris]
-    told: dict[str, Any] = {"uuid": written.table_uuid, "debris": debris, "files": files}
+    facts: dict[str, Any] = {"uuid": written.table_uuid, "debris": debris, "files": files}
     if written.in_flight is not None:
-        told["in_flight"] = _in_flight(lifecycle, written.in_flight)
-    return told
+        facts["in_flight"] = _in_flight(lifecycle, written.in_flight)
+    return facts
 
 
 def _folder(lifecycle: Lifecycle, table: str) -> Path:
@@ -155,7 +155,7 @@ def walk(home: Path, tables: list[str], death: Death | None, state: Path | None)
         print(event.table, event.asset, event.what, event.check or "", event.passed, event.message, flush=True)
 
     with ExitStack() as stack:
-        # Every point is told: cases are chosen by what the log of an undisturbed walk says.
+        # Log every point: cases are chosen from the log of an undisturbed walk.
         def reached(point: str) -> None:
             if death is not None:
                 death.reached(point)
@@ -172,20 +172,20 @@ def walk(home: Path, tables: list[str], death: Death | None, state: Path | None)
 
 def _outcome(lifecycle: Lifecycle, done: Walk, before: Mapping[str, Any]) -> dict[str, Any]:
     table = done.table
-    told = before["tables"][table]
+    facts = before["tables"][table]
     rows = {int(key): Fingerprint(**value) for key, value in before["rows"][table].items()}
-    state = read_state(lifecycle, table, told, rows)
+    state = read_state(lifecycle, table, facts, rows)
     found = [
         proofs.prove_kept(table, state.live, rows, state.read, set(state.live) - set(rows)),
         *(
             proofs.prove_debris(
                 table, origin, len(paths), sum(map(_is_there, paths)), should_stay=Action(origin) in STAYS
             )
-            for origin, paths in told["debris"]
+            for origin, paths in facts["debris"]
         ),
     ]
-    if "in_flight" in told:
-        found.append(_commit(lifecycle, table, told["in_flight"]))
+    if "in_flight" in facts:
+        found.append(_commit(lifecycle, table, facts["in_flight"]))
     return {
         "state": state.compared,
         "wrong": [*state.wrong, *(f"{proof.claim}: {proof.detail}" for proof in found if not proof.holds)],
@@ -201,7 +201,7 @@ def _is_there(path: str) -> bool:
     return Path(path.removeprefix("file://").removeprefix("file:")).is_file()
 
 
-def _commit(lifecycle: Lifecycle, table: str, told: Mapping[str, Any]) -> proofs.Proof:
+def _commit(lifecycle: Lifecycle, table: str, facts: Mapping[str, Any]) -> proofs.Proof:
     """The writer that was in flight all the while commits now."""
     from pyspark.sql import functions as F
 
@@ -209,17 +209,17 @@ def _commit(lifecycle: Lifecycle, table: str, told: Mapping[str, Any]) -> proofs
     jvm: Any = spark._jvm
     spec = jvm_table(spark, catalog, table).spec()
     mapper = jvm.org.apache.iceberg.shaded.com.fasterxml.jackson.databind.ObjectMapper()
-    files = tuple(jvm.org.apache.iceberg.ContentFileParser.fromJson(mapper.readTree(f), spec) for f in told["files"])
-    paths = tuple(told["paths"])
+    files = tuple(jvm.org.apache.iceberg.ContentFileParser.fromJson(mapper.readTree(f), spec) for f in facts["files"])
+    paths = tuple(facts["paths"])
     present = sum(map(_is_there, paths))
     frame = spark.table(f"{catalog}.{table}")
-    writer = InFlight(table, told["writer_id"], told["prefix"], paths, told["lineage"], files, frame)
+    writer = InFlight(table, facts["writer_id"], facts["prefix"], paths, facts["lineage"], files, frame)
     snapshot_id = commit_in_flight(spark, catalog, writer)
     names = [path.rpartition("/")[2] for path in paths]
     frame = spark.table(f"{catalog}.{table}")
     read = frame.where(F.element_at(F.split("_file", "/"), -1).isin(names)).select(*frame.columns)
     return proofs.prove_in_flight(
-        table, len(paths), present, Fingerprint(**told["expected"]), fingerprint(read), snapshot_id
+        table, len(paths), present, Fingerprint(**facts["expected"]), fingerprint(read), snapshot_id
     )
 
 

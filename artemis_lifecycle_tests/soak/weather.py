@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import _forget
+from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.soak import judge, storm
 from artemis_lifecycle_tests.storage import s3_server
-from artemis_lifecycle_tests.told import tell
 
 TITLE = "the storm"
 
@@ -60,6 +60,6 @@ def weather(
 
 def _print(seed: int, plan: storm.Plan, counted: Counter[str]) -> None:
     title = f"{TITLE}: {plan.seconds:.0f} s, seed {seed}"
-    for what, number in judge.told(counted):
-        tell(title, ("what", "how many"), (what, number))
+    for what, number in judge.reported(counted):
+        add_row(title, ("what", "how many"), (what, number))
         print(f"{what:60} {number}", flush=True)

@@ -88,7 +88,7 @@ class Writer:
 
     def _append(self, table: Table, branch: str = "main") -> None:
         new = rows.make(self.dice, self.dice.randrange(1, 60))
-        # Before the commit: what is there afterwards can be told even if this process cannot tell it any more.
+        # Before the commit: afterward this process may no longer be able to report it.
         self.journal.write("intent", op=self.did["op"], token=self.did["token"], added=rows.total(new))
         table.append(new, snapshot_properties=self._properties(), branch=branch)
         self.did["snapshot"] = table.refs()[branch].snapshot_id

@@ -34,7 +34,7 @@ def _workers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _tasks(lifecycle: Lifecycle) -> dict[str, int]:
     """The number of tasks that each executor has finished, by the session's status store."""
     jvm: Any = lifecycle.spark.sparkContext._jsc
-    jvm.sc().listenerBus().waitUntilEmpty(60_000)  # it is told of the tasks behind their results
+    jvm.sc().listenerBus().waitUntilEmpty(60_000)  # it hears of the tasks after their results
     listed = jvm.sc().statusStore().executorList(False)
     found = [listed.apply(number) for number in range(listed.size())]
     return {str(each.id()): int(each.completedTasks()) for each in found if each.id() != "driver"}

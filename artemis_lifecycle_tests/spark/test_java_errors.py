@@ -70,7 +70,7 @@ def _of(spark: SparkSession, kind: str) -> Any:
         ("store", StorageError),
     ],
 )
-def test_what_other_systems_did_is_told_in_this_projects_words(
+def test_what_other_systems_did_is_reported_as_this_projects_errors(
     spark: SparkSession, around: Any, kind: str, expected: type[LifecycleError]
 ) -> None:
     with pytest.raises(expected) as raised, around():

@@ -56,7 +56,7 @@ def _no_session() -> SparkSession:
 def test_empty_batches_between_full_ones_lose_no_rows(spark: SparkSession, anywhere: str) -> None:
     rows = Runner(spark).map(_numbers(50), _every_third, NUMBERS, Cost(files=50))
     expected = [number for number in range(50) if number % 3 == 0]
-    assert isinstance(rows.data, pa.Table) == (anywhere == "here")
+    assert isinstance(rows.data, pa.Table) == (anywhere == "in_process")
     assert _found(rows) == expected
     assert sorted(row["number"] for row in rows.frame().collect()) == expected
     assert sorted(value for batch in rows.batches() for value in batch.column("number").to_pylist()) == expected
@@ -64,7 +64,7 @@ def test_empty_batches_between_full_ones_lose_no_rows(spark: SparkSession, anywh
 
 
 @pytest.mark.parametrize(
-    ("cost", "here"),
+    ("cost", "in_process"),
     [
         (IN_PROCESS, True),
         (Cost(files=IN_PROCESS.files + 1), False),
@@ -72,9 +72,9 @@ def test_empty_batches_between_full_ones_lose_no_rows(spark: SparkSession, anywh
         (Cost(size_in_bytes=IN_PROCESS.size_in_bytes + 1), False),
     ],
 )
-def test_a_stage_beyond_any_bound_runs_on_executors(spark: SparkSession, cost: Cost, here: bool) -> None:
-    rows = Runner(spark if not here else _no_session).map(_numbers(3), _process, NUMBERS, cost)
-    assert all((process == os.getpid()) == here for process in _found(rows))
+def test_a_stage_beyond_any_bound_runs_on_executors(spark: SparkSession, cost: Cost, in_process: bool) -> None:
+    rows = Runner(spark if not in_process else _no_session).map(_numbers(3), _process, NUMBERS, cost)
+    assert all((process == os.getpid()) == in_process for process in _found(rows))
 
 
 def test_small_work_starts_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_small_side_meets_a_large_one_without_moving_it(
     assert not isinstance(large.data, pa.Table)
     few = _numbers(20)
     met = runner.match(few, large, "number", common, NUMBERS)
-    assert isinstance(met.data, pa.Table) == (anywhere == "here")
+    assert isinstance(met.data, pa.Table) == (anywhere == "in_process")
     assert _found(met) == [0, 3, 6, 9, 12, 15, 18]
     assert _found(runner.match(few, large, "number", others, NUMBERS)) == [each for each in range(20) if each % 3]
     assert _found(runner.match(_numbers(0), large, "number", others, NUMBERS)) == []

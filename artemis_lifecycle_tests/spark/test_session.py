@@ -29,7 +29,7 @@ def config(**spark: object) -> LifecycleConfig:
     return LifecycleConfig.model_validate({"spark": {"master": "local[2]", **spark}})
 
 
-def test_what_the_user_sets_wins_and_what_must_be_there_stays() -> None:
+def test_the_users_settings_win_and_required_ones_stay() -> None:
     own = {
         "spark.ui.enabled": "true",
         "spark.sql.extensions": f"org.example.Theirs,{EXTENSIONS}",
@@ -53,7 +53,7 @@ def test_a_cluster_keeps_its_own_parallelism_memory_and_addresses() -> None:
     ("master", "cores"),
     [("local", 1), ("local[3]", 3), ("local[4,2]", 4), ("local[*]", os.cpu_count()), ("yarn", None), ("k8s://x", None)],
 )
-def test_a_local_master_is_told_from_a_cluster(master: str, cores: int | None) -> None:
+def test_a_local_master_is_distinguished_from_a_cluster(master: str, cores: int | None) -> None:
     assert local_cores(master) == cores
 
 

@@ -33,11 +33,11 @@ def words(sql: str) -> list[str]:
         "/**/ '/* FOR TAG' /* */",
     ],
 )
-def test_what_is_quoted_or_commented_is_no_word(hidden: str) -> None:
+def test_quoted_or_commented_text_is_not_a_word(hidden: str) -> None:
     assert words(f"SELECT {hidden} x") == ["SELECT", "x"]
 
 
-def test_tokens_say_where_they_stand() -> None:
+def test_tokens_have_their_positions() -> None:
     sql = "TAG snapshot 4729 AS 'a''b' /* c */ WITH 90d; -- end"
     assert [(token.kind, token.text) for token in tokens(sql)] == [
         ("word", "TAG"),
@@ -52,7 +52,7 @@ def test_tokens_say_where_they_stand() -> None:
     assert all(sql[token.start : token.end] == token.text for token in tokens(sql))
 
 
-def test_a_hint_is_no_comment() -> None:
+def test_a_hint_is_not_a_comment() -> None:
     assert words("SELECT /*+ COALESCE(1) */ x") == ["SELECT", "COALESCE", "x"]
 
 
@@ -91,7 +91,7 @@ def test_a_literal_and_a_quoted_name_read_back(text: str) -> None:
 
 
 @given(st.text(alphabet="aFORTG'\"`/*+-\\\n ;.1"))
-def test_any_text_is_cut_into_tokens_or_told_where_it_does_not_end(text: str) -> None:
+def test_any_text_is_split_into_tokens_or_the_error_has_the_position(text: str) -> None:
     try:
         found = tokens(text)
     except BadInput:

@@ -136,10 +136,10 @@ def test_a_large_object_goes_in_parts_and_keeps_its_own_metadata(s3: S3Server) -
     assert stores.read(f"s3://{bucket}/large") == data
 
 
-def test_the_states_of_a_thaw_are_read_from_what_s3_tells(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_states_of_a_thaw_are_read_from_s3(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     stores, path = Stores(s3.settings()), f"s3://{s3.bucket()}/one"
     stores.write(path, b"one")
-    told = {"StorageClass": "DEEP_ARCHIVE", "ContentLength": 3}
+    answer = {"StorageClass": "DEEP_ARCHIVE", "ContentLength": 3}
     for restore, expected in (
         ("", (True, False, False, None)),
         ('ongoing-request="true"', (True, False, True, None)),
@@ -149,7 +149,7 @@ def test_the_states_of_a_thaw_are_read_from_what_s3_tells(s3: S3Server, monkeypa
         ),
     ):
         monkeypatch.setattr(
-            Connection, "head", lambda _, path, restore=restore: told | ({"Restore": restore} if restore else {})
+            Connection, "head", lambda _, path, restore=restore: answer | ({"Restore": restore} if restore else {})
         )
         state = stores.archive_state(path)
         assert state is not None

@@ -115,7 +115,7 @@ def test_a_metadata_file_of_many_properties_within_the_limits_is_read() -> None:
     assert len(parse_table_metadata(packed, "s3://b/v1.gz.metadata.json").properties) == 500_000
 
 
-def test_a_pipe_and_a_device_are_no_files(tmp_path: Path) -> None:
+def test_a_pipe_and_a_device_are_not_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (f"file://{tmp_path}/pipe", "file:///dev/zero"):
         with pytest.raises(StorageError, match="pipe"):
@@ -185,7 +185,7 @@ def test_no_step_of_a_table_with_a_bomb_for_metadata_reaches_iceberg(
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
-def test_a_column_whose_name_is_no_text_names_the_file(kind: str) -> None:
+def test_an_error_for_an_undecodable_column_name_names_the_file(kind: str) -> None:
     table = pa.table({"outer": pa.array([{"file_path": "x"}])})
     out = pa.BufferOutputStream()
     if kind == "orc":
@@ -225,7 +225,7 @@ def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, f"killed at: {done.stderr[-3_000:]}"
-    told = json.loads(done.stdout)
-    assert told["findings"] == []
-    assert sum(told["outcomes"].values()) > 200
-    assert told["outcomes"]["TooLarge"] > 10
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert sum(report["outcomes"].values()) > 200
+    assert report["outcomes"]["TooLarge"] > 10

@@ -34,16 +34,16 @@ from artemis_lifecycle.storage.stores import Stores
 @pytest.mark.usefixtures("anywhere")
 def test_rows_are_read_as_they_were_written_wherever_that_was(spark: SparkSession, tmp_path: Path) -> None:
     table = _rows()
-    here = _write(table, f"file://{tmp_path}/here")
+    in_process = _write(table, f"file://{tmp_path}/here")
     runner = Runner(spark)
     frame = spark.createDataFrame(table).repartition(3)
-    there = write_frame(runner.rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
-    assert (here.rows, here.schema) == (there.rows, there.schema)
+    on_executors = write_frame(runner.rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
+    assert (in_process.rows, in_process.schema) == (on_executors.rows, on_executors.schema)
     more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
     rows = runner.rows(more, table.schema)
     kept = write_frame(rows, f"file://{tmp_path}/kept", Stores(), through=_without_dropped)
-    assert (here.rows, here.schema) == (kept.rows, kept.schema)
-    for stored in (here, there, kept):
+    assert (in_process.rows, in_process.schema) == (kept.rows, kept.schema)
+    for stored in (in_process, on_executors, kept):
         again = read_frame(runner, stored.folder, Stores()).table()
         assert again.schema == table.schema
         assert again.sort_by("path").equals(table.sort_by("path"))
@@ -103,7 +103,7 @@ def test_a_row_has_the_hash_that_spark_sql_computes(spark: SparkSession) -> None
         assert sorted(row["hash"] % 2**64 for row in found) == sorted(row_hashes(batch, seed).tolist())
 
 
-def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
+def test_a_digest_depends_on_the_rows_and_not_on_their_order() -> None:
     table = _rows()
     pieces = [table.slice(300), table.slice(0, 7), table.slice(7, 293)]
     assert rows_digest(pa.concat_tables(pieces)) == rows_digest(table)
@@ -118,11 +118,11 @@ def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
     table = pa.table({"path": pa.array([], pa.string()), "size_in_bytes": pa.array([], pa.int64())})
-    here = _write(table, f"file://{tmp_path}/here")
+    in_process = _write(table, f"file://{tmp_path}/here")
     frame = spark.createDataFrame([], "path string, size_in_bytes bigint")
-    there = write_frame(Runner(spark).rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
-    assert (here.rows, here.schema) == (there.rows, there.schema)
-    assert read_frame(Runner(spark), here.folder, Stores()).frame().count() == 0
+    on_executors = write_frame(Runner(spark).rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
+    assert (in_process.rows, in_process.schema) == (on_executors.rows, on_executors.schema)
+    assert read_frame(Runner(spark), in_process.folder, Stores()).frame().count() == 0
 
 
 PATHS = st.lists(
@@ -159,5 +159,5 @@ def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> Non
 
 
 @given(numbers=st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=50))
-def test_each_number_is_there_once_in_order(numbers: list[int]) -> None:
+def test_each_number_occurs_once_in_order(numbers: list[int]) -> None:
     assert distinct(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))

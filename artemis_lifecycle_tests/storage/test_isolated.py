@@ -29,7 +29,7 @@ def test_a_dead_child_names_the_file_and_the_next_call_has_another(ended_by: sig
     assert isolated(process, "s3://b/fine") not in (first, os.getpid())
 
 
-def test_what_a_call_raises_is_raised_here() -> None:
+def test_what_a_call_raises_reaches_the_caller() -> None:
     with pytest.raises(TooLarge) as refused:
         isolated(too_large, "s3://b/large")
     assert refused.value.path == "s3://b/large"

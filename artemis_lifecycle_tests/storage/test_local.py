@@ -26,7 +26,7 @@ from artemis_lifecycle.storage.local import listing as local_listing
 from artemis_lifecycle.storage.local import store as local_store
 from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
-from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, Looks
+from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, FileStatuses
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, tmp_path: Path
     assert stores.read(file.path) == b"12"
 
 
-def test_a_missing_prefix_is_empty_and_a_file_is_no_prefix(stores: Stores, tmp_path: Path) -> None:
+def test_a_missing_prefix_is_empty_and_a_file_is_not_a_prefix(stores: Stores, tmp_path: Path) -> None:
     assert list(stores.list(f"{tmp_path}/none")) == []
     stores.write(f"{tmp_path}/x", b"")
     with pytest.raises(StorageError, match="cannot be listed"):
@@ -78,7 +78,7 @@ def test_a_listing_neither_follows_nor_shows_symbolic_links(stores: Stores, tmp_
     (table / "round").symlink_to(table)
     assert _names(stores, table) == ["own"]
     assert stores.children(str(table))[0] == []
-    # A prefix that is itself a link was named by somebody, and counts as what it leads to.
+    # A prefix that is itself a link was named on purpose, and counts as what it leads to.
     assert [file.path for file in stores.list(f"{table}/folder")] == [f"{table}/folder/precious"]
 
 
@@ -119,7 +119,7 @@ def test_a_listing_in_arrow_is_the_listing(
         list(stores.batches(f"{tmp_path}/top"))
 
 
-def test_a_file_that_cannot_be_looked_at_stops_the_listing(
+def test_a_file_whose_status_cannot_be_read_stops_the_listing(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is gone by then does not."""
@@ -132,14 +132,14 @@ def test_a_file_that_cannot_be_looked_at_stops_the_listing(
             raise error
         return look(path, **options)
 
-    def told_nothing(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
+    def found_none(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
         return np.zeros(len(names), np.bool_), np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
 
     monkeypatch.setattr(os, "stat", failing)
     for compiled in (False, True):
         if compiled:
             _compiled_always(monkeypatch)
-            monkeypatch.setattr(many_files, "looks_in", told_nothing)
+            monkeypatch.setattr(many_files, "statuses_in", found_none)
         error: OSError = OSError(errno.EIO, "Input/output error")
         with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
             list(stores.batches(str(tmp_path)))
@@ -359,7 +359,7 @@ def test_each_path_of_a_delete_has_its_own_outcome(stores: Stores, tmp_path: Pat
     assert _names(stores, tmp_path) == ["folder/kept"]
 
 
-def test_a_refused_delete_is_told_and_stops_no_other(
+def test_a_refused_delete_is_reported_and_stops_no_other(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abc":
@@ -378,7 +378,7 @@ def test_a_refused_delete_is_told_and_stops_no_other(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_many_deletes_and_looks_are_those_one_by_one(
+def test_bulk_deletes_and_statuses_match_single_ones(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """Folder by folder and mixed, in every spelling, with folders, links, archived files and absent ones among them."""
@@ -404,7 +404,7 @@ def test_many_deletes_and_looks_are_those_one_by_one(
         paths += [f"{root}/{rest}" for rest in ("gone/0", "a/0/below", "a/b/0", "a/0")]
         return [*paths, "relative/x", "file://host/x"]
 
-    def told(answers: list[DeleteOutcome], root: Path) -> list[tuple[str, str, str | None]]:
+    def reported(answers: list[DeleteOutcome], root: Path) -> list[tuple[str, str, str | None]]:
         return [(answer.path.replace(str(root), ""), answer.outcome, answer.error) for answer in answers]
 
     one, other = tmp_path / "one", tmp_path / "other"
@@ -415,11 +415,11 @@ def test_many_deletes_and_looks_are_those_one_by_one(
     there = [
         path for path in asked if os.path.exists(local_path(path)) and path.rpartition("/")[2] not in ("", ".", "..")
     ]
-    assert _as_looks(stores.looks(pa.array(asked))) == _as_looks(Looks.of(stores.heads(asked)))
-    present = pa.array(asked).filter(pa.array(stores.there(pa.array(asked)))).to_pylist()
+    assert _as_rows(stores.statuses(pa.array(asked))) == _as_rows(FileStatuses.of(stores.heads(asked)))
+    present = pa.array(asked).filter(pa.array(stores.exist(pa.array(asked)))).to_pylist()
     assert [path for path in present if path in set(there)] == there
     assert all(os.path.lexists(local_path(path)) for path in present)
-    alone = told([stores.delete([path])[0] for path in single], other)
+    alone = reported([stores.delete([path])[0] for path in single], other)
     if compiled:
         # Arrow has no text with half of a surrogate pair, and what is removed so comes from Parquet.
         alone = [answer for path, answer in zip(several, alone, strict=True) if path.isascii()]
@@ -436,7 +436,7 @@ def test_many_deletes_and_looks_are_those_one_by_one(
         ]
         assert sorted(answers, key=str) == sorted(alone, key=str)
     else:
-        assert told(stores.delete(several), one) == alone
+        assert reported(stores.delete(several), one) == alone
     left = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
     assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
 
@@ -445,8 +445,8 @@ def _compiled_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_files, "COMPILED_FROM", 1)
 
 
-def _as_looks(looks: Looks) -> list[tuple[int, int] | None]:
-    rows = zip(looks.found.tolist(), looks.sizes.tolist(), looks.modified.tolist(), strict=True)
+def _as_rows(statuses: FileStatuses) -> list[tuple[int, int] | None]:
+    rows = zip(statuses.found.tolist(), statuses.sizes.tolist(), statuses.modified.tolist(), strict=True)
     return [(size, modified) if found else None for found, size, modified in rows]
 
 
@@ -464,10 +464,10 @@ def test_many_files_in_many_folders_go_side_by_side_and_no_other_does(stores: St
     gone_before = [f"{tmp_path}/{folder}/gone" for folder in folders[::2]]
     asked = sorted([*(f"file://{path}" for path in going), *gone_before])
 
-    looks = stores.looks(pa.array(asked))
-    assert looks.found.tolist() == [path not in gone_before for path in asked]
-    assert {*looks.sizes[looks.found].tolist()} == {2, 1, 3, 4}
-    assert stores.there(pa.array(asked)).tolist() == looks.found.tolist()
+    statuses = stores.statuses(pa.array(asked))
+    assert statuses.found.tolist() == [path not in gone_before for path in asked]
+    assert {*statuses.sizes[statuses.found].tolist()} == {2, 1, 3, 4}
+    assert stores.exist(pa.array(asked)).tolist() == statuses.found.tolist()
 
     late = stores.remove(pa.array(asked), until=elapsed())
     assert {*late.outcomes.tolist()} == {FAILED} and all("not tried" in late.errors[row] for row in range(len(asked)))
@@ -522,7 +522,7 @@ def test_two_deleters_at_once_do_not_disturb_each_other(stores: Stores, tmp_path
 # --- copying --------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_told_by_what_was_read_back(stores: Stores, tmp_path: Path) -> None:
+def test_a_copy_reports_the_checksum_that_was_read_back(stores: Stores, tmp_path: Path) -> None:
     data = os.urandom(3_500_000)
     stores.write(f"{tmp_path}/x", data)
     copied = stores.copy(f"{tmp_path}/x", f"file:{tmp_path}/cold/deep/x")

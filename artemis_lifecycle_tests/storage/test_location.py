@@ -72,7 +72,7 @@ def test_a_path_has_this_location(path: str, location: str) -> None:
     "other",
     ["/w/a%20b", "/w/A b", "/w/a  b", "/w/a b ", "/w/a\u00a0b", "/w/a+b", "/W/a b", "s3://w/a b", "file://w/a b"],
 )
-def test_names_that_only_look_alike_are_different_files(other: str) -> None:
+def test_lookalike_names_are_different_files(other: str) -> None:
     assert normalize(other) != normalize("/w/a b")
 
 
@@ -121,7 +121,7 @@ def test_what_is_under_a_root_is_the_root_and_the_rest(path: str, root: str) -> 
         assert overlap(path, root)
 
 
-def test_a_neighbour_that_shares_letters_is_not_under_a_root() -> None:
+def test_a_neighbor_that_shares_letters_is_not_under_a_root() -> None:
     assert not is_under("/w/table2/x", "/w/table")
     assert is_under("/w/table/x", "/w/table/")
     assert relative_to("s3a://b/t//data/x", "s3://b/t") == "data/x"
@@ -172,7 +172,7 @@ def test_parts_keep_the_spelling() -> None:
     assert (parts.scheme, parts.authority, parts.path) == ("s3a", "Bucket", "//k")
 
 
-def test_equalities_of_the_configuration_stand_above_icebergs_own() -> None:
+def test_equalities_of_the_configuration_override_icebergs_own() -> None:
     rules = LocationRules.from_config(Orphans(equal_schemes={"wasb,wasbs": "abfs"}, equal_authorities={"a,b": "c"}))
     assert normalize("wasbs://a/x", rules) == "abfs://c/x"
     assert normalize("s3a://k/x", rules) == "s3://k/x"
@@ -197,7 +197,7 @@ def test_rules_travel_and_compare() -> None:
     assert again.fingerprint() == OWN_RULES.fingerprint() != DEFAULT_RULES.fingerprint()
 
 
-def test_paths_that_engines_read_differently_are_told() -> None:
+def test_paths_that_engines_read_differently_are_reported() -> None:
     assert ambiguity("s3://b/t/x") is None
     assert ambiguity("/w/./x?y") is None
     assert ambiguity("s3a://b/t/x?y") is not None

@@ -24,8 +24,8 @@ from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
-from artemis_lifecycle_tests.told import tell_lines
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +118,7 @@ def _keeps_to_the_share(counted: list[_Asked]) -> None:
     windows = [[asked.size for asked in times if first.at <= asked.at < first.at + 10] for first in times]
     most, carried = max(map(len, windows)), max(map(sum, windows))
     said = f"at most {most} requests and {carried:,} bytes in 10 s, of {RATE * 10:g} and {BYTES * 10:,}"
-    tell_lines("the pace of several workers at once", [said])
+    add_lines("the pace of several workers at once", [said])
     assert most <= RATE * 10
     assert carried <= BYTES * 10
     assert max(most / (RATE * 10), carried / (BYTES * 10)) > 0.6
@@ -168,7 +168,7 @@ def test_a_compaction_and_a_worker_keep_to_the_share(
     assert sorted(row.id for row in rows) == list(range(FILES))
     by_the_jvm = [asked for asked in counted if "aws-sdk-java" in asked.by]
     said = f"beside a compaction, {len(by_the_jvm)} of {len(counted)} requests were Iceberg's own:"
-    tell_lines("the pace of several workers at once", [said])
+    add_lines("the pace of several workers at once", [said])
     assert len(by_the_jvm) > 20
     _keeps_to_the_share(counted)
 
@@ -177,16 +177,16 @@ def test_a_catalog_with_clients_of_its_own_keeps_them() -> None:
     pace = PaceSettings("postgresql+psycopg2://u:hush@db/x", 10.0, 5.0)
     on_s3 = {"name": "live", "uri": "http://rest", "type": "rest", "warehouse": "s3://bucket/live"}
 
-    def told(**more: str) -> dict[str, str]:
+    def settings_of(**more: str) -> dict[str, str]:
         catalog = Catalog.model_validate({**on_s3, "properties": more})
         return {key.partition("spark.sql.catalog.live.")[2]: v for key, v in catalog_conf(catalog, pace=pace).items()}
 
-    assert told()["s3.client-factory-impl"] == PACED_CLIENTS
-    assert told()["artemis.pace.uri"] == "jdbc:postgresql://db:5432/x"
-    assert told(**{"s3.client-factory-impl": "org.example.Mine"})["s3.client-factory-impl"] == "org.example.Mine"
-    assert "s3.client-factory-impl" not in told(**{"client.factory": "org.example.Mine"})
-    assert "s3.client-factory-impl" not in told(**{"s3.analytics-accelerator.enabled": "true"})
-    assert "s3.client-factory-impl" not in told(**{"io-impl": "org.example.MyFileIO"})
+    assert settings_of()["s3.client-factory-impl"] == PACED_CLIENTS
+    assert settings_of()["artemis.pace.uri"] == "jdbc:postgresql://db:5432/x"
+    assert settings_of(**{"s3.client-factory-impl": "org.example.Mine"})["s3.client-factory-impl"] == "org.example.Mine"
+    assert "s3.client-factory-impl" not in settings_of(**{"client.factory": "org.example.Mine"})
+    assert "s3.client-factory-impl" not in settings_of(**{"s3.analytics-accelerator.enabled": "true"})
+    assert "s3.client-factory-impl" not in settings_of(**{"io-impl": "org.example.MyFileIO"})
     socket = PaceSettings("postgresql+psycopg2:///x?host=/run/postgresql", 10.0)
     own = catalog_conf(Catalog.model_validate(on_s3), pace=socket)
     assert "spark.sql.catalog.live.artemis.pace.uri" not in own

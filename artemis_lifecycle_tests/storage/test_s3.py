@@ -68,14 +68,14 @@ def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, bucket: str, s
     assert stores.children(f"{scheme}://{bucket}/t")[0] == [f"{scheme}://{bucket}/t/d/"]
 
 
-def test_a_neighbouring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
+def test_a_neighboring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
     s3.fill(bucket, ["t/x", "t2/x", "t", "t.bak/x"])
     assert _paths(stores, f"s3://{bucket}/t") == [f"s3://{bucket}/t/x"]
     assert _paths(stores, f"s3://{bucket}/none") == []
     assert len(_paths(stores, f"s3://{bucket}")) == len(_paths(stores, f"s3://{bucket}/")) == 4
 
 
-def test_markers_of_folders_are_no_files(s3: S3Server, stores: Stores, bucket: str) -> None:
+def test_folder_markers_are_not_files(s3: S3Server, stores: Stores, bucket: str) -> None:
     s3.client().put_object(Bucket=bucket, Key="t/", Body=b"")
     s3.client().put_object(Bucket=bucket, Key="t/a/", Body=b"")
     s3.fill(bucket, ["t/a/x", "t/b"])
@@ -410,7 +410,7 @@ def test_an_unreachable_server_is_a_clear_error() -> None:
         attempts=2,
         max_wait_seconds=0.01,
     )
-    with pytest.raises(StorageError, match=r"cannot be read: Could not connect.*Next: look into the S3 server"):
+    with pytest.raises(StorageError, match=r"cannot be read: Could not connect.*Next: check the S3 server"):
         Stores(settings).read("s3://b/x")
     assert Stores(settings).delete(["s3://b/x"])[0].outcome == "failed"
 
@@ -460,7 +460,7 @@ def test_paths_in_columns_meet_the_fate_that_each_of_them_has_alone(s3: S3Server
     assert {reason for _, reason in answers[1][1].items() if "AccessDenied" in reason} == {"AccessDenied: no"}
 
 
-def test_a_server_that_tells_all_that_went_is_asked_no_more_of_it(s3: S3Server, bucket: str) -> None:
+def test_a_server_that_reports_every_deletion_is_not_asked_again(s3: S3Server, bucket: str) -> None:
     """Though asked to be quiet. What it could not delete is heard all the same, wherever it stands."""
     stores, injected = _injected(s3)
     body = (
@@ -468,16 +468,16 @@ def test_a_server_that_tells_all_that_went_is_asked_no_more_of_it(s3: S3Server, 
         "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not &lt;Deleted&gt;</Message></Error>"
         "<Deleted>\n<Key>c</Key>\n</Deleted></DeleteResult>"
     )
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     injected.answer("DeleteObjects", lambda _: reply(200, {"content-type": "application/xml"}, body.encode()))
-    injected.after("DeleteObjects", told.append)
+    injected.after("DeleteObjects", reported.append)
     removals = stores.remove(pa.array([f"s3://{bucket}/{key}" for key in "abc"]))
     assert removals.outcomes.tolist() == [REMOVED, FAILED, REMOVED]
     assert removals.errors == {1: "AccessDenied: not <Deleted>"}
-    assert "Deleted" not in told[0]
+    assert "Deleted" not in reported[0]
 
 
-def test_a_delete_that_fails_for_some_keys_tells_which(s3: S3Server, bucket: str) -> None:
+def test_a_delete_that_fails_for_some_keys_names_them(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     s3.fill(bucket, ["a", "b", "c", "d"])
     denied = {"Key": "b", "Code": "AccessDenied", "Message": "Access Denied"}
@@ -540,7 +540,7 @@ def test_hopeless_keys_are_refused_without_asking(s3: S3Server, bucket: str) -> 
     assert injected.requests == []
 
 
-def test_one_key_in_two_spellings_is_deleted_once_and_told_twice(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_one_key_in_two_spellings_is_deleted_once_and_reported_twice(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"")
     stores.write(f"{tmp_path}/x", b"")
@@ -771,7 +771,7 @@ def test_a_copy_that_could_not_be_read_back_is_refused(stores: Stores, bucket: s
     assert stores.head(f"s3://{bucket}/y") is None
 
 
-def test_an_absent_source_is_told_apart(stores: Stores, bucket: str) -> None:
+def test_an_absent_source_is_an_error_of_its_own(stores: Stores, bucket: str) -> None:
     with pytest.raises(MissingFile):
         stores.copy(f"s3://{bucket}/none", f"s3://{bucket}/y")
 
@@ -803,7 +803,7 @@ def test_stores_travel_to_executors_with_their_settings(stores: Stores, bucket: 
     assert pickle.loads(pickle.dumps(stores)).read(f"s3://{bucket}/x") == b"1"
 
 
-def test_a_given_client_is_used_here_and_settings_on_executors(s3: S3Server, bucket: str) -> None:
+def test_a_given_client_is_used_in_process_and_settings_on_executors(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"1")
     assert injected.requests == ["PutObject"]
@@ -830,9 +830,9 @@ def test_no_error_shows_a_secret(s3: S3Server, bucket: str) -> None:
     )
     with pytest.raises(StorageError) as raised:
         stores.read(f"s3://{bucket}/x")
-    told = "".join(traceback.format_exception(raised.value))
+    reported = "".join(traceback.format_exception(raised.value))
     for secret in (ACCESS_KEY, SECRET_KEY, SESSION_TOKEN):
-        assert secret not in told
+        assert secret not in reported
 
 
 def test_an_endpoint_with_a_password_is_refused_without_showing_it() -> None:

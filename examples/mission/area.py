@@ -1,7 +1,7 @@
 """The demo's own place: a folder below the home, two catalogs of its own, and its lifecycle.yaml. Belongs here: making
 it, and wiping it for the next run. Does not belong: touching anything outside.
 
-What the demo owns is told by two marks: files are below `<home>/demo`, which has a mark of its own; rows of catalogs
+Two marks identify what the demo owns: files are below `<home>/demo`, which has a mark of its own; rows of catalogs
 are those of the catalogs `demo_live` and `demo_cold` that point there.
 """
 

@@ -215,7 +215,7 @@ def station_position(station: Station) -> Array:
 
 
 @dataclass(frozen=True)
-class Look:
+class View:
     """Where a station sees an object: degrees, km, km/s (positive when it goes away); one value per sample."""
 
     elevation_deg: Array
@@ -224,7 +224,7 @@ class Look:
     range_rate_km_per_s: Array
 
 
-def look(station: Station, position: Array, velocity: Array) -> Look:
+def view_of(station: Station, position: Array, velocity: Array) -> View:
     """The station's view of Earth-fixed positions (km) and velocities (km/s), each of shape (n, 3)."""
     latitude, longitude = math.radians(station.latitude_deg), math.radians(station.longitude_deg)
     up = np.array(
@@ -234,7 +234,7 @@ def look(station: Station, position: Array, velocity: Array) -> Look:
     north = np.cross(up, east)
     away = position - station_position(station)
     distance = np.linalg.norm(away, axis=1)
-    return Look(
+    return View(
         elevation_deg=np.degrees(np.arcsin(np.clip(away @ up / distance, -1, 1))),
         azimuth_deg=np.degrees(np.arctan2(away @ east, away @ north)) % 360,
         range_km=distance,
@@ -326,7 +326,7 @@ class _Sighting:
 
     station: Station
     elements: ElementSet
-    view: Look
+    view: View
     visible: npt.NDArray[np.bool_]
 
 
@@ -344,7 +344,7 @@ def _sightings(day: int) -> tuple[_Sighting, ...]:
             continue
         fixed, moving = earth_fixed(np.nan_to_num(position), np.nan_to_num(velocity), whole + fraction)
         for station in STATIONS:
-            view = look(station, fixed, moving)
+            view = view_of(station, fixed, moving)
             visible = there & (view.elevation_deg >= station.mask_deg)
             if visible.any():
                 found.append(_Sighting(station, elements, view, visible))

@@ -50,7 +50,7 @@ STAYS = frozenset({Action.YOUNG_FILE})
 """Debris that the walk must leave alone."""
 
 RESTORED_BRANCH = "restored-by-the-demo"
-"""Where an expired snapshot of the first table is brought back to; it stays, to be looked at."""
+"""The branch to which an expired snapshot of the first table is restored. It stays, so that users can query it."""
 
 OLDEST = 3
 """Expired snapshots of each table that are read beforehand, to be read again from the deep archive."""
@@ -79,7 +79,7 @@ class Before:
 def run_demo(home: Path, console: Console) -> DemoReport:
     """Run the whole demo under `home` and print its report.
 
-    Raises what any of its parts raises; a step, check or proof that failed is told in the report.
+    Raises what any of its parts raises; a failed step, check or proof is in the report.
     """
     board = Board(console)
     for name in SET_ASIDE:
@@ -166,7 +166,7 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
         elif event.what == "failed":
             board.console.print(f"[red]✗[/red] {plain(event.table)} {event.asset}: {plain(event.message)}")
 
-    # Dagster tells each of its events on stderr as well; here they would bury the bars.
+    # Dagster also logs each event to stderr, which would hide the progress bars.
     with (area.folder / LOG).open("w") as log, redirect_stderr(log):
         walks = materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
         materialize_fleet(config_path=area.config_path)
@@ -320,7 +320,7 @@ def _cold_proof(lifecycle: Lifecycle, table: str, before: Before, live: set[int]
 def _restore_proof(lifecycle: Lifecycle, table: str, before: Before) -> list[Proof]:
     snapshot_id = before.expiring[table]
     if snapshot_id is None:
-        # That nothing expired is told by the proof about the cold catalog.
+        # The proof about the cold catalog reports that nothing expired.
         return []
     # The snapshot may be an overwrite, which needs a ticket where the gate is enabled.
     restored = lifecycle.restore(table, snapshot_id, RESTORED_BRANCH, why="the demo's proof", ticket=TICKET)

@@ -75,7 +75,7 @@ def _map_entry(
     if rewritten is None:
         if live:
             raise not_copied("A delete file", live_path)
-        # Nobody reads the file of an entry marked "deleted". Only its bounds must not contain a live path.
+        # No reader opens the file of an entry marked "deleted". Only its bounds must not contain a live path.
         _map_bounds(file, names, *_single_path(file, names, mapped))
         return
     file[names["file_size_in_bytes"]] = rewritten.size_in_bytes

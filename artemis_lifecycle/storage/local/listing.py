@@ -86,10 +86,10 @@ def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
                     continue
                 names.append(name)
                 if len(names) >= _BATCH:
-                    yield _looked_at(descriptor, root, names)
+                    yield _files_among(descriptor, root, names)
                     names = []
         if names:
-            yield _looked_at(descriptor, root, names)
+            yield _files_among(descriptor, root, names)
     except OSError as error:
         fail("A folder cannot be listed", folder, error)
     finally:
@@ -100,7 +100,7 @@ def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
         yield _batch([file.path for file in archived], times, [file.size_in_bytes for file in archived])
 
 
-def _looked_at(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
+def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
     """Return the regular files among these names of an open folder, without those that are gone. Raises OSError for one
     that cannot be checked."""
 
@@ -108,7 +108,7 @@ def _looked_at(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
     found = np.zeros(len(names), np.bool_)
     sizes, times = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     if many_files.worth_compiling(texts):
-        found, sizes, times = many_files.looks_in(folder, texts)
+        found, sizes, times = many_files.statuses_in(folder, texts)
     for row in np.flatnonzero(~found).tolist():
         with suppress(FileNotFoundError):
             status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)

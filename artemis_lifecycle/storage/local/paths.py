@@ -47,7 +47,7 @@ def status_of(path: str, where: str) -> os.stat_result | None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG and names_nothing(where):
             return None
-        fail("A file cannot be looked at", path, error)
+        fail("A file's status cannot be read", path, error)
 
 
 def names_nothing(where: str) -> bool:

@@ -81,14 +81,14 @@ def end_thaw(path: str) -> None:
 
 def archive_state(path: str) -> ArchiveState | None:
     where = local_path(path)
-    is_here = status_of(path, where) is not None
+    exists = status_of(path, where) is not None
     if not is_aside(where):
-        return ArchiveState(archived=False, readable=True) if is_here else None
+        return ArchiveState(archived=False, readable=True) if exists else None
     try:
         until = datetime.fromisoformat(_until(where).read_text())
     except (OSError, ValueError):
         until = None
-    return ArchiveState(archived=True, readable=is_here, readable_until=until if is_here else None)
+    return ArchiveState(archived=True, readable=exists, readable_until=until if exists else None)
 
 
 def aside_of(where: str) -> str:

@@ -35,8 +35,8 @@ from artemis_lifecycle.storage.types import (
     REMOVED,
     ArchiveState,
     Children,
+    FileStatuses,
     Heads,
-    Looks,
     Outcomes,
     Removals,
     StoredFile,
@@ -86,22 +86,22 @@ class LocalStore:
         with OpenFolder() as folder:
             return [folder.head(path) or self.head(path) for path in paths]
 
-    def looks(self, paths: pa.Array) -> Looks:
-        """`Stores.looks` for local paths."""
+    def statuses(self, paths: pa.Array) -> FileStatuses:
+        """`Stores.statuses` for local paths."""
         if not many_files.worth_compiling(paths):
-            return Looks.of(self.heads(paths.to_pylist()))
+            return FileStatuses.of(self.heads(paths.to_pylist()))
 
-        answers = Looks(*many_files.looks(paths, lambda folder: opened_folder(folder)[1]))
+        answers = FileStatuses(*many_files.statuses(paths, lambda folder: opened_folder(folder)[1]))
         for row in np.flatnonzero(~answers.found).tolist():
             answers.put(row, self.head(paths[row].as_py()))
         return answers
 
-    def there(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """`Stores.there` for local paths."""
+    def exist(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """`Stores.exist` for local paths."""
 
         found = np.full(len(paths), -1, np.int8)
         if many_files.worth_compiling(paths):
-            found = many_files.there(paths, lambda folder: opened_folder(folder)[1])
+            found = many_files.exist(paths, lambda folder: opened_folder(folder)[1])
         with OpenFolder() as folder:
             for row in np.flatnonzero(found < 0).tolist():
                 found[row] = folder.has(paths[row].as_py())

@@ -76,7 +76,7 @@ class Connection:
             reason = f"{code}: {message}".rstrip(": ")
         for secret in self.settings.secrets():
             reason = reason.replace(secret, "***")
-        do = "look into the S3 server and the network, then retry"
+        do = "check the S3 server and the network, then retry"
         if isinstance(error, NoCredentialsError):
             do = "set s3.access-key-id and s3.secret-access-key in the catalog, or give the process AWS credentials"
         elif code in ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"):
@@ -93,7 +93,7 @@ class Connection:
     def head(self, path: str) -> dict[str, Any] | None:
         address = address_of(path)
 
-        def look() -> dict[str, Any] | None:
+        def head() -> dict[str, Any] | None:
             try:
                 return cast("dict[str, Any]", self.client.head_object(Bucket=address.bucket, Key=address.key))
             except ClientError as error:
@@ -103,7 +103,7 @@ class Connection:
 
         if refusal(address.key) is not None or is_too_long(address.key):
             return None
-        found = self.call("An object's status cannot be read", path, look)
+        found = self.call("An object's status cannot be read", path, head)
         if found is None:
             self._require_bucket(address, path)
         return found
@@ -113,14 +113,14 @@ class Connection:
         if address.bucket in self._buckets:
             return
 
-        def look() -> None:
+        def head() -> None:
             try:
                 self.client.head_bucket(Bucket=address.bucket)
             except ClientError as error:
                 if status_of(error) != 403:  # It exists, but listing it is not allowed.
                     raise
 
-        self.call(f"The bucket {address.bucket} cannot be reached", path, look)
+        self.call(f"The bucket {address.bucket} cannot be reached", path, head)
         self._buckets.add(address.bucket)
 
 

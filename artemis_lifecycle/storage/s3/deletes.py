@@ -65,10 +65,10 @@ class Deletes:
         keys, buckets = pc.struct_field(parts, "key"), pc.struct_field(parts, "bucket")
         plain = pc.fill_null(pc.less_equal(pc.binary_length(keys), LONGEST_KEY), False)
         for bucket in pc.unique(buckets.filter(plain)).to_pylist():
-            here = pc.and_(plain, pc.equal(buckets, bucket))
-            errors = self._delete_keys(bucket, pc.unique(keys.filter(here)).to_pylist(), until)
+            in_bucket = pc.and_(plain, pc.equal(buckets, bucket))
+            errors = self._delete_keys(bucket, pc.unique(keys.filter(in_bucket)).to_pylist(), until)
             if errors:
-                failed = pc.and_(here, pc.is_in(keys, pa.array(list(errors), pa.string())))
+                failed = pc.and_(in_bucket, pc.is_in(keys, pa.array(list(errors), pa.string())))
                 rows = np.flatnonzero(failed.to_numpy(zero_copy_only=False))
                 removals.outcomes[rows] = FAILED
                 removals.errors.update({int(row): errors[keys[row].as_py()] for row in rows})

@@ -22,15 +22,15 @@ public class GivenCredentials implements AwsCredentialsProvider {
 
     public static AwsCredentialsProvider create(Map<String, String> properties) {
         // Janino knows what type a property has, and not what type a map's value has.
-        Properties told = new Properties();
-        told.putAll(properties);
-        String profile = told.getProperty("profile-name");
+        Properties settings = new Properties();
+        settings.putAll(properties);
+        String profile = settings.getProperty("profile-name");
         if (profile != null) {
             return new GivenCredentials(ProfileCredentialsProvider.create(profile));
         }
-        String key = told.getProperty("access-key-id");
-        String secret = told.getProperty("secret-access-key");
-        String token = told.getProperty("session-token");
+        String key = settings.getProperty("access-key-id");
+        String secret = settings.getProperty("secret-access-key");
+        String token = settings.getProperty("session-token");
         AwsCredentials credentials = token == null
             ? (AwsCredentials) AwsBasicCredentials.create(key, secret)
             : (AwsCredentials) AwsSessionCredentials.create(key, secret, token);

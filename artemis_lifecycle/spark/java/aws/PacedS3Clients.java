@@ -29,7 +29,7 @@ import software.amazon.awssdk.services.s3.S3ClientBuilder;
 /**
  * Clients of S3 for Iceberg's S3FileIO, made as Iceberg's default factory makes them, each of whose requests (a part,
  * a try again) and bytes waits for its turn in the bucket that all workers share: the rows of `lifecycle.paces` that
- * `storage/pace.py` draws from, by the same statement. What it is told stands in the catalog's properties, so that
+ * `storage/pace.py` draws from, by the same statement. Its settings are in the catalog's properties, so that
  * executors have it too.
  *
  * Compiled by Janino, which Spark brings along, when the jars are set up: no lambdas, no inferred type arguments.
@@ -60,13 +60,13 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
         s3.applyUserAgentConfigurations(builder);
         s3.applyRetryConfigurations(builder);
         // Janino knows what type a property has, and not what type a map's value has.
-        Properties told = new Properties();
-        told.putAll(this.properties);
+        Properties settings = new Properties();
+        settings.putAll(this.properties);
         ClientOverrideConfiguration set = builder.overrideConfiguration();
         ClientOverrideConfiguration.Builder overrides =
             set == null ? ClientOverrideConfiguration.builder() : set.toBuilder();
         builder.overrideConfiguration(
-            (ClientOverrideConfiguration) overrides.addExecutionInterceptor(new Paced(Pace.of(told))).build());
+            (ClientOverrideConfiguration) overrides.addExecutionInterceptor(new Paced(Pace.of(settings))).build());
         return (S3Client) builder.build();
     }
 
@@ -159,16 +159,16 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
         final Bucket requests;
         final Bucket bytes;
 
-        private Pace(Properties told) {
-            this.requests = new Bucket(told, "requests", true);
-            this.bytes = new Bucket(told, "bytes", false);
+        private Pace(Properties settings) {
+            this.requests = new Bucket(settings, "requests", true);
+            this.bytes = new Bucket(settings, "bytes", false);
         }
 
-        static Pace of(Properties told) {
-            String key = told.getProperty("artemis.pace.uri") + " " + told.getProperty("artemis.pace.name") + " "
-                + told.getProperty("artemis.pace.requests-per-second") + " "
-                + told.getProperty("artemis.pace.bytes-per-second");
-            Pace made = new Pace(told);
+        static Pace of(Properties settings) {
+            String key = settings.getProperty("artemis.pace.uri") + " " + settings.getProperty("artemis.pace.name") + " "
+                + settings.getProperty("artemis.pace.requests-per-second") + " "
+                + settings.getProperty("artemis.pace.bytes-per-second");
+            Pace made = new Pace(settings);
             Pace there = (Pace) ALL.putIfAbsent(key, made);
             return there == null ? made : there;
         }
@@ -195,23 +195,23 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
         private double downUntil = 0.0;
         private double nextAlone = 0.0;
 
-        Bucket(Properties told, String kind, boolean alone) {
-            String given = told.getProperty("artemis.pace." + kind + "-per-second");
+        Bucket(Properties settings, String kind, boolean alone) {
+            String given = settings.getProperty("artemis.pace." + kind + "-per-second");
             this.rate = given == null ? 0.0 : Double.parseDouble(given);
-            this.slack = given == null ? 1.0 : Double.parseDouble(told.getProperty("artemis.pace." + kind + "-slack"));
+            this.slack = given == null ? 1.0 : Double.parseDouble(settings.getProperty("artemis.pace." + kind + "-slack"));
             this.alone = alone;
-            this.uri = told.getProperty("artemis.pace.uri");
-            this.name = told.getProperty("artemis.pace.name") + "/" + kind;
-            this.draw = told.getProperty("artemis.pace.draw");
+            this.uri = settings.getProperty("artemis.pace.uri");
+            this.name = settings.getProperty("artemis.pace.name") + "/" + kind;
+            this.draw = settings.getProperty("artemis.pace.draw");
             this.login.setProperty("ApplicationName", "artemis-lifecycle-pace");
             this.login.setProperty("connectTimeout", "5");
             this.login.setProperty("socketTimeout", "10");
             this.login.setProperty("options", "-c statement_timeout=5000");
-            if (told.getProperty("artemis.pace.user") != null) {
-                this.login.setProperty("user", told.getProperty("artemis.pace.user"));
+            if (settings.getProperty("artemis.pace.user") != null) {
+                this.login.setProperty("user", settings.getProperty("artemis.pace.user"));
             }
-            if (told.getProperty("artemis.pace.password") != null) {
-                this.login.setProperty("password", told.getProperty("artemis.pace.password"));
+            if (settings.getProperty("artemis.pace.password") != null) {
+                this.login.setProperty("password", settings.getProperty("artemis.pace.password"));
             }
         }
 

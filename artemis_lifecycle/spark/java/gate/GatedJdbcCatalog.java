@@ -51,7 +51,7 @@ public class GatedJdbcCatalog extends JdbcCatalog {
         super.initialize(name, given);
         this.gate = new LineageGate(this.name(), this.pools.made);
         try {
-            // JdbcCatalog tells the version of its schema in no other way.
+            // JdbcCatalog exposes the version of its schema in no other way.
             super.newViewOps(TableIdentifier.of(new String[] {"version"}));
             this.hasViews = true;
         } catch (UnsupportedOperationException old) {

@@ -69,7 +69,7 @@ def test_a_file_committed_again_between_two_batches_stays(world: World) -> None:
     assert report.deleted == job.files - 1
 
 
-def test_every_new_snapshot_between_two_looks_is_read_not_only_the_current_one(world: World) -> None:
+def test_every_new_snapshot_between_two_checks_is_read_not_only_the_current_one(world: World) -> None:
     table = "look.branch"
     first, second = _expired(world, table)
     file = world.data_file(table, first)
@@ -86,7 +86,9 @@ def test_every_new_snapshot_between_two_looks_is_read_not_only_the_current_one(w
     assert world.rows(f"{table}.branch_audit") == [1, 2, 3]
 
 
-def test_more_new_manifests_than_one_look_reads_mean_a_full_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_new_manifests_than_one_check_reads_require_a_full_check(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = "look.many"
     first, _ = _expired(world, table)
     file = world.data_file(table, first)
@@ -276,7 +278,7 @@ def test_a_file_that_a_table_inside_this_one_reads_stays(world: World) -> None:
     assert world.rows("look.nested") == [1, 2]
 
 
-def test_a_neighbour_that_appears_between_two_batches_is_looked_at(world: World) -> None:
+def test_a_neighbor_that_appears_between_two_batches_is_checked(world: World) -> None:
     table = "look.late"
     world.create(table)
     doomed = [world.append(table, number) for number in range(2)]
@@ -329,7 +331,7 @@ def test_a_file_that_only_an_older_snapshot_of_a_table_elsewhere_reads_stays(wor
     assert world.rows(elsewhere, reading) == [1, 2]
 
 
-def test_a_table_elsewhere_that_begins_to_read_between_two_batches_is_looked_at(world: World) -> None:
+def test_a_table_elsewhere_that_starts_reading_between_two_batches_is_checked(world: World) -> None:
     table, elsewhere = "look.shared_late", "look_far.late_reader"
     world.create(elsewhere)
     world.append(elsewhere, 7)
@@ -347,9 +349,7 @@ def test_a_table_elsewhere_that_begins_to_read_between_two_batches_is_looked_at(
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "never-seen"])
-def test_what_was_last_known_of_a_table_elsewhere_stands_for_it_while_it_cannot_be_read(
-    world: World, known: bool
-) -> None:
+def test_what_was_last_known_of_a_table_elsewhere_counts_while_it_cannot_be_read(world: World, known: bool) -> None:
     table, elsewhere = f"look.shared_dark_{known}".lower(), f"look_far.dark_reader_{known}".lower()
     first, second = _expired(world, table)
     file = world.data_file(table, first)
@@ -437,19 +437,19 @@ def test_an_unreadable_manifest_that_comes_between_two_batches_stops_the_rest(wo
     world.spark.sql(f"DROP TABLE {world.name}.{table}")
 
 
-def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_frozen_between_check_and_delete_checks_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = "look.frozen"
     first, _ = _expired(world, table)
     file = world.data_file(table, first)
     job = world.plan(table, first)
     clock = _Clock()
-    look = Protection.kept
-    looks = []
+    kept = Protection.kept
+    checks = []
 
     def frozen(self: Protection, *files: Any) -> dict[int, str]:
-        found = look(self, *files)
-        looks.append(1)
-        if len(looks) == 1:
+        found = kept(self, *files)
+        checks.append(1)
+        if len(checks) == 1:
             # As if stopped here for a minute, while a writer commits.
             world.java(table).newAppend().appendFile(file).commit()
             clock.offset += 60
@@ -461,12 +461,12 @@ def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monke
 
     report = world.delete(job)
 
-    assert len(looks) == 2
+    assert len(checks) == 2
     assert outcomes(report)[file.location().rpartition("/")[2]] == ("kept", "reachable")
     assert world.rows(table) == [1, 2, 3]
 
 
-def test_a_look_that_never_stays_fresh_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_never_stays_fresh_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = "look.slow"
     world.create(table)
     lost = world.drop_in(table, "data/lost.parquet")

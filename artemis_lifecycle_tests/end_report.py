@@ -1,5 +1,5 @@
-"""What tests say at the end of their run: counts that are worth reading where all went well. A run in several processes
-brings together what each has told."""
+"""Counts that a test run prints at its end, also if all tests passed. A run in several processes merges the counts of
+all."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ TABLES: dict[str, list[tuple[str, ...]]] = {}
 """Rows by title."""
 
 
-def tell(title: str, head: tuple[str, ...], row: tuple[str, ...]) -> None:
+def add_row(title: str, head: tuple[str, ...], row: tuple[str, ...]) -> None:
     """Add a row to the table of that title."""
     TABLES.setdefault(title, [head]).append(row)
 
 
-def tell_lines(title: str, lines: Iterable[str]) -> None:
+def add_lines(title: str, lines: Iterable[str]) -> None:
     """Add lines under that title."""
     TABLES.setdefault(title, []).extend((line,) for line in lines)
 
 
-def take(tables: dict[str, list[tuple[str, ...]]]) -> None:
-    """Add what another process of the run has told; a table that both have keeps one head."""
+def merge(tables: dict[str, list[tuple[str, ...]]]) -> None:
+    """Merge the tables of another process of the run. A table that both have keeps one head."""
     for title, rows in tables.items():
         known = TABLES.setdefault(title, [])
         rows = [tuple(row) for row in rows]
