@@ -89,7 +89,7 @@ class Receipt:
                 f"Moved to {markdown(self.quarantine, code=True)}; `artemis undelete {self.job_id}` brings it back.",
                 "",
             ]
-        checked, existing = self.sample["checked"], self.sample["still_exist"]
+        checked, existing = self.sample["looked_at"], self.sample["still_there"]
         lines += [f"Checked afterward: {checked} of the deleted paths; {len(existing)} still existed.", ""]
         lines += [
             f"- {markdown(key.replace('_', ' '))}: {markdown(_said(value))}" for key, value in self.details.items()
@@ -157,7 +157,7 @@ def write_receipt(
         outcomes={name: dict(outcomes[name]) for name in sorted(outcomes)},
         kinds={name: dict(kinds[name]) for name in sorted(kinds)},
         kept=dict(sorted(kept.items())),
-        sample={"checked": len(sample), "still_exist": existing},
+        sample={"looked_at": len(sample), "still_there": existing},
         quarantine=quarantine,
         # In the form in which it will be read.
         details=json.loads(json.dumps(details, default=_plain)),

@@ -65,7 +65,7 @@ def test_a_receipt_is_written_next_to_the_table(make_config: MakeConfig, spark: 
         assert sorted(row["path"] for row in rows) == sorted(row["path"] for row in plan.files().collect())
         assert receipt.outcomes == {"deleted": {"files": report.deleted, "bytes": report.bytes}}
         assert sum(each["files"] for each in receipt.kinds.values()) == report.deleted
-        assert receipt.sample == {"checked": report.deleted, "still_exist": []}
+        assert receipt.sample == {"looked_at": report.deleted, "still_there": []}
         stored = json.loads((folder / "receipt.json").read_bytes())
         assert stored["details"]["expired_snapshots"] == ids[:-1]
         assert stored["details"]["approved_large"] == "ada: agreed"
