@@ -28,6 +28,7 @@ from artemis_lifecycle.defs.fleet import PAGE
 from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
 
@@ -90,15 +91,39 @@ def test_each_condition_is_reported_once_and_again_when_it_recurs(
         lifecycle.pause(TABLE, who="ada", why="an incident\x1b[31m")
         tags = {"artemis/job": "plan", "dagster/partition": TABLE}
         project.instance.add_run(DagsterRun("plan", tags=tags, status=DagsterRunStatus.FAILURE))
+        lifecycle.operations.thaws.request(
+            "thaw-7",
+            "uuid",
+            TABLE,
+            snapshot_ids=[1],
+            case_id="C-7",
+            requester="ada",
+            reason="the audit",
+            days=1,
+            files_location="file:/f",
+            files=3,
+            size_in_bytes=5,
+            approve_within=timedelta(hours=1),
+        )
         first, _ = _tick(project, None)
-        assert len(hook.texts) == 3 and not any("\x1b" in text for text in hook.texts)
+        (thaw,) = (text for text in hook.texts if "thaw-7" in text)
+        assert "ada asks to thaw 3 files (5 bytes) for C-7: the audit. artemis approve-thaw thaw-7" in thaw
+        assert thaw.split(" waits")[0] == TABLE and any("C-7" in text for text in _waits_for(lifecycle, TABLE))
+        lifecycle.operations.thaws.end("thaw-7", "bob", "refused")
+        assert not any("C-7" in text for text in _waits_for(lifecycle, TABLE))
+        assert len(hook.texts) == 4 and not any("\x1b" in text for text in hook.texts)
         again, said = _tick(project, first)
-        assert len(hook.texts) == 3 and "nothing new" in said
+        assert len(hook.texts) == 4 and "nothing new" in said
         lifecycle.resume(TABLE, who="ada")
         over, _ = _tick(project, again)
         lifecycle.pause(TABLE, who="ada", why="another one")
         _tick(project, over)
-        assert len(hook.texts) == 4 and "another one" in hook.texts[-1]
+        assert len(hook.texts) == 5 and "another one" in hook.texts[-1]
+
+
+def _waits_for(lifecycle: Lifecycle, table: str) -> tuple[str, ...]:
+    (found,) = (each.waits_for for each in lifecycle.fleet().tables if each.table == table)
+    return found
 
 
 def _reported(

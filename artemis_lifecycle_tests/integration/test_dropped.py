@@ -396,7 +396,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(
         assert set(again) == {"db.asked", "db.dark"} and _files(places["db.early"]) and _files(places["db.dark"])
         assert not _waits(lifecycle, done["db.asked"].scan_id)
         lifecycle.keep_dropped("db.dark", who="bob", why="one more look")
-        assert _daily_run(config, tmp_path)[1] == (None, None)
+        assert _daily_run(config, tmp_path)[1] == ("dry_run", None)
 
 
 def _waits(lifecycle: Lifecycle, scan_id: str | None) -> list[str]:
