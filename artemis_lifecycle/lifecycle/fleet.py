@@ -121,8 +121,9 @@ class Fleet:
         """Return the cost per month in a sentence, with what of it is unknown and why."""
         unmeasured = sum(table.stored_bytes is None for table in self.tables)
         unpriced = sum(table.cost_per_month is None for table in self.tables) - unmeasured
-        known = "unknown" if self.cost_per_month is None else f"{self.cost_per_month:,.2f} {self.currency}"
-        text = f"storage of all tiers costs {known} a month"
+        text = "the cost of storage is unknown"
+        if self.cost_per_month is not None:
+            text = f"storage of all tiers costs {self.cost_per_month:,.2f} {self.currency} a month"
         if unmeasured:
             text += f"; tables without recorded costs (asset table_health, or artemis costs TABLE): {unmeasured:,}"
         if unpriced:

@@ -213,13 +213,19 @@ def test_it_reads_no_metadata_and_starts_no_session(
 
 
 def test_names_and_reasons_that_others_wrote_are_text_on_the_page(make_config: MakeConfig, spark: SparkSession) -> None:
-    config = make_config(tables={"*": {}})
+    prices = {"currency": "<script>alert(2)", "classes": {"STANDARD": {"gb_month": 2}}}
+    config = make_config(tables={"*": {}}, prices=prices)
     with Lifecycle.open(config, spark=spark) as lifecycle:
         live = config.catalogs.live.name
+        # It is in a plot, too.
+        now = lifecycle.operations.clock.now()
+        held = HeldBytes("of a script", "db.<script>alert(1)</script>", now, 2**30, None, None)
+        lifecycle.operations.held_bytes.note(held)
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
         spark.sql(f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
         page = lifecycle.fleet().html
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
+    assert page.count("&lt;script&gt;alert(1)") >= 3 and "&lt;script&gt;alert(2)" in page and "2.00" in page
 
 
 def test_metrics_are_served_by_table(make_config: MakeConfig, spark: SparkSession) -> None:
