@@ -58,7 +58,7 @@ def fleet(
         for each in found.tables
     ]
     show_table(f"{len(rows)} tables", ("table", "", "waits for", "under way", "freed, 30 days"), rows)
-    say(*map(str, found.windows))
+    say(*found.sentences)
 
 
 @app.command()

@@ -247,7 +247,8 @@ class OrphanShare(Model):
 class Checks(Model):
     """What the checks in Dagster tolerate before they warn or fail.
 
-    Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing.
+    Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing; and
+    `overdue_after`, of the last plan of a table whose plans run by themselves, before it counts as overdue.
     `rewritable_share` and `delete_file_ratio` count from the hundredth such file on. `metadata_bytes` is what planning
     a query reads. `incomplete_snapshots` may miss summary keys that `lineage.required` names; None: any number.
     """
@@ -255,6 +256,7 @@ class Checks(Model):
     metadata_age: Duration = timedelta(hours=24)
     plan_age: Duration = timedelta(days=7)
     listing_age: Duration = timedelta(days=8)
+    overdue_after: Duration = timedelta(hours=36)
     orphan_share: OrphanShare = OrphanShare()
     rewritable_share: float = Field(default=0.5, ge=0, le=1)
     delete_file_ratio: float = Field(default=1.0, ge=0)

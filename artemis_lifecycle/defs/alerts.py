@@ -21,17 +21,22 @@ from dagster import (
 
 from artemis_lifecycle.defs.common import is_of_this_project
 from artemis_lifecycle.defs.partitions import table_of
+from artemis_lifecycle.defs.red_checks import RedChecks, red_checks
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.fleet import Fleet
 
 _RECENT = timedelta(hours=6)
 """How far back the first tick checks for failed runs."""
 
 _SLACK = timedelta(minutes=10)
 """How far before the last complete tick the next one checks for failed runs: clocks and transactions differ."""
+
+_CHECKS_EVERY = timedelta(minutes=5)
+"""How often the checks in Dagster's storage are read: for a large fleet, that takes seconds."""
 
 _WINDOW = "window"
 
@@ -42,14 +47,14 @@ _MOST = 1_000
 
 @sensor(
     name="alerts",
-    description="Posts failed runs, waiting approvals, failed checks and quiet windows that will not suffice to "
+    description="Posts failed runs, waiting approvals, red checks and quiet windows that will not suffice to "
     "alerts.webhook (Slack's format), each once.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
 def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """The cursor has the alerts that were sent and are still true, and the instant up to which all failed runs were
-    posted. If a post fails, the tick fails, and the next one repeats it."""
+    """The cursor has the alerts that were sent and are still true, the instant up to which all failed runs were posted,
+    and the red checks of the last reading. If a post fails, the tick fails, and the next one repeats it."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
@@ -58,37 +63,52 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     cursor: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
     sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
     keys = frozenset(map(lifecycle.key, ASSETS))
-    found = conditions(opened, context.instance, datetime.fromisoformat(since), keys)
+    fleet = opened.fleet(history=False)
+    red: dict[str, Any] = cursor.get("checks", {})
+    if not red or datetime.fromisoformat(red["read_at"]) + _CHECKS_EVERY <= now:
+        of_tables = red_checks(context.instance, lifecycle, {each.table for each in fleet.tables})
+        red = {"read_at": now.isoformat(), "of": of_tables}
+    found = conditions(opened, fleet, red["of"], context.instance, datetime.fromisoformat(since), keys)
     new = {key: text for key, text in found.items() if key not in sent}
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
     for key, text in list(new.items())[:_AT_ONCE]:
         _post(webhook, text)
         kept.add(key)
         # Record sent alerts now, in case the next one fails.
-        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
+        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "checks": red}))
     if len(new) <= _AT_ONCE:
         since = (now - _SLACK).isoformat()
-    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
+    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "checks": red}))
     return SkipReason(f"{min(len(new), _AT_ONCE)} of {len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(
-    lifecycle: Lifecycle, instance: DagsterInstance, since: datetime, keys: frozenset[AssetKey]
+    lifecycle: Lifecycle,
+    fleet: Fleet,
+    red: RedChecks,
+    instance: DagsterInstance,
+    since: datetime,
+    keys: frozenset[AssetKey],
 ) -> Mapping[str, str]:
-    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
-    failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize."""
+    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. `red`
+    are the red checks in Dagster's storage. Of failed runs, those since `since`; `keys` are the project's assets, which
+    people and backfills also materialize."""
     found: dict[str, str] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
-    fleet = lifecycle.fleet()
+    for thaw in lifecycle.operations.thaws.to_approve():
+        approve = f"artemis approve-thaw {thaw.thaw_id} --who … --why …"
+        found[f"wait {thaw.thaw_id}"] = f"{thaw.table} waits for a second person: {thaw.what}. {approve}"
     for window in fleet.windows:
         if not window.suffices:
             found[f"{_WINDOW} {window.closes.isoformat()} {window.opens.isoformat()}"] = str(window)
     for each in fleet.tables:
         for check in each.red_checks:
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. Its plan is refused."
+        for check, why in red.get(each.table, {}).items():
+            found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. {why}"
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
     recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)

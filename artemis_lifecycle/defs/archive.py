@@ -5,10 +5,11 @@ from dagster import OpExecutionContext, job, op
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import evaluation, judge_losses
 from artemis_lifecycle.defs.common import Changes, waiting_op
-from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
+from artemis_lifecycle.defs.failures import RETRIES, Waiting, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
+from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.escaping import terminal
 
 ARCHIVED_FILES = {
@@ -161,6 +162,9 @@ def clear_dropped_tables(
             "seconds": watch.seconds,
         }
     )
+    if waiting := [each.dropped.table for each in done if each.waits]:
+        text = f"The files of {len(waiting)} dropped tables wait for a person: {', '.join(waiting)}"
+        raise Waiting(ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
 
 
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})

@@ -1054,10 +1054,11 @@ class Lifecycle:
         """Return the active pauses."""
         return self.operations.pauses.in_force()
 
-    def fleet(self) -> Fleet:
-        """Return every governed table at a glance: what runs, waits, is overdue, was freed; and whether its quiet
-        window will suffice. Reads Postgres and the catalog's list of tables; no metadata file, and no Spark."""
-        return fleet_of(self.resources, self.steps.tables())
+    def fleet(self, *, history: bool = True) -> Fleet:
+        """Return every governed table at a glance: what runs, waits, is overdue, was freed, what it costs; and whether
+        its quiet window will suffice. With `history`, also the last 30 days, for the page's plots. Reads Postgres and
+        the catalog's list of tables; no metadata file, and no Spark."""
+        return fleet_of(self.resources, self.steps.tables(), history=history)
 
     def metrics(self) -> str:
         """Return the fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no

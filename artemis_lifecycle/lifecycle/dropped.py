@@ -24,7 +24,7 @@ from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.lifecycle.listings import take_listing
 from artemis_lifecycle.lifecycle.receipts import stored_receipt
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.steps import Steps, TableState, noted_wait
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -179,10 +179,15 @@ class DroppedTables:
             if stale:
                 record = self.resources.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
             assert record is not None
-            if record.approved_by is None and policy.dropped.approval == "required":
-                waits = f"it waits for approval: artemis approve {record.scan_id} --large --who … --why …"
-                return Cleared(lost, record.scan_id, record.files, problem=waits)
-            report = self.delete_dropped(record.scan_id, dry_run=dry_run)
+            with noted_wait(self.resources, record.scan_id):
+                if record.approved_by is None and policy.dropped.approval == "required":
+                    # Not known to a dry run of the deletion.
+                    raise _to_approve(record)
+                report = self.delete_dropped(record.scan_id, dry_run=dry_run)
+        except ApprovalNeeded as needed:
+            assert record is not None
+            waits = f"it waits for approval ({needed.what}): artemis approve {record.scan_id} --large --who … --why …"
+            return Cleared(lost, record.scan_id, record.files, problem=waits, waits=True)
         except LifecycleError as error:
             return Cleared(lost, None if record is None else record.scan_id, problem=error.what)
         return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
@@ -254,17 +259,21 @@ class DroppedTables:
                 hint=f"delete after that time: artemis delete-dropped {record.scan_id}",
             )
         if policy.dropped.approval == "required" and record.approved_by is None:
-            raise ApprovalNeeded(
-                f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
-                table=known.table,
-                untouched="all files",
-                hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
-            )
+            raise _to_approve(record)
         self.deletion.require_small_or_approved(record)
 
     def _require_no_hold(self, known: KnownTable) -> None:
         context = deletion_context(self.resources, known.table, self.lost(known)[1])
         Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()
+
+
+def _to_approve(record: ScanRecord) -> ApprovalNeeded:
+    return ApprovalNeeded(
+        f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
+        table=record.table,
+        untouched="all files",
+        hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
+    )
 
 
 def _is_of_earlier_drop(record: ScanRecord, missing_since: datetime, metadata_location: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.cleaning import removed_parts
 from artemis_lifecycle.lifecycle.history import curve as curve_of
@@ -22,10 +23,20 @@ from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.operations.held_bytes import HeldBytes
 from artemis_lifecycle.spark.java_errors import java_errors
 
 STANDARD = "STANDARD"
 """The default storage class of S3."""
+
+
+def storage_classes(config: LifecycleConfig) -> StorageClasses:
+    """Return what each tier's files are stored as."""
+    return StorageClasses(
+        live=config.catalogs.live.storage_class or STANDARD,
+        cold=config.catalogs.cold.storage_class or STANDARD,
+        deep=config.deep_archive.storage_class,
+    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,11 @@ class Maintenance:
                 settings,
                 dry_run=dry_run,
             )
-            step.counts = {"files_rewritten": done.rewritten_files, "files_added": done.added_files}
+            step.counts = {
+                "files_rewritten": done.rewritten_files,
+                "files_added": done.added_files,
+                "bytes_rewritten": done.rewritten_bytes,
+            }
         return done
 
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
@@ -110,16 +125,24 @@ class Maintenance:
         return done
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
-        metadata, catalogs = self.steps.table_state(table).metadata, self.resources.config.catalogs
+        state, config = self.steps.table_state(table), self.resources.config
+        metadata = state.metadata
         view, cold = present_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)
         known = curve or curve_of(self.resources, table, view, self.resources.instant("now", None), windows=())
-        classes = StorageClasses(
-            live=catalogs.live.storage_class or STANDARD,
-            cold=catalogs.cold.storage_class or STANDARD,
-            deep=self.resources.config.deep_archive.storage_class,
-        )
         holdings = None if cold is None else self._cold_holdings(table, cold)
-        return table_costs(table, view, known.refs, holdings, classes, self.resources.config.prices)
+        found = table_costs(table, view, known.refs, holdings, storage_classes(config), config.prices)
+        held = {tier.tier: tier.size_in_bytes for tier in found.tiers}
+        self.resources.operations.held_bytes.note(
+            HeldBytes(
+                table_uuid=metadata.table_uuid,
+                table=table,
+                measured_at=state.read_at,
+                live=held["live"],
+                cold=held.get("cold"),
+                deep_archive=held.get("deep-archive"),
+            )
+        )
+        return found
 
     def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:
         resources = self.resources

@@ -11,31 +11,36 @@ from artemis_lifecycle.operations.fleet import Seconds, counted, seconds_to_dele
 
 _COUNTERS: Mapping[str, tuple[tuple[str, str], str]] = {
     "files_compacted": (("compaction", "files_rewritten"), "Data files that compaction rewrote."),
+    "bytes_compacted": (("compaction", "bytes_rewritten"), "Bytes of data files that compaction rewrote."),
     "snapshots_expired": (("commit", "snapshots_removed"), "Snapshots that commits removed."),
     "files_deleted": (("deletion", "files_deleted"), "Files of expired snapshots that were deleted."),
     "bytes_deleted": (("deletion", "bytes_deleted"), "Bytes of expired snapshots that were deleted."),
     "orphans_deleted": (("orphan_deletion", "files_deleted"), "Orphan files that were deleted."),
     "orphan_bytes_deleted": (("orphan_deletion", "bytes_deleted"), "Bytes of orphan files that were deleted."),
     "skipped_in_flight": (("orphan_scan", "skipped_in_flight"), "Unreferenced files that scans skipped as in flight."),
+    "bytes_skipped_in_flight": (("orphan_scan", "skipped_in_flight_bytes"), "Bytes of those files."),
     "files_archived": (("handoff", "files_copied"), "Files that handoffs copied to the cold tier."),
     "bytes_archived": (("handoff", "bytes_copied"), "Bytes that handoffs copied to the cold tier."),
 }
+"""Each counter's step and figure, and its help. Deleted step records count on in totals, so that no counter falls."""
 
 
 def metrics(resources: Resources, tables: Iterable[str]) -> str:
     """See `Lifecycle.metrics`."""
-    fleet = fleet_of(resources, tuple(tables))
+    fleet = fleet_of(resources, tuple(tables), history=False)
     governed = {table.table for table in fleet.tables}
     sums, waited = counted(resources.operations.engine), seconds_to_deletion(resources.operations.engine)
     lines: list[str] = []
 
     def metric(name: str, kind: str, text: str, values: Mapping[str, float]) -> None:
         lines.extend((f"# HELP artemis_{name} {text}", f"# TYPE artemis_{name} {kind}"))
-        lines.extend(f'artemis_{name}{{table="{_label(table)}"}} {value:g}' for table, value in sorted(values.items()))
+        lines.extend(
+            f'artemis_{name}{{table="{_label(table)}"}} {_number(value)}' for table, value in sorted(values.items())
+        )
 
     for name, ((step, key), text) in _COUNTERS.items():
-        of_step = {table: float(value) for (table, *rest), value in sums.items() if rest == [step, key]}
-        metric(f"{name}_total", "counter", text, {table: of_step.get(table, 0.0) for table in governed})
+        of_step = {table: value for (table, *rest), value in sums.items() if rest == [step, key]}
+        metric(f"{name}_total", "counter", text, {table: of_step.get(table, 0) for table in governed})
     rows = {table.table: table for table in fleet.tables}
     flags = {
         "overdue": "1 if the table's plan is overdue.",
@@ -51,12 +56,19 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
     metric("freeable_bytes", "gauge", flags["freeable_bytes"], {name: row.freeable_bytes for name, row in rows.items()})
     shares = {name: row.orphan_share for name, row in rows.items() if row.orphan_share is not None}
     metric("orphan_share", "gauge", "Orphans among the files of the newest scan, from 0 to 1.", shares)
+    costs = {name: row.cost_per_month for name, row in rows.items() if row.cost_per_month is not None}
+    metric("cost_per_month", "gauge", "Price of a month's storage in all tiers, in the currency of `prices`.", costs)
     ages = {name: (fleet.at - row.planned_at).total_seconds() for name, row in rows.items() if row.planned_at}
     metric("plan_age_seconds", "gauge", "Seconds since the table was planned.", ages)
     known: dict[str, Seconds] = {name: waited[name] for name in governed & waited.keys()}
     text = "Seconds between the commit and the deletion of the newest finished plan."
     metric("expiry_to_deletion_seconds", "gauge", text, known)
     return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    # Six digits, as `g` has them, would hide what a large counter gained.
+    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def _label(text: str) -> str:

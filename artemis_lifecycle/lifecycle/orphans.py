@@ -109,6 +109,7 @@ class Orphans:
                 "orphans": scan.summary.orphan_files,
                 "bytes": scan.summary.orphan_bytes,
                 "skipped_in_flight": scan.skipped_in_flight,
+                "skipped_in_flight_bytes": scan.summary.in_flight_bytes,
             }
         return scan
 

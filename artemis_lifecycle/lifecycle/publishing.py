@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.results import NAMESPACE, RESULT_TABLES, ResultRows, ResultTable, publish
@@ -15,11 +15,14 @@ from artemis_lifecycle.expiration.results import PLAN_FILES, plan_rows
 from artemis_lifecycle.lifecycle.lineage_events import LINEAGE_EVENTS, LineageEvents
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lineage.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
+from artemis_lifecycle.maintenance.foresight import files_to_rewrite, snapshots_to_expire, would_rewrite_manifests
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.publications import Publication
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import describe_frame
+from artemis_lifecycle.storage.instants import milliseconds
 
 _log = escaping.logger(__name__)
 _OF_LINEAGE = {table.name for table in (LINEAGE_LEDGER, LINEAGE_EDGES)}
@@ -27,6 +30,8 @@ _AT_ONCE = 500
 """Maximum number of jobs whose rows one commit appends."""
 _KEEP = timedelta(days=30)
 """Age from which snapshots of result tables are expired."""
+_MIN_INPUT_FILES = 2
+"""Small files of one month that are rewritten together."""
 
 
 @dataclass(frozen=True)
@@ -125,33 +130,41 @@ class Publishing:
             yield ResultRows(each.job_id, each.recorded_at, tables, each.first_at)
 
     def compact(self, *, dry_run: bool) -> ResultTablesCompacted:
-        """Rewrite small files of the result tables into large ones, and expire their old snapshots."""
-        spark, catalog = self.resources.spark, self.resources.config.catalogs.live.name
+        """Rewrite small files of the result tables into large ones, and expire their old snapshots. A dry run starts no
+        Spark."""
+        now = self.resources.clock.now()
         rewritten: dict[str, int] = {}
         expired: dict[str, int] = {}
-        older_than = (self.resources.clock.now() - _KEEP).strftime("%Y-%m-%d %H:%M:%S+00:00")
         for table in sorted(RESULT_TABLES):
             if not self.resources.live_catalog.exists(table):
                 continue
-            name = table.removeprefix(f"{NAMESPACE}.")
-            with worker_errors():
-                if dry_run:
-                    full = f"{sql_name(catalog, NAMESPACE, name)}"
-                    rewritten[table] = spark.table(f"{full}.files").count()
-                    expired[table] = (
-                        spark.table(f"{full}.snapshots").where(f"committed_at < timestamp '{older_than}'").count()
-                    )
-                    continue
-                call = f"CALL {sql_name(catalog)}.system"
-                (done,) = spark.sql(
-                    f"{call}.rewrite_data_files(table => '{table}', options => map('min-input-files', '2'))"
-                ).collect()
-                rewritten[table] = done["rewritten_data_files_count"]
-                spark.sql(f"{call}.rewrite_manifests(table => '{table}')").collect()
-                before = spark.table(f"{sql_name(catalog, NAMESPACE, name)}.snapshots").count()
-                spark.sql(
-                    f"{call}.expire_snapshots(table => '{table}', older_than => timestamp '{older_than}', "
-                    "retain_last => 1)"
-                ).collect()
-                expired[table] = before - spark.table(f"{sql_name(catalog, NAMESPACE, name)}.snapshots").count()
+            done = self._foreseen(table, now) if dry_run else self._compacted(table, now)
+            rewritten[table], expired[table] = done
         return ResultTablesCompacted(dry_run, rewritten, expired)
+
+    def _foreseen(self, table: str, now: datetime) -> tuple[int, int]:
+        """Return how many data files and snapshots `_compacted` would rewrite and expire."""
+        stores = self.resources.live_stores
+        metadata = read_table_metadata(stores, self.resources.live_catalog.entry(table).metadata_location)
+        files = files_to_rewrite(stores, metadata, _MIN_INPUT_FILES)
+        commits = files > 0 or would_rewrite_manifests(stores, metadata)
+        # As the statement has it: in whole seconds.
+        older_than = milliseconds((now - _KEEP).replace(microsecond=0))
+        return files, snapshots_to_expire(metadata, older_than, milliseconds(now), after_commit=commits)
+
+    def _compacted(self, table: str, now: datetime) -> tuple[int, int]:
+        spark, catalog = self.resources.spark, self.resources.config.catalogs.live.name
+        older_than = (now - _KEEP).strftime("%Y-%m-%d %H:%M:%S+00:00")
+        snapshots = f"{sql_name(catalog, NAMESPACE, table.removeprefix(f'{NAMESPACE}.'))}.snapshots"
+        call = f"CALL {sql_name(catalog)}.system"
+        with worker_errors():
+            (done,) = spark.sql(
+                f"{call}.rewrite_data_files(table => '{table}', "
+                f"options => map('min-input-files', '{_MIN_INPUT_FILES}'))"
+            ).collect()
+            spark.sql(f"{call}.rewrite_manifests(table => '{table}')").collect()
+            before = spark.table(snapshots).count()
+            spark.sql(
+                f"{call}.expire_snapshots(table => '{table}', older_than => timestamp '{older_than}', retain_last => 1)"
+            ).collect()
+            return done["rewritten_data_files_count"], before - spark.table(snapshots).count()

@@ -4,7 +4,7 @@ price table. Belongs here: adding up and drawing. Does not belong: a price.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from artemis_lifecycle.config.deployment import Prices
 from artemis_lifecycle.expiration.curve import RefCost
 from artemis_lifecycle.expiration.pictures import drawn, label, new_figure, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
+from artemis_lifecycle.operations.held_bytes import HeldBytes
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.held import held_files
 
@@ -63,9 +64,8 @@ class TableCosts:
 
     @property
     def per_month(self) -> float | None:
-        """The storage of all tiers; None while a price is missing."""
-        known = [tier.per_month for tier in self.tiers if tier.per_month is not None]
-        return sum(known) if len(known) == len(self.tiers) else None
+        """The storage of all tiers; None while the price of one that holds bytes is missing."""
+        return month_of([(tier.size_in_bytes, tier.per_month) for tier in self.tiers])
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per tier: tier, storage_class object; snapshots, files, size_in_bytes, requests int64; per_month,
@@ -122,6 +122,17 @@ class StorageClasses:
     live: str
     cold: str
     deep: str
+
+    def per_month(self, held: HeldBytes, prices: Prices) -> float | None:
+        """Return the price of a month's storage of what a table held; None while a price is missing."""
+        tiers = ((self.live, held.live), (self.cold, held.cold or 0), (self.deep, held.deep_archive or 0))
+        return month_of([(size, prices.storage(kind, size)) for kind, size in tiers])
+
+
+def month_of(tiers: Iterable[tuple[int, float | None]]) -> float | None:
+    """Return the sum of what tiers cost (bytes, price). None if one that holds bytes has no price."""
+    held = [price for size, price in tiers if size]
+    return None if None in held else sum((price for price in held if price is not None), 0.0)
 
 
 def table_costs(

@@ -30,7 +30,7 @@ MIN_INPUT_FILES = 5
 TARGET_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
 TARGET_MANIFEST_SIZE_DEFAULT = 8 * 1024 * 1024
 
-_SMALL = 0.75
+SMALL = 0.75
 """Iceberg's own `min-file-size-bytes`, as a share of the target."""
 
 _NOTHING = {"files": 0, "bytes": 0, "records": 0, "small": 0, "rewritable": 0}
@@ -116,16 +116,21 @@ def target_file_size(metadata: TableMetadata) -> int:
     return int(metadata.properties.get(TARGET_FILE_SIZE, TARGET_FILE_SIZE_DEFAULT))
 
 
+def target_manifest_size(metadata: TableMetadata) -> int:
+    """The size in bytes that the table's manifests are merged up to."""
+    return int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
+
+
 def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetadata, now: datetime) -> TableHealth:
     """Measure `table` as `metadata` has it; `now` is what ages count to. Raises UnreadableMetadata."""
     current = metadata.current_snapshot
     target = target_file_size(metadata)
-    target_manifest = int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
+    target_manifest = target_manifest_size(metadata)
     listed: Sequence[ManifestListEntry] = ()
     data = deletes = _NOTHING
     if current is not None:
         listed = manifests_of(stores, current).entries
-        for row in _by_content(Runner(spark), stores, listed, int(target * _SMALL)):
+        for row in _by_content(Runner(spark), stores, listed, int(target * SMALL)):
             found = {name: row[name] for name in _NOTHING}
             if row["content"] == 0:
                 data = found

@@ -22,6 +22,7 @@ from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.gate_attempts import GateAttempts
 from artemis_lifecycle.operations.health import Health
 from artemis_lifecycle.operations.heartbeats import Heartbeats
+from artemis_lifecycle.operations.held_bytes import Held
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables
@@ -193,6 +194,7 @@ class Operations:
         self.ledger_progress = LedgerProgresses(engine)
         self.waits = Waits(engine)
         self.health = Health(engine)
+        self.held_bytes = Held(engine)
         self.run_times = RunTimes(engine)
         self.gate_attempts = GateAttempts(engine)
         self.lineage_watch = LineageWatch(engine)

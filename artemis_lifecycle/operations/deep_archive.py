@@ -125,6 +125,12 @@ class ThawRecord:
     ended_why: str | None
 
     @property
+    def what(self) -> str:
+        """Return the request in a sentence."""
+        size = f"{self.files:,} files ({self.bytes:,} bytes)"
+        return f"{self.requester} asks to thaw {size} for {self.case_id}: {self.reason}"
+
+    @property
     def state(self) -> ThawState:
         if self.ended_at is not None:
             return ThawState.ENDED
@@ -352,6 +358,11 @@ class Thaws:
         """Return those that have not ended (with `ended`, all), of one table or of all, newest first."""
         where = (*if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
         return list(records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
+
+    def to_approve(self) -> tuple[ThawRecord, ...]:
+        """Return the requests that wait for a second person, longest first."""
+        where = (thaws.c.approved_at.is_(None), thaws.c.ended_at.is_(None), thaws.c.lapses_at > func.clock_timestamp())
+        return records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
 
     def _set(
         self,

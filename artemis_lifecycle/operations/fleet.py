@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 
-from sqlalchemy import Engine, Numeric, cast, func, select, text, true
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import BigInteger, Date, Engine, Numeric, cast, func, select, text, true, union_all
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 
 from artemis_lifecycle.operations.journal import batches, jobs
 from artemis_lifecycle.operations.plans import plans
-from artemis_lifecycle.operations.steps import steps
+from artemis_lifecycle.operations.scans import scans
+from artemis_lifecycle.operations.steps import step_totals, steps
 from artemis_lifecycle.operations.verdicts import verdicts
 
 Seconds = float
+
+
+@dataclass(frozen=True)
+class DayScan:
+    """The last orphan scan of a table on one day: the orphans among the listed files."""
+
+    table: str
+    day: date
+    orphans: int
+    listed: int
+
 
 _ENDED_WELL = (steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
 
@@ -56,8 +69,8 @@ def newest_states(engine: Engine, step: str) -> dict[str, str]:
         return {row.table_name: row.state for row in connection.execute(query)}
 
 
-def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
-    """Return the bytes that deletions started since then have freed, by table."""
+def freed_by_day(engine: Engine, since: datetime) -> dict[str, dict[date, int]]:
+    """Return the bytes that deletions started since then have freed, by table and day in UTC of their start."""
     recent = select(jobs).where(jobs.c.started_at >= since).subquery()
     by_job = (
         select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes"))
@@ -65,11 +78,45 @@ def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
         .group_by(batches.c.job_id)
         .lateral()
     )
-    freed = func.sum(func.coalesce(by_job.c.bytes, recent.c.deleted_bytes)).label("bytes")
+    freed = func.sum(func.coalesce(by_job.c.bytes, recent.c.deleted_bytes))
+    day = cast(func.timezone("UTC", recent.c.started_at), Date)
     joined = recent.join(by_job, true(), isouter=True)
-    query = select(recent.c.table_name, freed).select_from(joined).group_by(recent.c.table_name)
+    query = select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
+    found: dict[str, dict[date, int]] = defaultdict(dict)
     with engine.connect() as connection:
-        return {row.table_name: int(row.bytes or 0) for row in connection.execute(query)}
+        for table, on, size in connection.execute(query):
+            found[table][on] = int(size or 0)
+    return found
+
+
+def scan_shares(engine: Engine, since: datetime) -> list[DayScan]:
+    """Return the newest orphan scan of each table and day since then, oldest first."""
+    day = cast(func.timezone("UTC", scans.c.created_at), Date)
+    listed = cast(cast(scans.c.summary, JSONB)["listed_files"].astext, BigInteger)
+    query = (
+        select(scans.c.table_name, day, scans.c.files, listed)
+        .where(scans.c.kind == "orphans", scans.c.created_at >= since)
+        .order_by(day, scans.c.table_name, scans.c.created_at.desc())
+        .ext(distinct_on(day, scans.c.table_name))
+    )
+    with engine.connect() as connection:
+        return [DayScan(*row) for row in connection.execute(query)]
+
+
+def planned_since(engine: Engine, since: datetime) -> dict[str, list[datetime]]:
+    """Return when plans ended well or had nothing to do since then, by table, oldest first; without dry runs."""
+    query = (
+        select(steps.c.table_name, steps.c.finished_at)
+        .where(steps.c.step == "plan", steps.c.finished_at >= since, *_ENDED_WELL)
+        # For the index. A window is named by the day on which it opens, in its own time zone.
+        .where(steps.c.window_day >= since.date() - timedelta(days=2))
+        .order_by(steps.c.finished_at)
+    )
+    found: dict[str, list[datetime]] = defaultdict(list)
+    with engine.connect() as connection:
+        for table, at in connection.execute(query):
+            found[table].append(at)
+    return found
 
 
 def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
@@ -89,16 +136,20 @@ def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
 
 
 def counted(engine: Engine) -> dict[tuple[str, str, str], int]:
-    """Return the totals that steps counted, without dry runs, by table, step and figure."""
+    """Return the totals that steps counted, without dry runs, by table, step and figure. They include deleted records,
+    so they never fall."""
     each = func.jsonb_each_text(steps.c.counts).table_valued("key", "value").render_derived()
-    query = (
-        select(steps.c.table_name, steps.c.step, each.c.key, func.sum(cast(each.c.value, Numeric)).label("sum"))
+    kept = (
+        select(steps.c.table_name, steps.c.step, each.c.key.label("figure"), cast(each.c.value, Numeric).label("total"))
         .select_from(steps.join(each, true()))
         .where(steps.c.dry_run.is_(False))
-        .group_by(steps.c.table_name, steps.c.step, each.c.key)
     )
+    gone = select(step_totals.c.table_name, step_totals.c.step, step_totals.c.figure, step_totals.c.total)
+    every = union_all(kept, gone).subquery()
+    key = (every.c.table_name, every.c.step, every.c.figure)
+    query = select(*key, func.sum(every.c.total).label("sum")).group_by(*key)
     with engine.connect() as connection:
-        return {(row.table_name, row.step, row.key): int(row.sum) for row in connection.execute(query)}
+        return {(row.table_name, row.step, row.figure): int(row.sum) for row in connection.execute(query)}
 
 
 def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:

@@ -10,7 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Engine, Table, and_, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Engine,
+    Table,
+    and_,
+    cast,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.gate_attempts import gate_attempts
@@ -21,7 +36,7 @@ from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
 from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle.operations.scans import ScanState, listings, scans
-from artemis_lifecycle.operations.steps import steps
+from artemis_lifecycle.operations.steps import step_totals, steps
 
 _SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
 
@@ -98,8 +113,30 @@ class Records:
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
         """Delete handoff copies, steps, run times, leases and refused commits from before `cutoff`. Return the rows by
-        kind. Each table's newest lease stays, because its token fences off older ones."""
-        return {table.name: self._delete("records.forget", table, old) for table, old in _old(cutoff)}
+        kind. Each table's newest lease stays, because its token fences off older ones. What deleted steps counted is
+        added to their totals."""
+        return {
+            table.name: self._forget_steps(old) if table is steps else self._delete("records.forget", table, old)
+            for table, old in _old(cutoff)
+        }
+
+    def _forget_steps(self, condition: ColumnElement[bool]) -> int:
+        gone = delete(steps).where(condition).returning(steps).cte("gone")
+        each = func.jsonb_each_text(gone.c.counts).table_valued("key", "value").render_derived()
+        sums = (
+            select(gone.c.table_name, gone.c.step, each.c.key, func.sum(cast(each.c.value, BigInteger)))
+            .select_from(gone.join(each, true()))
+            .where(gone.c.dry_run.is_(False))
+            .group_by(gone.c.table_name, gone.c.step, each.c.key)
+        )
+        added = upsert(step_totals).from_select(["table_name", "step", "figure", "total"], sums)
+        added = added.on_conflict_do_update(
+            index_elements=["table_name", "step", "figure"], set_={"total": step_totals.c.total + added.excluded.total}
+        )
+        # One statement: whoever reads the totals counts each row once, in one of the two tables.
+        query = select(func.count()).select_from(gone).add_cte(added.returning(step_totals.c.total).cte("added"))
+        with around("records.forget"), self._engine.begin() as connection:
+            return connection.execute(query).scalar_one()
 
     def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:
         with around(point), self._engine.begin() as connection:

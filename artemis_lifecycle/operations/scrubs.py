@@ -64,6 +64,11 @@ class Scrubs:
     def of_table(self, table_uuid: str) -> ScrubRecord | None:
         return one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
 
+    def last(self) -> dict[str, datetime]:
+        """Return when cold copies of each table were last read, by its name."""
+        found = records(self._engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
+        return {each.table: each.updated_at for each in found}
+
     def moved(
         self,
         table_uuid: str,

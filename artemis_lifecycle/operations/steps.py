@@ -12,7 +12,7 @@ from sqlalchemy import Engine, Index, func, text, update
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import change
-from artemis_lifecycle.operations.tables import Filled, Serial, insert_record, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, Serial, insert_record, records, table_of
 from artemis_lifecycle.operations.texts import storable
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
@@ -55,6 +55,19 @@ steps = table_of(
         postgresql_where=text("state IN ('done', 'skipped') AND dry_run IS FALSE"),
     ),
 )
+
+
+@dataclass(frozen=True)
+class StepTotal:
+    """The sum of one figure of one step over the table's deleted records, without dry runs: a total never falls."""
+
+    table: Key
+    step: Key
+    figure: Key
+    total: int
+
+
+step_totals = table_of(StepTotal, "step_totals")
 
 
 class Steps:

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, and_, func, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.plans import HOLDING, plans
 from artemis_lifecycle.operations.scans import ScanState, scans
 from artemis_lifecycle.operations.tables import Filled, Key, table_of, to_record
@@ -61,6 +62,18 @@ class Waits:
             scans.c.state != ScanState.DONE,
             func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
             ~newer.exists(),
+            # Of a dropped table: not once it is in the catalog again, its files are gone, or a person keeps them.
+            or_(
+                scans.c.kind != "dropped",
+                select(known_tables.c.table_uuid)
+                .where(
+                    known_tables.c.table_uuid == scans.c.table_uuid,
+                    known_tables.c.missing_since.is_not(None),
+                    known_tables.c.kept_at.is_(None),
+                    known_tables.c.gone_at.is_(None),
+                )
+                .exists(),
+            ),
         )
         waiting = or_(select(plans.c.plan_id).where(plan).exists(), select(scans.c.scan_id).where(scan).exists())
         query = select(waits).where(waiting).order_by(waits.c.since)

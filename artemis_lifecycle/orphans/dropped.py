@@ -72,13 +72,14 @@ class DroppedTable:
 @dataclass(frozen=True)
 class Cleared:
     """What was done about one dropped table. `files` were found by `scan_id`. `problem` is what it waits for, or the
-    error."""
+    error. `waits`: for an approval."""
 
     dropped: DroppedTable
     scan_id: str | None = None
     files: int = 0
     deleted: int = 0
     problem: str | None = None
+    waits: bool = False
 
 
 def observe(

@@ -49,6 +49,11 @@ class OrphanSummary:
         """The share of orphans among the listed files, from 0 to 1."""
         return self.orphan_files / self.listed_files if self.listed_files else 0.0
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """The bytes of the files that the scan skipped as in flight."""
+        return sum(self.bytes_by_reason.get(reason, 0) for reason in (TOO_YOUNG, IN_FLIGHT))
+
 
 @dataclass(frozen=True)
 class OrphanScanResult:

@@ -9,12 +9,28 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckSeverity,
+    AssetKey,
+    DagsterEvent,
+    DagsterEventType,
+    DagsterRun,
+    DagsterRunStatus,
+    SensorDefinition,
+    build_sensor_context,
+)
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from dagster._core.definitions.partitions.subset import DefaultPartitionsSubset
 
 from artemis_lifecycle.defs.alerts import alerts
+from artemis_lifecycle.defs.fleet import PAGE
+from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.run_times import run_times
-from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project
+from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
 
 
 class _Hook:
@@ -75,15 +91,114 @@ def test_each_condition_is_reported_once_and_again_when_it_recurs(
         lifecycle.pause(TABLE, who="ada", why="an incident\x1b[31m")
         tags = {"artemis/job": "plan", "dagster/partition": TABLE}
         project.instance.add_run(DagsterRun("plan", tags=tags, status=DagsterRunStatus.FAILURE))
+        lifecycle.operations.thaws.request(
+            "thaw-7",
+            "uuid",
+            TABLE,
+            snapshot_ids=[1],
+            case_id="C-7",
+            requester="ada",
+            reason="the audit",
+            days=1,
+            files_location="file:/f",
+            files=3,
+            size_in_bytes=5,
+            approve_within=timedelta(hours=1),
+        )
         first, _ = _tick(project, None)
-        assert len(hook.texts) == 3 and not any("\x1b" in text for text in hook.texts)
+        (thaw,) = (text for text in hook.texts if "thaw-7" in text)
+        assert "ada asks to thaw 3 files (5 bytes) for C-7: the audit. artemis approve-thaw thaw-7" in thaw
+        assert thaw.split(" waits")[0] == TABLE and any("C-7" in text for text in _waits_for(lifecycle, TABLE))
+        lifecycle.operations.thaws.end("thaw-7", "bob", "refused")
+        assert not any("C-7" in text for text in _waits_for(lifecycle, TABLE))
+        assert len(hook.texts) == 4 and not any("\x1b" in text for text in hook.texts)
         again, said = _tick(project, first)
-        assert len(hook.texts) == 3 and "nothing new" in said
+        assert len(hook.texts) == 4 and "nothing new" in said
         lifecycle.resume(TABLE, who="ada")
         over, _ = _tick(project, again)
         lifecycle.pause(TABLE, who="ada", why="another one")
         _tick(project, over)
-        assert len(hook.texts) == 4 and "another one" in hook.texts[-1]
+        assert len(hook.texts) == 5 and "another one" in hook.texts[-1]
+
+
+def _waits_for(lifecycle: Lifecycle, table: str) -> tuple[str, ...]:
+    (found,) = (each.waits_for for each in lifecycle.fleet().tables if each.table == table)
+    return found
+
+
+def _reported(
+    project: Project, kind: DagsterEventType, what: AssetCheckEvaluation | AssetCheckEvaluationPlanned
+) -> None:
+    """An event of a run of its own."""
+    run = DagsterRun("whole_walk", status=DagsterRunStatus.STARTED)
+    project.instance.add_run(run)
+    event = DagsterEvent(kind.value, "whole_walk", event_specific_data=what)
+    project.instance.report_dagster_event(event, run.run_id)
+
+
+def _evaluated(project: Project, asset: str, check: str, table: str, *, passed: bool, warn: bool = False) -> None:
+    severity = AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR
+    evaluated = AssetCheckEvaluation(
+        AssetKey(asset), check, passed, severity=severity, description="said so", partition=partition_key(table)
+    )
+    _reported(project, DagsterEventType.ASSET_CHECK_EVALUATION, evaluated)
+
+
+def test_a_red_check_of_a_table_is_posted_once_and_is_on_the_page(
+    hook: _Hook, make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its newest evaluation for that table, whatever the newest one for another table says."""
+    # Not those of other tests in this database.
+    judged, other, odd = "artemis.judged", "artemis.other", "artemis.odd\u202ename"
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    project.register(judged, other, odd)
+    cursor, _ = _tick(project, None)
+    monkeypatch.setattr("artemis_lifecycle.defs.alerts._CHECKS_EVERY", timedelta())
+    hook.texts.clear()  # Other tests' tables in this database.
+    red = "lineage_ledger: lineage_gate"
+
+    def posted() -> list[str]:
+        nonlocal cursor
+        hook.texts.clear()
+        cursor, _ = _tick(project, cursor)
+        return sorted(hook.texts)
+
+    def shown() -> dict[str, tuple[str, ...]]:
+        with project.lifecycle() as lifecycle:
+            result = project.definitions.resolve_job_def("fleet_page").execute_in_process(instance=project.instance)
+            page = lifecycle.live_stores.read(f"{lifecycle.root}/{PAGE}").decode()
+        table = said(result, "fleet")["first_tables"]
+        rows = {str(each.data["table"]): str(each.data["red"]) for each in table.records}
+        assert all(text in page for text in rows.values())
+        return {name: tuple(text.split("; ")) for name, text in rows.items() if text}
+
+    for table in (judged, other, odd):
+        _evaluated(project, "lineage_ledger", "lineage_gate", table, passed=False)
+    _evaluated(project, "orphan_scan", "orphan_share_below_threshold", judged, passed=False, warn=True)
+    _evaluated(project, "expiration_plan", "plan_keeps_every_ref", judged, passed=False)
+    _evaluated(project, "somebody_elses", "lineage_gate", judged, passed=False)
+    # Another table's newest evaluations are green.
+    _evaluated(project, "lineage_ledger", "lineage_gate", other, passed=True)
+    texts = posted()
+    assert texts == [f"{table}: the check {red} is red. said so" for table in sorted((judged, terminal(odd)))]
+    assert shown() == {judged: (red,), terminal(odd): (red,)}
+    assert posted() == []
+    # Dagster plans a check before it evaluates it: until then it counts as before.
+    planned = AssetCheckEvaluationPlanned(
+        asset_key=AssetKey("lineage_ledger"),
+        check_name="lineage_gate",
+        partitions_subset=DefaultPartitionsSubset({judged}),
+    )
+    _reported(project, DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED, planned)
+    assert posted() == [] and judged in shown()
+    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=True)
+    assert posted() == [] and judged not in shown()
+    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=False)
+    assert posted() == [f"{judged}: the check {red} is red. said so"]
+    # Between two readings of Dagster's storage, nothing is forgotten.
+    monkeypatch.undo()
+    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=True)
+    assert posted() == [] and judged not in shown()
 
 
 def test_runs_that_failed_between_ticks_are_reported_at_the_next_tick(

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.tags import OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -29,6 +33,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.orphans.dropped import DroppedTable
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.defs.conftest import written
 from artemis_lifecycle_tests.deletion.world import local, make_old
 from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.expiration.aged import make_table
@@ -353,9 +358,13 @@ def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spa
         assert datetime.now(UTC) > lifecycle.quarantined(table)[0].began_at
 
 
-def test_the_daily_run_scans_waits_for_a_word_and_deletes(make_config: MakeConfig, spark: SparkSession) -> None:
+@pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
+def test_the_daily_run_scans_waits_for_a_word_and_deletes(
+    make_config: MakeConfig, spark: SparkSession, tmp_path: Path
+) -> None:
     tables: dict[str, Any] = {"db.*": {}, "scratch.*": {"dropped": {"approval": "guards"}}}
-    with Lifecycle.open(make_config(defaults=POLICY, tables=tables), spark=spark) as lifecycle:
+    config = make_config(defaults=POLICY, tables=tables)
+    with Lifecycle.open(config, spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {_name(lifecycle)}.scratch")
         spark.sql(f"CREATE TABLE {_name(lifecycle)}.scratch.t USING iceberg AS SELECT 1 AS id")
         names = [make_table(lifecycle, name, 1) for name in ("asked", "early", "dark")]
@@ -369,10 +378,40 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(make_config: MakeConfi
 
         assert set(done) == {"db.asked", "db.dark", "scratch.t"}
         assert done["scratch.t"].deleted and done["scratch.t"].problem is None and not places["scratch.t"].exists()
-        assert done["db.asked"].problem and "waits for approval" in done["db.asked"].problem
+        assert done["db.asked"].waits and "are all that is left" in (done["db.asked"].problem or "")
         assert done["db.dark"].problem and "it lives elsewhere" in done["db.dark"].problem
         assert done["db.asked"].scan_id is not None
+        # A person sees it wherever waits are seen, for as long as it waits.
+        (said,) = _waits(lifecycle, done["db.asked"].scan_id)
+        assert "db.asked waits for approval" in said
+        run, outcome = _daily_run(config, tmp_path)
+        assert run.success and outcome == ("waiting", "ApprovalNeeded")
+        lifecycle.keep_dropped("db.asked", who="bob", why="one more look")
+        assert not _waits(lifecycle, done["db.asked"].scan_id)
+        lifecycle.unkeep_dropped("db.asked", who="bob")
+        assert _waits(lifecycle, done["db.asked"].scan_id)
         lifecycle.approve(done["db.asked"].scan_id, who="ada", why="yes")
         again = {each.dropped.table: each for each in lifecycle.clear_dropped()}
         assert again["db.asked"].deleted == done["db.asked"].files and not places["db.asked"].exists()
         assert set(again) == {"db.asked", "db.dark"} and _files(places["db.early"]) and _files(places["db.dark"])
+        assert not _waits(lifecycle, done["db.asked"].scan_id)
+        lifecycle.keep_dropped("db.dark", who="bob", why="one more look")
+        assert _daily_run(config, tmp_path)[1] == ("dry_run", None)
+
+
+def _waits(lifecycle: Lifecycle, scan_id: str | None) -> list[str]:
+    """What the fleet says of the scan's wait, which is what alerts go by."""
+    open_ids = {wait.job_id for wait in lifecycle.operations.waits.open()}
+    said = [each for each in lifecycle.fleet().other_waits if str(scan_id) in each]
+    assert bool(said) == (scan_id in open_ids)
+    return said
+
+
+def _daily_run(config: LifecycleConfig, folder: Path) -> tuple[ExecuteInProcessResult, tuple[str | None, str | None]]:
+    """A run of the daily job that only reports, and the tags that say how it ended."""
+    with DagsterInstance.ephemeral() as instance:
+        job = build_definitions(written(config, folder)).resolve_job_def("dropped_tables")
+        result = job.execute_in_process(instance=instance)
+        run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    return result, (run.tags.get(OUTCOME_TAG), run.tags.get(WAITS_FOR_TAG))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
+from html import escape
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from artemis_lifecycle.cli.serving import serve
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.fleet import FleetTable
+from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.steps import steps
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table
@@ -73,6 +78,126 @@ def test_each_table_shows_what_it_waits_for_until_that_is_over(make_config: Make
         assert _of(lifecycle, "db.t").overdue
 
 
+def _ran(lifecycle: Lifecycle, table: str, step: str, hours_ago: float, **counts: int) -> None:
+    """A record of that step, as if it had ended then."""
+    operations = lifecycle.operations
+    ended = operations.clock.now() - timedelta(hours=hours_ago)
+    step_id = operations.steps.start(f"uuid of {table}", table, step, ended.date(), "ada")
+    operations.steps.finish(step_id, "done", counts)
+    with operations.engine.begin() as connection:
+        connection.execute(steps.update().where(steps.c.step_id == step_id).values(finished_at=ended))
+
+
+def test_the_page_tells_costs_ages_and_days(make_config: MakeConfig, spark: SparkSession) -> None:
+    prices = {"currency": "EUR", "classes": {"STANDARD": {"gb_month": 2}, "GLACIER_IR": {"gb_month": 1}}}
+    config = make_config(prices=prices, tables={"db.*": {}, "db.late": {"checks": {"overdue_after": "10d"}}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        make_table(lifecycle, "priced"), make_table(lifecycle, "late")
+        make_table(lifecycle, "archived")
+        costs = lifecycle.costs("db.priced")
+        operations, now = lifecycle.operations, lifecycle.operations.clock.now()
+        operations.held_bytes.note(HeldBytes("an older one", "db.archived", now, 2**30, 2**31, 2**20))
+        for hours in (1, 80, 120):
+            _ran(lifecycle, "db.late", "plan", 24 * 3 + hours)
+        _ran(lifecycle, "db.priced", "plan", 5)
+        _ran(lifecycle, "db.priced", "handoff", 50)
+        _ran(lifecycle, "db.priced", "history_compaction", 100)
+        lifecycle.observe_catalog()
+        with operations.engine.begin() as connection:
+            connection.execute(known_tables.update().values(first_seen=now - timedelta(days=20)))
+        fleet = lifecycle.fleet()
+        found = {each.table: each for each in fleet.tables}
+        page = fleet.html
+    priced, late, archived = (found[f"db.{name}"] for name in ("priced", "late", "archived"))
+    assert priced.stored_bytes == costs.tiers[0].size_in_bytes > 0
+    assert priced.cost_per_month == pytest.approx(2 * costs.tiers[0].size_in_bytes / 2**30) == costs.per_month
+    # The archive's class has no price.
+    assert (archived.stored_bytes, archived.cost_per_month) == (3 * 2**30 + 2**20, None)
+    assert (late.stored_bytes, late.cost_per_month) == (None, None)
+    assert fleet.cost_per_month == priced.cost_per_month and "EUR a month" in fleet.cost
+    assert re.findall(r": (\d+)", fleet.cost) == ["1", "1"] and escape(fleet.cost[1:]) in page
+    assert (late.overdue, archived.overdue, priced.overdue) == (False, True, False)
+    assert priced.handed_off_at is not None and fleet.at - priced.handed_off_at >= timedelta(hours=49)
+    assert late.handed_off_at is None and priced.scrubbed_at is None
+    # Known for 20 days: `archived` is overdue since, `priced` until today, and `late` before its first plan.
+    by_day = [each.overdue for each in fleet.history]
+    assert len(by_day) == 30 and by_day[:8] == [0] * 8 and by_day[-1] == fleet.summary["overdue"] == 1
+    assert by_day[-11] == 3 and by_day[-3] == 2
+    parsed = _Page()
+    parsed.feed(page)
+    assert parsed.figures == 4 and not parsed.addresses
+    assert parsed.cell("db.priced", "plan", after="time since the last") == "5 h"
+    assert parsed.cell("db.priced", "history compaction") == "4 d"
+    assert parsed.cell("db.late", "cost a month") == parsed.cell("db.archived", "cost a month") == "unknown"
+
+
+class _Page(HTMLParser):
+    """The page's table by its headings, the number of its plots, and every address that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures, self.addresses, self.rows = 0, list[str](), list[list[str]]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.figures += tag == "svg"
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "xlink:href")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data.strip()
+
+    def cell(self, table: str, column: str, after: str = "") -> str:
+        """The cell of that table. `after`: the group of columns, where two have one name."""
+        groups, heads, *rows = self.rows
+        assert not after or after in groups
+        place = len(heads) - 1 - heads[::-1].index(column) if after else heads.index(column)
+        (row,) = (each for each in rows if each[0] == table)
+        return row[place]
+
+
+def test_a_table_is_overdue_only_if_its_plans_run_by_themselves(make_config: MakeConfig, spark: SparkSession) -> None:
+    config = make_config(
+        tables={"db.*": {}, "db.by_hand": {"quiet_window": {"steps": ["deletion", "orphans"]}}},
+        defaults={"retention": {"rule": "as-of", "window": "365d"}},
+    )
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        for name in ("by_hand", "idler"):
+            make_table(lifecycle, name)
+        assert not _of(lifecycle, "db.by_hand").overdue and _of(lifecycle, "db.idler").overdue
+        assert lifecycle.skip_if_idle("db.idler")
+        assert not _of(lifecycle, "db.idler").overdue and lifecycle.fleet().history[-1].overdue == 0
+
+
+def test_no_counter_falls_when_old_records_are_forgotten(make_config: MakeConfig, spark: SparkSession) -> None:
+    with Lifecycle.open(make_config(tables={"db.*": {}}), spark=spark) as lifecycle:
+        make_table(lifecycle, "counted")
+        for days, rewritten in ((500, 7), (450, 2**40), (1, 3)):
+            counts = {"files_rewritten": rewritten, "bytes_rewritten": 10 * rewritten}
+            _ran(lifecycle, "db.counted", "compaction", 24 * days, **counts)
+        _ran(lifecycle, "db.counted", "orphan_scan", 1, skipped_in_flight=2, skipped_in_flight_bytes=2**41 + 1)
+        before = _metrics(lifecycle, "db.counted")
+        for _ in range(2):
+            assert lifecycle.forget_records().counts["steps"] in (0, 2)
+            assert _metrics(lifecycle, "db.counted") == before
+        _ran(lifecycle, "db.counted", "compaction", 24 * 500, files_rewritten=1)
+        assert lifecycle.forget_records().counts["steps"] == 1
+        after = _metrics(lifecycle, "db.counted")
+    assert before["files_compacted_total"] == "1099511627786" and before["bytes_compacted_total"] == "10995116277860"
+    assert before["bytes_skipped_in_flight_total"] == "2199023255553"
+    assert after["files_compacted_total"] == "1099511627787"
+
+
+def _metrics(lifecycle: Lifecycle, table: str) -> dict[str, str]:
+    """The counters of a table, as they are written."""
+    label = f'{{table="{table}"}} '
+    lines = [line.partition(label) for line in lifecycle.metrics().splitlines() if "_total{" in line and label in line]
+    return {name.removeprefix("artemis_"): value for name, _, value in lines}
+
+
 def test_it_reads_no_metadata_and_starts_no_session(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,13 +213,19 @@ def test_it_reads_no_metadata_and_starts_no_session(
 
 
 def test_names_and_reasons_that_others_wrote_are_text_on_the_page(make_config: MakeConfig, spark: SparkSession) -> None:
-    config = make_config(tables={"*": {}})
+    prices = {"currency": "<script>alert(2)", "classes": {"STANDARD": {"gb_month": 2}}}
+    config = make_config(tables={"*": {}}, prices=prices)
     with Lifecycle.open(config, spark=spark) as lifecycle:
         live = config.catalogs.live.name
+        # It is in a plot, too.
+        now = lifecycle.operations.clock.now()
+        held = HeldBytes("of a script", "db.<script>alert(1)</script>", now, 2**30, None, None)
+        lifecycle.operations.held_bytes.note(held)
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
         spark.sql(f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
         page = lifecycle.fleet().html
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
+    assert page.count("&lt;script&gt;alert(1)") >= 3 and "&lt;script&gt;alert(2)" in page and "2.00" in page
 
 
 def test_metrics_are_served_by_table(make_config: MakeConfig, spark: SparkSession) -> None:

@@ -7,7 +7,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.expiration.aged import make_table
+from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
 
 _EACH = 6
 """Publications of one expired table: its plan, its deletion, and two of lineage (the snapshots, the expiration), each
@@ -72,7 +72,7 @@ def test_plans_and_deletions_are_published_at_the_end_in_one_commit_each(
         assert _rows(lifecycle, "plan_files") == _rows(lifecycle, "deletions") == Counter(planned)
         assert _commits(lifecycle, "plan_files") == _commits(lifecycle, "deletions") == 1
         # A compacted file has room for every job. By its times it is passed over, and nothing is deleted from it.
-        assert lifecycle.compact_result_tables(dry_run=True).rewritten_files["lifecycle.plan_files"] == 1
+        assert lifecycle.compact_result_tables(dry_run=True).rewritten_files["lifecycle.plan_files"] == 0
         more = _expired(lifecycle, "db.t2")
         assert lifecycle.publish_results() == _EACH
         done = lifecycle.compact_result_tables()
@@ -82,6 +82,42 @@ def test_plans_and_deletions_are_published_at_the_end_in_one_commit_each(
         assert lifecycle.publish_results() == _EACH and _commits(lifecycle, "deletions") == before + 1
         assert set(_rows(lifecycle, "plan_files").values()) == set(_rows(lifecycle, "deletions").values()) == {1}
         assert more in {plan for plan, _ in _rows(lifecycle, "plan_files")}
+
+
+def test_a_dry_run_says_what_the_maintenance_then_does(
+    config: LifecycleConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tables with one file and with several, whose snapshots are old or new, the last one too."""
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        for number in range(4):
+            _expired(lifecycle, f"db.t{number}")
+            lifecycle.publish_results()
+        # One file again, in one manifest, and its snapshots are old: all but the last one go.
+        full = f"{config.catalogs.live.name}.lifecycle.plan_files"
+        spark.sql(f"CALL {config.catalogs.live.name}.system.rewrite_data_files(table => 'lifecycle.plan_files')")
+        rows = spark.table(full).coalesce(1).writeTo(full)
+        rows.overwritePartitions()
+        # Several files, and all snapshots are old: a commit comes after the last one, which goes too.
+        months = {"plan_files": [45] * (_commits(lifecycle, "plan_files") - 1) + [40], "deletions": [40, 35, 34, 33]}
+        months["lineage_ledger"] = [40, *([1] * (_commits(lifecycle, "lineage_ledger") - 1))]
+        for name, days in months.items():
+            ages = [timedelta(days=each, hours=-place) for place, each in enumerate(days)]
+            set_ages(lifecycle, f"lifecycle.{name}", ages)
+            spark.sql(f"REFRESH TABLE {config.catalogs.live.name}.lifecycle.{name}")
+    with monkeypatch.context() as patch:
+        patch.setattr("artemis_lifecycle.lifecycle.resources.live_session", lambda: pytest.fail("asked for Spark"))
+        with Lifecycle.open(config) as lifecycle:
+            foreseen = lifecycle.compact_result_tables(dry_run=True)
+            assert lifecycle.resources.started_spark() is None
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        done = lifecycle.compact_result_tables()
+        again = lifecycle.compact_result_tables(dry_run=True)
+    assert (foreseen.rewritten_files, foreseen.expired_snapshots) == (done.rewritten_files, done.expired_snapshots)
+    assert (done.rewritten_files["lifecycle.plan_files"], done.rewritten_files["lifecycle.deletions"]) == (0, 4)
+    assert (
+        done.expired_snapshots["lifecycle.deletions"] == 4 and done.expired_snapshots["lifecycle.lineage_ledger"] == 1
+    )
+    assert set(again.rewritten_files.values()) == {0} == set(again.expired_snapshots.values())
 
 
 def test_dying_anywhere_in_a_publication_leaves_every_row_once(lifecycle: Lifecycle) -> None:

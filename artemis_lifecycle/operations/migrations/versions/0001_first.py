@@ -249,10 +249,12 @@ _GRANTS = {
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
         "lifecycle.run_times, lifecycle.steps",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
-        "lifecycle.health, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.ledger_progress, "
+        "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
+        "lifecycle.ledger_progress, "
         "lifecycle.locks, lifecycle.paces, lifecycle.pauses, lifecycle.plans, lifecycle.publications, "
         "lifecycle.quarantines, "
-        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.unmet_snapshots, "
+        "lifecycle.restores, lifecycle.scans, lifecycle.step_totals, lifecycle.tags, lifecycle.thaws, "
+        "lifecycle.unmet_snapshots, "
         "lifecycle.waits, lifecycle.watched_tables",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.seen_pointers, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
