@@ -17,6 +17,7 @@ from artemis_lifecycle.cli import (
     cold_tier,
     expiration,
     gate,
+    maintenance,
     operating,
     orphans,
     reading,
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (tables, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
+for commands in (tables, maintenance, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
     app.add_typer(commands.app)
 
 

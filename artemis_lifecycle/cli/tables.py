@@ -1,4 +1,4 @@
-"""Commands about the contents of tables: history, schemas, health and lineage, other windows."""
+"""Commands about the contents of tables: history, schemas and lineage, other windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from artemis_lifecycle.cli.options import (
     instant,
     require_picture,
 )
-from artemis_lifecycle.cli.output import opened, readable, say, show, show_json, show_table
+from artemis_lifecycle.cli.output import opened, say, show, show_json, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import of_milliseconds
 
@@ -167,16 +167,6 @@ def snapshot_at(
         "trigger": found.trigger,
     }
     show(figures, json=json, title=f"{table} at {at}")
-
-
-@app.command()
-def health(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Show what slows down reads of the current snapshot: small files, deletes, manifests and metadata."""
-    with opened(config, f"measuring {table}") as lifecycle:
-        figures = lifecycle.table_health(table).figures()
-    if not json:
-        figures = {name.removesuffix("_seconds"): readable(name, value) for name, value in figures.items()}
-    show(figures, json=json, title=f"Health of {table}")
 
 
 @app.command()

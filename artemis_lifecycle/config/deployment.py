@@ -122,8 +122,13 @@ class DeepArchive(Model):
 class ClassPrices(Model):
     """What a storage class costs, in the price table's currency: storage per GB and month, reads per GB (2^30 bytes, as
     stores bill it), requests per thousand. `thaw_per_1000` is for requests to thaw files of this class. Missing prices
-    are unknown; costs that depend on them are omitted."""
+    are unknown; costs that depend on them are omitted.
 
+    `request_seconds` and `bytes_per_second` are those of one connection: the time until a GET answers, and the rate at
+    which bytes then arrive. The defaults are from Amazon's design patterns for S3 (100 to 200 ms; 85 to 90 MB/s)."""
+
+    request_seconds: float = Field(default=0.1, gt=0)
+    bytes_per_second: float = Field(default=85e6, gt=0)
     gb_month: float | None = Field(default=None, ge=0)
     put_per_1000: float | None = Field(default=None, ge=0)
     get_per_1000: float | None = Field(default=None, ge=0)
@@ -132,7 +137,7 @@ class ClassPrices(Model):
 
 
 class Prices(Model):
-    """The price table: by storage class, as the store names them. Empty unless it is given: prices change."""
+    """The price table: by storage class, as the store names them. Money is unknown unless given: prices change."""
 
     currency: str = "USD"
     classes: dict[str, ClassPrices] = {}
@@ -157,6 +162,11 @@ class Prices(Model):
             return None
         each = prices.get_per_1000 + (prices.thaw_per_1000 or 0.0)
         return each * files / 1000 + prices.read_per_gb * size_in_bytes / 2**30
+
+    def seconds(self, storage_class: str, files: int, size_in_bytes: int) -> float:
+        """The time in which one connection reads so many files and bytes."""
+        prices = self._of(storage_class)
+        return files * prices.request_seconds + size_in_bytes / prices.bytes_per_second
 
     def _of(self, storage_class: str) -> ClassPrices:
         return self.classes.get(storage_class, ClassPrices())

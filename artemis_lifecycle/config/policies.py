@@ -244,13 +244,42 @@ class OrphanShare(Model):
     scans: int = Field(default=3, ge=1)
 
 
+class ScoreLimits(Model):
+    """The check of a part of a table's health warns when the part's score is below `warn`, and fails below `error`. At
+    50 the part makes its work cost twice what it costs a fit table, at 10 ten times."""
+
+    warn: float = Field(default=50, ge=0, le=100)
+    error: float = Field(default=10, ge=0, le=100)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.error > self.warn:
+            raise ValueError(f"error {self.error:g} is above warn {self.warn:g}")
+        return self
+
+
+class HealthLimits(Model):
+    """The limits of each part's score. A part that is measured in time and costs less than `seconds` passes: nobody
+    waits for it."""
+
+    seconds: float = Field(default=10, ge=0)
+    small_files: ScoreLimits = ScoreLimits()
+    deletes: ScoreLimits = ScoreLimits()
+    manifests: ScoreLimits = ScoreLimits()
+    snapshots: ScoreLimits = ScoreLimits()
+    metadata_size: ScoreLimits = ScoreLimits()
+    orphan_share: ScoreLimits = ScoreLimits()
+    lineage: ScoreLimits = ScoreLimits()
+    staleness: ScoreLimits = ScoreLimits()
+
+
 class Checks(Model):
     """What the checks in Dagster tolerate before they warn or fail.
 
     Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing; and
-    `overdue_after`, of the last plan of a table whose plans run by themselves, before it counts as overdue.
-    `rewritable_share` and `delete_file_ratio` count from the hundredth such file on. `metadata_bytes` is what planning
-    a query reads. `incomplete_snapshots` may miss summary keys that `lineage.required` names; None: any number.
+    `overdue_after`, of the last plan of a table whose plans run by themselves, before it counts as overdue. `health` is
+    about the parts of a table's score. `incomplete_snapshots` may miss summary keys that `lineage.required` names;
+    None: any number.
     """
 
     metadata_age: Duration = timedelta(hours=24)
@@ -258,9 +287,7 @@ class Checks(Model):
     listing_age: Duration = timedelta(days=8)
     overdue_after: Duration = timedelta(hours=36)
     orphan_share: OrphanShare = OrphanShare()
-    rewritable_share: float = Field(default=0.5, ge=0, le=1)
-    delete_file_ratio: float = Field(default=1.0, ge=0)
-    metadata_bytes: int = Field(default=256 << 20, ge=1)
+    health: HealthLimits = HealthLimits()
     incomplete_snapshots: int | None = Field(default=None, ge=0)
 
 

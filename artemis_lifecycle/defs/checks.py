@@ -33,7 +33,8 @@ from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.evidence import reachable_presence
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck
 from artemis_lifecycle.lineage.verdicts import DESCRIBED, RECORDED, SCHEMAS
-from artemis_lifecycle.maintenance.verdicts import DATA_FILES_UNCHANGED, HEALTH, MANIFESTS_UNCHANGED
+from artemis_lifecycle.maintenance.score import PARTS
+from artemis_lifecycle.maintenance.verdicts import DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.orphans.verdicts import FRESH, INTACT, SHARE
@@ -154,7 +155,14 @@ def _table_check(asset: str, name: str, description: str) -> Any:
 OF_TABLES = tuple(
     _table_check(*each)
     for each in (
-        ("table_health", HEALTH, "Small files, delete files and metadata are within the thresholds of `checks`."),
+        *(
+            (
+                "table_health",
+                health_check(part),
+                f"The part {part} of the table's score is above checks.health.{part}.warn; fails below .error.",
+            )
+            for part in PARTS
+        ),
         ("lineage_ledger", RECORDED, "The ledger has each snapshot that is older than checks.metadata_age."),
         ("lineage_ledger", DESCRIBED, "At most checks.incomplete_snapshots summaries miss required lineage."),
         (

@@ -17,9 +17,9 @@ _ROWS = 200
 
 @asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
 def fleet(context: AssetExecutionContext, lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
-    """Every governed table: overdue, waiting for a person, held, paused, red checks, bytes freed and freeable, orphan
-    share, cost per month, the age of each step. Written as a page to `<operations.root>/fleet/index.html`. Starts no
-    Spark."""
+    """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
+    and freeable, orphan share, cost per month, the age of each step. Written as a page to
+    `<operations.root>/fleet/index.html`. Starts no Spark."""
     with as_dagster_failure() as watch:
         opened = lifecycle.get()
         found = opened.fleet()
@@ -39,11 +39,22 @@ def fleet(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Mater
             "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
             "dagster/row_count": len(found.tables),
             "first_tables": ui_metadata.table(
-                ["table", "overdue", "waits for", "red", "under way", "freed bytes", "freeable bytes", "planned"],
+                [
+                    "table",
+                    "overdue",
+                    "health",
+                    "waits for",
+                    "red",
+                    "under way",
+                    "freed bytes",
+                    "freeable bytes",
+                    "planned",
+                ],
                 [
                     (
                         each.table,
                         each.overdue,
+                        each.health_score,
                         "; ".join(each.waits_for),
                         "; ".join(each.red_checks),
                         each.plan_status,

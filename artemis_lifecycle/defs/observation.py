@@ -77,10 +77,11 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """What slows down reads of the table: small files, deletes, manifests and metadata."""
+    """The table's score, 0 to 100, and its parts: what each costs in time and money, and what to do next."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
+        scores, next_part = steps.health_history(table), health.next_part
         curve = steps.retention_curve(table)
         costs = steps.costs(table, curve)
         most = max(point.size_in_bytes for point in curve.points) or 1
@@ -88,6 +89,19 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
     return Materialized(
         data_version=data_version(health.metadata_location),
         metadata={
+            "score": health.score,
+            **{f"score_{part.name}": part.score for part in health.parts if part.score is not None},
+            "next_step": MetadataValue.text(
+                "Nothing is due." if next_part is None else terminal(f"{next_part.next_step} ({next_part.why})")
+            ),
+            "scores": ui_metadata.picture(scores.plot, f"Health by part and over time, {table}"),
+            "parts": ui_metadata.table(
+                ["part", "score", "figure", "unit", "seconds", f"{costs.currency} a month", "gain", "next step", "why"],
+                [
+                    (p.name, p.score, p.figure, p.unit, p.seconds, p.per_month, p.gain, p.next_step, p.why)
+                    for p in health.parts
+                ],
+            ),
             "files": health.data_files,
             "bytes": health.data_bytes,
             "records": health.records,

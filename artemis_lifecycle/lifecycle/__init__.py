@@ -46,6 +46,7 @@ from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
+from artemis_lifecycle.lifecycle.health import Measuring
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.incidents import Incidents
 from artemis_lifecycle.lifecycle.lineage import Recording
@@ -74,6 +75,7 @@ from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
 from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.maintenance.health_history import HealthHistory
 from artemis_lifecycle.maintenance.manifests import CompactedManifests
 from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations.database import Operations
@@ -139,8 +141,9 @@ class Lifecycle:
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
-        self._maintenance = Maintenance(resources, steps, self._recording)
-        self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans, self._recording)
+        self._measuring = Measuring(resources, steps, self._recording)
+        self._maintenance = Maintenance(resources, steps, self._recording, self._measuring)
+        self._table_checks = TableChecks(resources, steps, self._measuring, self._orphans, self._recording)
         self._publishing = Publishing(resources, self._events)
         self._gate = Gate(resources)
         self._commits = Commits(resources, self._gate)
@@ -1002,9 +1005,19 @@ class Lifecycle:
         ones if the ledger has them (`record_lineage`)."""
         return self._maintenance.schema_history(table)
 
+    def health(self, table: str) -> TableHealth:
+        """Return the table's score, 0 to 100, with its parts: what each costs, and what to do next. Figures that were
+        recorded of the same metadata file are not measured again; then this reads the metadata file and Postgres, and
+        starts no Spark. Records the score. Raises NoSuchTable, UnreadableMetadata."""
+        return self._measuring.health(table)
+
     def table_health(self, table: str) -> TableHealth:
-        """Return what slows down reads of the current snapshot: small files, deletes, manifests and metadata."""
-        return self._maintenance.table_health(table)
+        """Return the same, but read all manifests again."""
+        return self._measuring.table_health(table)
+
+    def health_history(self, table: str) -> HealthHistory:
+        """Return the table's recorded scores, oldest first. Raises NoSuchTable."""
+        return self._measuring.history(table)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         """Rewrite small data files within the bandwidth budget, if the table's health requires it."""

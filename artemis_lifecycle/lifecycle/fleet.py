@@ -30,7 +30,8 @@ FREED_OVER = timedelta(days=30)
 @dataclass(frozen=True)
 class FleetTable:
     """One table. `plan_status` is that of its newest plan under way. `freed_bytes` are from the last 30 days.
-    `freeable_bytes` are what plans under way and the newest scan still hold.
+    `freeable_bytes` are what plans under way and the newest scan still hold. `health_score`, 0 to 100,
+    is the newest recorded one; None before the first.
 
     `stored_bytes` are those of all tiers when the table's costs were last added up (`costed_at`), None before that.
     `cost_per_month` is their price, None while a price is missing. Other instants say when a step last ended for the
@@ -50,6 +51,7 @@ class FleetTable:
     orphan_share: float | None
     stored_bytes: int | None
     cost_per_month: float | None
+    health_score: float | None
     planned_at: datetime | None
     handed_off_at: datetime | None
     committed_at: datetime | None
@@ -205,6 +207,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 freeable_bytes=sum(plan.bytes for plan in plans) + left,
                 orphan_share=scan.files / listed if scan is not None and listed else None,
                 **_costs(config, held.get(table)),
+                health_score=None if health is None else health.score,
                 scanned_at=None if scan is None else scan.created_at,
                 health_at=None if health is None else health.measured_at,
                 scrubbed_at=scrubbed.get(table),

@@ -15,6 +15,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
     "state": {
         "table": "table",
         "overdue": "overdue",
+        "health_score": "health score",
         "waits_for": "waits for",
         "red_checks": "red checks",
         "holds": "holds",
@@ -148,8 +149,8 @@ def _cell(name: str, value: Any, at: datetime, most: Mapping[str, int]) -> str:
         width = round(100 * value / most[name]) if most[name] else 0
         bar = f"<span class=bar style='width:{width}%'></span>" if value else ""
         return f"<td class=number data-key='{value}'>{_size(value)}{bar}</td>"
-    if name == "orphan_share":
-        shown = "" if value is None else f"{value:.2%}"
+    if name in ("orphan_share", "health_score"):
+        shown = "" if value is None else f"{value:.2%}" if name == "orphan_share" else f"{value:.0f}"
         return f"<td class=number data-key='{-1 if value is None else value}'>{shown}</td>"
     if isinstance(value, datetime) or (value is None and name.endswith("_at")):
         hours = -1.0 if value is None else (at - value).total_seconds() / 3600

@@ -1,33 +1,27 @@
-"""Maintenance: schemas, health, compaction, and what a table costs."""
+"""Maintenance: schemas, compaction, and what a table costs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.cleaning import removed_parts
+from artemis_lifecycle.lifecycle.health import STANDARD, Measuring
 from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
-from artemis_lifecycle.maintenance.health import TableHealth
-from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.held_bytes import HeldBytes
-from artemis_lifecycle.spark.java_errors import java_errors
-
-STANDARD = "STANDARD"
-"""The default storage class of S3."""
 
 
 def storage_classes(config: LifecycleConfig) -> StorageClasses:
@@ -41,51 +35,17 @@ def storage_classes(config: LifecycleConfig) -> StorageClasses:
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Compacts tables, and reports schemas, health and costs."""
+    """Compacts tables, and reports schemas and costs."""
 
     resources: Resources
     steps: Steps
     recording: Recording
-    _measured: dict[str, TableHealth] = field(default_factory=dict, repr=False, compare=False)
+    measuring: Measuring
 
     def schema_history(self, table: str) -> SchemaHistory:
         metadata = self.steps.table_state(table).metadata
         removed = removed_parts(self.resources, metadata.table_uuid).schemas
         return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid), removed)
-
-    def table_health(self, table: str) -> TableHealth:
-        return self._health(self.steps.table_state(table))
-
-    def known_health(self, state: TableState) -> TableHealth:
-        """Return the health that was measured last, if the table's metadata file is still the same; else measure it.
-        Its ages are those of then."""
-        last = self._measured.get(state.name)
-        same = last is not None and last.metadata_location == state.metadata.metadata_location
-        return last if last is not None and same else self._health(state)
-
-    def _health(self, state: TableState) -> TableHealth:
-        resources = self.resources
-        # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
-        present_index(resources, state.name, state.metadata)
-        with java_errors(state.name):
-            found = health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
-        self._measured[state.name] = found
-        resources.operations.health.note(
-            HealthRecord(
-                table_uuid=state.metadata.table_uuid,
-                table=state.name,
-                metadata_location=found.metadata_location,
-                measured_at=state.read_at,
-                data_files=found.data_files,
-                rewritable_files=found.rewritable_files,
-                delete_files=found.delete_files,
-                manifests=found.manifests,
-                manifest_bytes=found.manifest_bytes,
-                fewest_manifests=found.fewest_manifests,
-                target_manifest_bytes=found.target_manifest_bytes,
-            )
-        )
-        return found
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         resources = self.resources
@@ -97,7 +57,7 @@ class Maintenance:
                 resources.start_spark,
                 resources.config.catalogs.live.name,
                 table,
-                self._health(state),
+                self.measuring.measured(state),
                 self.steps.worker("compaction"),
                 settings,
                 dry_run=dry_run,
@@ -116,7 +76,7 @@ class Maintenance:
                 self.resources.start_spark,
                 self.resources.config.catalogs.live.name,
                 table,
-                self._health(state),
+                self.measuring.measured(state),
                 self.steps.worker("manifest-compaction"),
                 self.resources.config.policy(table).compaction,
                 dry_run=dry_run,

@@ -58,6 +58,8 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
     metric("orphan_share", "gauge", "Orphans among the files of the newest scan, from 0 to 1.", shares)
     costs = {name: row.cost_per_month for name, row in rows.items() if row.cost_per_month is not None}
     metric("cost_per_month", "gauge", "Price of a month's storage in all tiers, in the currency of `prices`.", costs)
+    scores = {name: row.health_score for name, row in rows.items() if row.health_score is not None}
+    metric("health_score", "gauge", "The table's newest health score, from 0 to 100.", scores)
     ages = {name: (fleet.at - row.planned_at).total_seconds() for name, row in rows.items() if row.planned_at}
     metric("plan_age_seconds", "gauge", "Seconds since the table was planned.", ages)
     known: dict[str, Seconds] = {name: waited[name] for name in governed & waited.keys()}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -13,14 +14,15 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.expiration.verdicts import Verdict
+from artemis_lifecycle.lifecycle.health import Measuring
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.listings import listed_locations
-from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lineage import verdicts as lineage
 from artemis_lifecycle.maintenance import verdicts as maintenance
+from artemis_lifecycle.maintenance.score import PARTS
 from artemis_lifecycle.maintenance.verdicts import CompactionEffect
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Ref, Snapshot, TableMetadata
@@ -43,13 +45,13 @@ class TableChecks:
 
     resources: Resources
     steps: Steps
-    maintenance: Maintenance
+    measuring: Measuring
     orphans: Orphans
     recording: Recording
 
     def judge(self, table: str, check: str | None = None) -> list[Verdict]:
         judges: Mapping[str, Callable[[TableState], Verdict]] = {
-            maintenance.HEALTH: self._health,
+            **{maintenance.health_check(part): partial(self._health, part) for part in PARTS},
             maintenance.DATA_FILES_UNCHANGED: lambda state: self._compaction(
                 state, maintenance.DATA_FILES_UNCHANGED, "compaction"
             ),
@@ -68,8 +70,8 @@ class TableChecks:
         state = self.steps.table_state(table)
         return [judge(state) for name, judge in judges.items() if check in (None, name)]
 
-    def _health(self, state: TableState) -> Verdict:
-        return maintenance.judge_health(self.maintenance.known_health(state), self._policy(state).checks)
+    def _health(self, part: str, state: TableState) -> Verdict:
+        return maintenance.judge_part(self.measuring.known(state), part, self._policy(state).checks)
 
     def _ledger(self, state: TableState) -> Verdict:
         recorded = frozenset(self.recording.recorded_ids(state.metadata.table_uuid))

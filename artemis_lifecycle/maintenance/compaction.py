@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_CONCURRENCY = "max-concurrent-file-group-rewrites"
+
+
 @dataclass(frozen=True)
 class CompactionSettings:
     """`bandwidth_share` bounds the file groups that are rewritten at once, as a share of the session's cores (at least
@@ -46,16 +49,23 @@ class CompactedDataFiles:
 
 def why_compact(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
     """The reason to compact, in a sentence; None when there is none."""
-    if not health.data_files:
+    return why_small_files(health, thresholds) or why_deletes(health, thresholds)
+
+
+def why_small_files(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
+    """Small files as the reason to compact; None when there are too few."""
+    if not health.data_files or health.rewritable_files / health.data_files < thresholds.min_rewritable_share:
         return None
-    if health.rewritable_files / health.data_files >= thresholds.min_rewritable_share:
-        return (
-            f"{health.rewritable_files:,} of {health.data_files:,} data files are small and have company in their "
-            "partition"
-        )
-    if health.delete_files / health.data_files >= thresholds.min_delete_file_ratio:
-        return f"{health.delete_files:,} delete files stand against {health.data_files:,} data files"
-    return None
+    return (
+        f"{health.rewritable_files:,} of {health.data_files:,} data files are small and have company in their partition"
+    )
+
+
+def why_deletes(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
+    """Delete files as the reason to compact; None when there are too few."""
+    if not health.data_files or health.delete_files / health.data_files < thresholds.min_delete_file_ratio:
+        return None
+    return f"{health.delete_files:,} delete files stand against {health.data_files:,} data files"
 
 
 def compacted_data_files(
@@ -93,23 +103,31 @@ def rewrite_data_files(
     bandwidth_share: float = 0.3,
     why: str = "asked for",
 ) -> CompactedDataFiles:
-    """Iceberg's `rewrite_data_files` with its defaults under `options`, and the worker's lineage in the summary."""
+    """Iceberg's `rewrite_data_files` with its defaults under `options`, and the worker's lineage in the summary.
+
+    Position deletes that are left are rewritten after it. Some of them may apply to no data file any more, and no
+    rewrite of data files would take them along: the new data files have the sequence number of the snapshot that was
+    read, and so may the deletes (Iceberg's `use-starting-sequence-number`).
+    """
     loaded = jvm_table(spark, catalog, table)
     current = loaded.currentSnapshot()
     if current is None:
         return CompactedDataFiles(table, False, "the table has no snapshot")
     before = current.snapshotId()
     action = spark_actions(spark).rewriteDataFiles(loaded)
-    cores = spark.sparkContext.defaultParallelism
-    chosen = {
-        "max-concurrent-file-group-rewrites": str(max(1, int(cores * bandwidth_share))),
-        **(options or {}),
-    }
-    for key, value in chosen.items():
+    concurrency = str(max(1, int(spark.sparkContext.defaultParallelism * bandwidth_share)))
+    for key, value in {_CONCURRENCY: concurrency, **(options or {})}.items():
         action = action.option(key, value)
-    summary = reading_whole_table(worker, current)
-    result = with_summary(action, summary).execute()
+    result = with_summary(action, reading_whole_table(worker, current)).execute()
+    removed = result.removedDeleteFilesCount()
     loaded.refresh()
+    rewritten = loaded.currentSnapshot()
+    if int(rewritten.summary().get("total-delete-files") or 0):
+        deletes = spark_actions(spark).rewritePositionDeletes(loaded).option("rewrite-all", "true")
+        summary = reading_whole_table(worker, rewritten)
+        left = with_summary(deletes.option(_CONCURRENCY, concurrency), summary).execute()
+        removed += left.rewrittenDeleteFilesCount() - left.addedDeleteFilesCount()
+        loaded.refresh()
     after = loaded.currentSnapshot().snapshotId()
     return CompactedDataFiles(
         table=table,
@@ -119,6 +137,6 @@ def rewrite_data_files(
         added_files=result.addedDataFilesCount(),
         rewritten_bytes=result.rewrittenBytesCount(),
         failed_files=result.failedDataFilesCount(),
-        removed_delete_files=result.removedDeleteFilesCount(),
+        removed_delete_files=removed,
         snapshot_id=after if after != before else None,
     )

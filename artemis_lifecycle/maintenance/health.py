@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,11 @@ import pyarrow.compute as pc
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_partitions
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, TableMetadata
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,17 +36,45 @@ TARGET_MANIFEST_SIZE_DEFAULT = 8 * 1024 * 1024
 SMALL = 0.75
 """Iceberg's own `min-file-size-bytes`, as a share of the target."""
 
-_NOTHING = {"files": 0, "bytes": 0, "records": 0, "small": 0, "rewritable": 0}
-_PARTITIONS = "content bigint, partition string, files bigint, bytes bigint, records bigint, small bigint"
-_TOTALS = "content bigint, files bigint, bytes bigint, records bigint, small bigint, rewritable bigint"
+_COUNTED = ["files", "bytes", "records", "small", "small_bytes"]
+_NOTHING = dict.fromkeys([*_COUNTED, "rewritable", "rewritten"], 0)
+_PARTITIONS = "content bigint, partition string, " + ", ".join(f"{name} bigint" for name in _COUNTED)
+_TOTALS = "content bigint, " + ", ".join(f"{name} bigint" for name in _NOTHING)
+
+
+@dataclass(frozen=True)
+class HealthPart:
+    """One part of a table's health: a figure, and what it costs.
+
+    `score` is 100 times what the part's work costs a fit table, by what it costs this one; None if it is unknown.
+    `seconds` is how much longer one connection plans or reads the whole table; None if the part costs no time.
+    `per_read` is the price of the requests behind them, `per_month` that of the storage; None without a price.
+    `gain` is how many points the table's score gains once the part is fit. `next_step` is the command that makes it
+    fit; None while it is not due.
+    """
+
+    name: str
+    score: float | None
+    figure: float | None
+    unit: str
+    why: str
+    seconds: float | None
+    per_read: float | None
+    per_month: float | None
+    gain: float
+    next_step: str | None
 
 
 @dataclass(frozen=True)
 class TableHealth:
     """The current snapshot's files, and the metadata around it. Sizes in bytes, ages in seconds.
 
+    `score`, from 0 to 100, is the product of the scores of `parts`; `maintenance.score` has the formula. Both are
+    empty in a measurement that was not scored.
+
     A data file is small under three quarters of the table's target size. `rewritable_files` counts the small files in
-    partitions that have at least MIN_INPUT_FILES of them: what a compaction would take. `delete_file_ratio` is delete
+    partitions that have at least MIN_INPUT_FILES of them: what a compaction would take, for `rewritten_files` of the
+    target size. `delete_file_ratio` is delete
     files (deletion vectors too) per data file. `fewest_manifests` is how many of `target_manifest_bytes` would do.
     `metadata_bytes` is what planning reads: metadata file, manifest list,
     manifests. All is 0 for a table without a snapshot.
@@ -61,6 +92,7 @@ class TableHealth:
     records: int
     small_files: int
     rewritable_files: int
+    rewritten_files: int
     delete_files: int
     delete_bytes: int
     deleted_records: int
@@ -71,6 +103,8 @@ class TableHealth:
     target_file_bytes: int
     target_manifest_bytes: int
     fewest_manifests: int
+    score: float | None = None
+    parts: tuple[HealthPart, ...] = ()
 
     @property
     def small_files_share(self) -> float:
@@ -94,9 +128,15 @@ class TableHealth:
     def metadata_bytes(self) -> int:
         return self.metadata_file_bytes + self.manifest_list_bytes + self.manifest_bytes
 
+    @property
+    def next_part(self) -> HealthPart | None:
+        """The part to work on next: that of the greatest gain among those that are due. None if nothing is due."""
+        due = [part for part in self.parts if part.next_step is not None]
+        return max(due, key=lambda part: part.gain, default=None)
+
     def figures(self) -> dict[str, object]:
-        """Every field and ratio above, by name."""
-        return asdict(self) | {
+        """Every figure and ratio above, by name."""
+        return {name: value for name, value in asdict(self).items() if name != "parts"} | {
             "small_files_share": self.small_files_share,
             "rewritable_share": self.rewritable_share,
             "delete_file_ratio": self.delete_file_ratio,
@@ -105,10 +145,14 @@ class TableHealth:
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """Two columns, `figure` object and `value` object: every field and ratio above, one row each."""
+        """Two columns, `figure` object and `value` object: every figure and ratio above, one row each."""
         import pandas as pd
 
         return pd.DataFrame(list(self.figures().items()), columns=["figure", "value"]).astype("object")
+
+    def parts_to_pandas(self) -> pd.DataFrame:
+        """One row per part, with the fields of HealthPart."""
+        return frame_of(HealthPart, self.parts)
 
 
 def target_file_size(metadata: TableMetadata) -> int:
@@ -130,27 +174,22 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
     data = deletes = _NOTHING
     if current is not None:
         listed = manifests_of(stores, current).entries
-        for row in _by_content(Runner(spark), stores, listed, int(target * SMALL)):
+        for row in _by_content(Runner(spark), stores, listed, target):
             found = {name: row[name] for name in _NOTHING}
             if row["content"] == 0:
                 data = found
             else:
                 deletes = {name: deletes[name] + found[name] for name in _NOTHING}
-    times = [snapshot.timestamp_ms for snapshot in metadata.snapshots]
     manifest_bytes = sum(_length(stores, each) for each in listed)
     return TableHealth(
         table=table,
         metadata_location=metadata.metadata_location,
-        snapshots=len(metadata.snapshots),
-        refs=len(metadata.refs),
-        snapshot_age_seconds=_age(now, current.timestamp_ms if current is not None else None),
-        oldest_snapshot_age_seconds=_age(now, min(times, default=None)),
-        metadata_age_seconds=_age(now, metadata.last_updated_ms),
         data_files=data["files"],
         data_bytes=data["bytes"],
         records=data["records"],
         small_files=data["small"],
         rewritable_files=data["rewritable"],
+        rewritten_files=data["rewritten"],
         delete_files=deletes["files"],
         delete_bytes=deletes["bytes"],
         deleted_records=deletes["records"],
@@ -162,18 +201,48 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
         target_manifest_bytes=target_manifest,
         # Data and delete manifests are never merged with each other, nor are those of two partition specs.
         fewest_manifests=math.ceil(manifest_bytes / target_manifest) + len(metadata.partition_specs),
+        **_ages(metadata, now),
     )
 
 
+_COLUMNS = [each.name for each in fields(HealthRecord) if each.name in TableHealth.__dataclass_fields__]
+
+
+def record_of(health: TableHealth, table_uuid: str, now: datetime) -> HealthRecord:
+    """Return what to record of a scored health."""
+    counted = {name: value for name, value in vars(health).items() if type(value) is int and name not in _COLUMNS}
+    columns = {name: getattr(health, name) for name in _COLUMNS}
+    return HealthRecord(table_uuid=table_uuid, measured_at=now, figures=counted, **columns)
+
+
+def of_record(record: HealthRecord, table: str, metadata: TableMetadata, now: datetime) -> TableHealth:
+    """Return the recorded figures of `metadata`, with the ages of `now` and without a score."""
+    columns = {name: getattr(record, name) for name in _COLUMNS} | {"table": table, "score": None}
+    return TableHealth(**columns | dict(record.figures) | _ages(metadata, now))
+
+
+def _ages(metadata: TableMetadata, now: datetime) -> dict[str, Any]:
+    current = metadata.current_snapshot
+    times = [snapshot.timestamp_ms for snapshot in metadata.snapshots]
+    return {
+        "snapshots": len(metadata.snapshots),
+        "refs": len(metadata.refs),
+        "snapshot_age_seconds": _age(now, current.timestamp_ms if current is not None else None),
+        "oldest_snapshot_age_seconds": _age(now, min(times, default=None)),
+        "metadata_age_seconds": _age(now, metadata.last_updated_ms),
+    }
+
+
 def _by_content(
-    runner: Runner, stores: Stores, listed: Sequence[ManifestListEntry], small_below: int
+    runner: Runner, stores: Stores, listed: Sequence[ManifestListEntry], target: int
 ) -> list[dict[str, int]]:
     """Return the totals of these manifests' files, by content (columns: `_TOTALS`)."""
     rows = sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in listed)
     cost = Cost(len(listed), rows, sum(max(each.manifest_length, 0) for each in listed))
     manifests = pa.table({"manifest": pa.array([pickle.dumps(each) for each in listed], pa.binary())})
-    parts = runner.map(manifests, _ByPartition(stores, small_below), arrow_schema(_PARTITIONS), cost)
-    totals = runner.meet([parts], "partition", _summed, arrow_schema(_TOTALS), Cost(rows=rows)).table()
+    parts = runner.map(manifests, _ByPartition(stores, int(target * SMALL)), arrow_schema(_PARTITIONS), cost)
+    summed = partial(_summed, target)
+    totals = runner.meet([parts], "partition", summed, arrow_schema(_TOTALS), Cost(rows=rows)).table()
     found: list[dict[str, int]] = _sums(totals, ["content"], list(_NOTHING)).to_pylist()
     return found
 
@@ -197,16 +266,18 @@ class _ByPartition:
                 "bytes": sizes,
                 "records": found.column("record_count"),
                 "small": is_small.cast(pa.int64()),
+                "small_bytes": pc.if_else(is_small, sizes, 0),
             }
-            names = ["files", "bytes", "records", "small"]
-            yield from _sums(pa.table(files), ["content", "partition"], names).to_batches()
+            yield from _sums(pa.table(files), ["content", "partition"], _COUNTED).to_batches()
 
 
-def _summed(parts: pa.Table) -> pa.Table:
-    whole = _sums(parts, ["content", "partition"], ["files", "bytes", "records", "small"])
-    small = whole.column("small")
-    rewritable = pc.if_else(pc.greater_equal(small, MIN_INPUT_FILES), small, 0)
-    return _sums(whole.append_column("rewritable", rewritable), ["content"], list(_NOTHING))
+def _summed(target: int, parts: pa.Table) -> pa.Table:
+    whole = _sums(parts, ["content", "partition"], _COUNTED)
+    small, is_worth_it = whole.column("small"), pc.greater_equal(whole.column("small"), MIN_INPUT_FILES)
+    rewritten = pc.max_element_wise(pc.divide(pc.add(whole.column("small_bytes"), target - 1), target), 1)
+    for name, files in (("rewritable", small), ("rewritten", rewritten)):
+        whole = whole.append_column(name, pc.if_else(is_worth_it, files, 0))
+    return _sums(whole, ["content"], list(_NOTHING))
 
 
 def _sums(rows: pa.Table, by: list[str], names: list[str]) -> pa.Table:

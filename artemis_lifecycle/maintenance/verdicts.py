@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from artemis_lifecycle.config.policies import Checks
+from artemis_lifecycle.config.policies import Checks, ScoreLimits
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.metadata.types import Ref
 
-HEALTH = "health_within_thresholds"
 DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED = "data_compaction_changed_nothing", "manifest_compaction_changed_nothing"
 
-FROM_FILES = 100
-"""Fewer small files or delete files slow down no read that people notice."""
+
+_ONLY_TIME = frozenset({"small_files", "deletes", "manifests", "metadata_size"})
+"""Parts that cost nothing but the time that people wait."""
+
+
+def health_check(part: str) -> str:
+    """The name of the check of a part of a table's health."""
+    return f"health_{part}"
 
 
 @dataclass(frozen=True)
@@ -29,36 +34,23 @@ class CompactionEffect:
     refs_after: Mapping[str, Ref] | None
 
 
-def judge_health(health: TableHealth, checks: Checks) -> Verdict:
-    """Check that the parts of the table's health are within the thresholds. A failure asks for a compaction."""
-    above = []
-    if health.rewritable_files >= FROM_FILES and health.rewritable_share > checks.rewritable_share:
-        above.append(
-            f"{health.rewritable_files:,} of {health.data_files:,} data files are small and have company "
-            f"({health.rewritable_share:.0%}; the threshold is {checks.rewritable_share:.0%})"
-        )
-    if health.delete_files >= FROM_FILES and health.delete_file_ratio > checks.delete_file_ratio:
-        above.append(
-            f"{health.delete_files:,} delete files against {health.data_files:,} data files "
-            f"({health.delete_file_ratio:.2f} each; the threshold is {checks.delete_file_ratio:.2f})"
-        )
-    if health.metadata_bytes > checks.metadata_bytes:
-        above.append(
-            f"planning reads {health.metadata_bytes:,} bytes of metadata; the threshold is {checks.metadata_bytes:,}"
-        )
+def judge_part(health: TableHealth, name: str, checks: Checks) -> Verdict:
+    """Check that a part of the scored `health` is within its limits. An unknown part warns."""
+    part = next(part for part in health.parts if part.name == name)
+    limits: ScoreLimits = getattr(checks.health, name)
+    text = part.why[0].upper() + part.why[1:]
+    next_step = "" if part.next_step is None else f" Next: {part.next_step}"
+    if part.score is None:
+        return Verdict(health_check(name), False, f"Unknown: {text}.{next_step}", warns=True)
+    is_felt = name not in _ONLY_TIME or (part.seconds or 0.0) >= checks.health.seconds
     return Verdict(
-        HEALTH,
-        not above,
-        f"{len(above)} parts of the table's health are above their thresholds."
-        if above
-        else "Small files, delete files and metadata are within their thresholds.",
-        tuple(above),
-        {
-            "rewritable_share": round(health.rewritable_share, 6),
-            "delete_file_ratio": round(health.delete_file_ratio, 6),
-            "metadata_bytes": health.metadata_bytes,
-        },
-        warns=True,
+        health_check(name),
+        part.score >= limits.warn or not is_felt,
+        f"{part.score:g} of 100 (warns below {limits.warn:g}, fails below {limits.error:g}). {text}.{next_step}",
+        figures={"score": part.score}
+        | ({"figure": part.figure} if part.figure is not None else {})
+        | ({"seconds": round(part.seconds, 3)} if part.seconds is not None else {}),
+        warns=part.score >= limits.error,
     )
 
 

@@ -2,7 +2,7 @@
 frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
-of the work are deleted: batches, steps, run times, leases, listings, and attempts to commit without lineage.
+of the work are deleted: batches, steps, run times, scores, leases, listings, and attempts to commit without lineage.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.gate_attempts import gate_attempts
+from artemis_lifecycle.operations.health import health_history
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import HOLDING, plans
@@ -112,9 +113,9 @@ class Records:
             }
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
-        """Delete handoff copies, steps, run times, leases and refused commits from before `cutoff`. Return the rows by
-        kind. Each table's newest lease stays, because its token fences off older ones. What deleted steps counted is
-        added to their totals."""
+        """Delete handoff copies, steps, run times, scores, leases and refused commits from before `cutoff`. Return the
+        rows by kind. Each table's newest lease stays, because its token fences off older ones. What deleted steps
+        counted is added to their totals."""
         return {
             table.name: self._forget_steps(old) if table is steps else self._delete("records.forget", table, old)
             for table, old in _old(cutoff)
@@ -156,6 +157,7 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
             and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans)),
         ),
         (steps, steps.c.finished_at < cutoff),
+        (health_history, health_history.c.measured_at < cutoff),
         (run_times, run_times.c.finished_at < cutoff),
         (gate_attempts, gate_attempts.c.at < cutoff),
         (

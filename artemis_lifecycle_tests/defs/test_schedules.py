@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step, window_of
+from artemis_lifecycle_tests.scheduling.test_compaction import HEALTHY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -337,14 +339,7 @@ def test_maintenance_avoids_the_quiet_window_and_its_own_runs(fleet: Fleet) -> N
 
 
 def _measured(table: str, at: datetime, **figures: int) -> HealthRecord:
-    healthy = {"data_files": 100, "rewritable_files": 0, "delete_files": 0, "manifests": 4, "manifest_bytes": 4_000}
-    return HealthRecord(
-        table_uuid="uuid-of-" + table,
-        table=table,
-        metadata_location="file:/w/1.metadata.json",
-        measured_at=at,
-        **{**healthy, "fewest_manifests": 2, "target_manifest_bytes": 8 << 20, **figures},
-    )
+    return replace(HEALTHY, table_uuid=f"uuid-of-{table}", table=table, measured_at=at, **figures)  # type: ignore[arg-type]
 
 
 def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
@@ -356,17 +351,17 @@ def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
 
     assert requests(12) == {}
     health = fleet.lifecycle.operations.health
-    health.note(_measured(ONE, fleet.at(-20), rewritable_files=30))
-    health.note(_measured(TWO, fleet.at(-20)))
-    health.note(_measured("scratch.ungoverned", fleet.at(-20), rewritable_files=99))
+    health.note(_measured(ONE, fleet.at(-20), rewritable_files=30), {})
+    health.note(_measured(TWO, fleet.at(-20)), {})
+    health.note(_measured("scratch.ungoverned", fleet.at(-20), rewritable_files=99), {})
     assert requests(4) == {}, "the window is the walk's"
     assert requests(12) == {ONE: "data_compaction"}
-    health.note(_measured(TWO, fleet.at(-19), manifests=40))
+    health.note(_measured(TWO, fleet.at(-19), manifests=40), {})
     assert requests(12) == {ONE: "data_compaction", TWO: "manifest_compaction"}
     # What a tick cannot request waits; who was never compacted comes first, whatever its name.
     monkeypatch.setattr(sensors, "AT_ONCE", 1)
     fleet.done(ONE, "compaction")
-    health.note(_measured(ONE, fleet.at(2), rewritable_files=99))
+    health.note(_measured(ONE, fleet.at(2), rewritable_files=99), {})
     assert requests(12) == {TWO: "manifest_compaction"}
     begun = DagsterRun("manifest_compaction", status=DagsterRunStatus.STARTED, tags={"dagster/partition": TWO})
     fleet.instance.add_run(begun)
@@ -376,7 +371,7 @@ def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
         {"resources": {"changes": {"config": {"dry_run": False}}}},
     )
     # An older measurement does not replace a newer one.
-    health.note(_measured(ONE, fleet.at(1)))
+    health.note(_measured(ONE, fleet.at(1)), {})
     assert requests(12) == {ONE: "data_compaction"}
 
 

@@ -72,7 +72,7 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
     health = world.health()
     assert (health.data_files, health.records, health.delete_files, health.deleted_records) == (9, 90, 1, 1)
     # Eight small files share a partition; the lonely one has no company.
-    assert (health.small_files, health.rewritable_files) == (9, 8)
+    assert (health.small_files, health.rewritable_files, health.rewritten_files) == (9, 8, 1)
     assert (health.snapshots, health.refs, health.manifests) == (10, 1, 10)
     assert 3600 < health.snapshot_age_seconds <= health.oldest_snapshot_age_seconds < 3600 + 600
     assert health.metadata_bytes == health.metadata_file_bytes + health.manifest_list_bytes + health.manifest_bytes > 0
@@ -138,6 +138,7 @@ HEALTH = TableHealth(
     records=1,
     small_files=100,
     rewritable_files=0,
+    rewritten_files=0,
     delete_files=0,
     delete_bytes=0,
     deleted_records=0,

@@ -18,6 +18,7 @@ HEALTHY = HealthRecord(
     table="db.t",
     metadata_location="file:/t/1.metadata.json",
     measured_at=MIDNIGHT + timedelta(hours=9),
+    score=100.0,
     data_files=100,
     rewritable_files=0,
     delete_files=0,
@@ -25,6 +26,7 @@ HEALTHY = HealthRecord(
     manifest_bytes=4_000,
     fewest_manifests=2,
     target_manifest_bytes=8 << 20,
+    figures={},
 )
 SMALL_FILES = replace(HEALTHY, rewritable_files=30)
 MANIFESTS = replace(HEALTHY, manifests=40)

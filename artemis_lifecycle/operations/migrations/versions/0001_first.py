@@ -247,7 +247,7 @@ _GRANTS = {
         "USAGE ON SCHEMA lifecycle",
         "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.deep_snapshots, "
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
-        "lifecycle.run_times, lifecycle.steps",
+        "lifecycle.health_history, lifecycle.run_times, lifecycle.steps",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
         "lifecycle.ledger_progress, "
