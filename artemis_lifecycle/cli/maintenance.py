@@ -1,8 +1,11 @@
-"""Commands that show what a table's maintenance is worth: its health's score."""
+"""Commands that show what a table's maintenance is worth: its health's score, and what its commits cost."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+from rich.filesize import decimal
 
 from artemis_lifecycle.cli.options import ConfigOption, JsonOption, PlotOption, TableArgument, require_picture
 from artemis_lifecycle.cli.output import opened, say, show_json, show_table
@@ -26,13 +29,13 @@ def health(
         show_json(found.figures() | {"parts": found.parts, "next_part": found.next_part})
         return
     show_table(
-        f"{table}: {found.score:.0f} of 100",
+        f"{table}: {found.score:.3g} of 100",
         ("part", "score", "figure", "seconds", f"{currency}/month"),
         [
             (
                 part.name.replace("_", " "),
                 "unknown" if part.score is None else f"{part.score:.0f}",
-                part.unit if part.figure is None else f"{part.figure:,g} {part.unit}",
+                "" if part.figure is None else f"{part.figure:,g} {part.unit}",
                 "" if part.seconds is None else f"{part.seconds:,.1f}",
                 "" if part.per_month is None else f"{part.per_month:,.2f}",
             )
@@ -41,10 +44,61 @@ def health(
     )
     for part in sorted(found.parts, key=lambda part: -part.gain):
         if part.next_step is not None:
-            say(f"{part.name.replace('_', ' ')}: {part.why} (+{part.gain:.0f})")
+            say(f"{part.name.replace('_', ' ')}: {part.why} (gain {part.gain:.3g})")
     if found.next_part is None:
         say("Nothing is due.")
     else:
         say("Next:", found.next_part.next_step or "", unbroken=True)
+    if plot is not None:
+        say(f"Written to {plot}", dim=True)
+
+
+@app.command("commit-costs")
+def commit_costs(
+    table: TableArgument,
+    plot: PlotOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
+) -> None:
+    """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the
+    table."""
+    require_picture(plot)
+    with opened(config, f"reading the commits of {table}") as lifecycle:
+        found = lifecycle.commit_costs(table)
+    if plot is not None:
+        plot.write_bytes(found.plot(plot.suffix[1:]))
+    if json:
+        show_json(
+            {
+                "table": found.table,
+                "rows": found.rows,
+                "unknown": found.unknown,
+                "trends": found.trends,
+                "warnings": found.warnings,
+            }
+        )
+        return
+    show_table(
+        f"{table}: {len(found.rows)} commits",
+        ("committed", "operation", "files", "metadata", "list", "manifests", "requests"),
+        [
+            (
+                f"{row.committed_at:%m-%d %H:%M}",
+                row.operation or "no snapshot",
+                f"{row.files_changed:,}",
+                "unknown" if row.metadata_bytes is None else decimal(row.metadata_bytes),
+                decimal(row.manifest_list_bytes),
+                f"{row.manifests:,}: {decimal(row.manifest_bytes)}",
+                row.requests,
+            )
+            for row in found.rows[-limit:]
+        ],
+    )
+    say(*map(str, found.trends))
+    if found.unknown:
+        say(f"{found.unknown:,} metadata files have an unknown size: the table's metadata log does not name them.")
+    for warning in found.warnings:
+        say(f"Warning: {warning}")
     if plot is not None:
         say(f"Written to {plot}", dim=True)

@@ -54,10 +54,17 @@ def fleet(
         show_json(found)
         return
     rows = [
-        (each.table, "overdue" if each.overdue else "", each.waits_for, each.plan_status, decimal(each.freed_bytes))
+        (
+            each.table,
+            "overdue" if each.overdue else "",
+            "" if each.health_score is None else f"{each.health_score:.0f}",
+            each.waits_for,
+            each.plan_status,
+            decimal(each.freed_bytes),
+        )
         for each in found.tables
     ]
-    show_table(f"{len(rows)} tables", ("table", "", "waits for", "under way", "freed, 30 days"), rows)
+    show_table(f"{len(rows)} tables", ("table", "", "health", "waits for", "under way", "freed, 30 days"), rows)
     say(*found.sentences)
 
 

@@ -168,6 +168,11 @@ class Prices(Model):
         prices = self._of(storage_class)
         return files * prices.request_seconds + size_in_bytes / prices.bytes_per_second
 
+    def bytes_per_request(self, storage_class: str) -> float:
+        """The bytes that pass in the time in which the store answers one request."""
+        prices = self._of(storage_class)
+        return prices.request_seconds * prices.bytes_per_second
+
     def _of(self, storage_class: str) -> ClassPrices:
         return self.classes.get(storage_class, ClassPrices())
 

@@ -34,7 +34,7 @@ from artemis_lifecycle.lifecycle.evidence import reachable_presence
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck
 from artemis_lifecycle.lineage.verdicts import DESCRIBED, RECORDED, SCHEMAS
 from artemis_lifecycle.maintenance.score import PARTS
-from artemis_lifecycle.maintenance.verdicts import DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
+from artemis_lifecycle.maintenance.verdicts import COMMIT_COSTS, DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.orphans.verdicts import FRESH, INTACT, SHARE
@@ -162,6 +162,11 @@ OF_TABLES = tuple(
                 f"The part {part} of the table's score is above checks.health.{part}.warn; fails below .error.",
             )
             for part in PARTS
+        ),
+        (
+            "table_health",
+            COMMIT_COSTS,
+            "What commits write for each changed file does not grow with the table. Warns; see artemis commit-costs.",
         ),
         ("lineage_ledger", RECORDED, "The ledger has each snapshot that is older than checks.metadata_age."),
         ("lineage_ledger", DESCRIBED, "At most checks.incomplete_snapshots summaries miss required lineage."),

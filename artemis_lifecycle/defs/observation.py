@@ -84,6 +84,8 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         scores, next_part = steps.health_history(table), health.next_part
         curve = steps.retention_curve(table)
         costs = steps.costs(table, curve)
+        commits = steps.commit_costs(table)
+        recent = commits.to_pandas().tail(20)
         most = max(point.size_in_bytes for point in curve.points) or 1
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
@@ -101,6 +103,11 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
                     (p.name, p.score, p.figure, p.unit, p.seconds, p.per_month, p.gain, p.next_step, p.why)
                     for p in health.parts
                 ],
+            ),
+            "commit_costs": ui_metadata.picture(commits.plot, f"Metadata written by each commit, {table}"),
+            "commit_cost_trends": ui_metadata.table(["trend"], [(str(trend),) for trend in commits.trends]),
+            "recent_commits": ui_metadata.table(
+                list(recent.columns), recent.iloc[::-1].itertuples(index=False, name=None)
             ),
             "files": health.data_files,
             "bytes": health.data_bytes,

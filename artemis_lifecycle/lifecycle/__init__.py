@@ -72,6 +72,7 @@ from artemis_lifecycle.lineage.incident import Incident
 from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.open_lineage import require_open_lineage
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
+from artemis_lifecycle.maintenance.commit_costs import CommitCosts
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
 from artemis_lifecycle.maintenance.health import TableHealth
@@ -1026,6 +1027,12 @@ class Lifecycle:
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
         """Rewrite many small manifests into a few, if their average size is too small."""
         return self._maintenance.compact_manifests(table, dry_run=dry_run)
+
+    def commit_costs(self, table: str) -> CommitCosts:
+        """Return what each commit of the table wrote besides its data, beside the size of its change; and whether that
+        grows with the table. Only commits of snapshots that the table still has are complete, and the sizes of metadata
+        files are known as far back as the metadata log goes. Raises NoSuchTable, UnreadableMetadata."""
+        return self._maintenance.commit_costs(table)
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
         """Return what the table holds in each tier and for each tag, and what that costs by `prices` in lifecycle.yaml.

@@ -18,6 +18,7 @@ from artemis_lifecycle.maintenance.health_history import HealthHistory
 from artemis_lifecycle.maintenance.score import Rates, StepAge, Upkeep, scored
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.fleet import last_done
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.retention.rules import decide
@@ -27,6 +28,9 @@ from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 
 STANDARD = "STANDARD"
 """The default storage class of S3."""
+
+SCORED_EVERY = timedelta(hours=12)
+"""Checks of a table that does not change record its score so often: steps grow old, and snapshots expire."""
 
 _NEXT = {PlanStatus.OPEN: "hand-off", PlanStatus.HANDED_OFF: "commit"}
 """The command that a plan waits for; all others wait for `delete`."""
@@ -45,39 +49,42 @@ class Measuring:
 
     def health(self, table: str) -> TableHealth:
         state = self.steps.table_state(table)
-        return self._noted(state, self._recorded(state) or self._measure(state))
+        record = self._record(state)
+        return self.measured(state) if record is None else self._noted(state, *_figures(record, state))
 
     def measured(self, state: TableState) -> TableHealth:
         """Read the manifests, score what they have, and record both."""
-        return self._noted(state, self._measure(state))
+        resources = self.resources
+        # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
+        present_index(resources, state.name, state.metadata)
+        with java_errors(state.name):
+            found = health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
+        return self._noted(state, found, state.read_at)
 
     def known(self, state: TableState) -> TableHealth:
-        """Return the recorded figures if the table's metadata file is still the same, else measure and record; with the
-        score of now."""
-        recorded = self._recorded(state)
-        return self.measured(state) if recorded is None else self._scored(state, recorded)
+        """Return the recorded figures if the table's metadata file is still the same, else measure; with the score of
+        now, which is recorded only from time to time."""
+        record = self._record(state)
+        if record is None:
+            return self.measured(state)
+        figures, measured_at = _figures(record, state)
+        if state.read_at - record.scored_at > SCORED_EVERY:
+            return self._noted(state, figures, measured_at)
+        return self._scored(state, figures)
 
     def history(self, table: str) -> HealthHistory:
         points = self.resources.operations.health.history(self.steps.table_uuid(table))
         return HealthHistory(table, points)
 
-    def _measure(self, state: TableState) -> TableHealth:
-        resources = self.resources
-        # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
-        present_index(resources, state.name, state.metadata)
-        with java_errors(state.name):
-            return health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
-
-    def _recorded(self, state: TableState) -> TableHealth | None:
-        """Return what was measured of the table's metadata file, with the ages of now; None if nothing was."""
+    def _record(self, state: TableState) -> HealthRecord | None:
+        """Return what was measured of the table's metadata file; None if nothing was."""
         record = self.resources.operations.health.of_table(state.metadata.table_uuid)
-        if record is None or record.metadata_location != state.metadata.metadata_location:
-            return None
-        return of_record(record, state.name, state.metadata, state.read_at)
+        same = record is not None and record.metadata_location == state.metadata.metadata_location
+        return record if same else None
 
-    def _noted(self, state: TableState, health: TableHealth) -> TableHealth:
+    def _noted(self, state: TableState, health: TableHealth, measured_at: datetime) -> TableHealth:
         found = self._scored(state, health)
-        record = record_of(found, state.metadata.table_uuid, state.read_at)
+        record = record_of(found, state.metadata.table_uuid, measured_at, state.read_at)
         self.resources.operations.health.note(record, {part.name: part.score for part in found.parts})
         return found
 
@@ -130,21 +137,23 @@ class Measuring:
         age = timedelta(0) if began is None else now - of_milliseconds(began)
         done = last_done(operations.engine).get(state.name, {})
 
-        def since(step: str) -> timedelta:
-            return now - done[step] if step in done else age
+        def last(step: str, name: str, allowed: timedelta, command: str) -> StepAge:
+            if step in done:
+                return StepAge(f"since the last {name}", now - done[step], allowed, command)
+            return StepAge(f"without any {name}", age, allowed, command)
 
         table = quote(state.name)
         plans = operations.plans.holding(state.metadata.table_uuid)
         oldest = min(plans, key=lambda plan: plan.planned_at, default=None)
         return (
-            StepAge("plan", since("plan"), policy.checks.overdue_after, f"artemis plan {table}"),
-            StepAge("orphan scan", since("orphan_scan"), policy.checks.listing_age, f"artemis scan-orphans {table}"),
+            last("plan", "plan", policy.checks.overdue_after, f"artemis plan {table}"),
+            last("orphan_scan", "orphan scan", policy.checks.listing_age, f"artemis scan-orphans {table}"),
             *(
                 ()
                 if oldest is None
                 else (
                     StepAge(
-                        "open plan",
+                        "since the oldest open plan",
                         now - oldest.planned_at,
                         policy.checks.plan_age + policy.deletion.grace,
                         f"artemis {_NEXT.get(oldest.status, 'delete')} {oldest.plan_id}",
@@ -152,3 +161,8 @@ class Measuring:
                 )
             ),
         )
+
+
+def _figures(record: HealthRecord, state: TableState) -> tuple[TableHealth, datetime]:
+    """The recorded figures of the table, and when they were measured."""
+    return of_record(record, state.name, state.metadata, state.read_at), record.measured_at

@@ -13,15 +13,18 @@ from artemis_lifecycle.lifecycle.health import STANDARD, Measuring
 from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, live_index, present_index
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
+from artemis_lifecycle.maintenance.commit_costs import CommitCosts, commit_costs
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.reachability.index.written import written_by_snapshot
+from artemis_lifecycle.spark.java_errors import java_errors
 
 
 def storage_classes(config: LifecycleConfig) -> StorageClasses:
@@ -84,6 +87,9 @@ class Maintenance:
             step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
         return done
 
+    def commit_costs(self, table: str) -> CommitCosts:
+        return commit_costs_of(self.resources, self.steps.table_state(table))
+
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
         state, config = self.steps.table_state(table), self.resources.config
         metadata = state.metadata
@@ -120,3 +126,14 @@ class Maintenance:
             deep_bytes=sum(deep.values()),
             thawed_files=sum(thaw.files for thaw in asked),
         )
+
+
+def commit_costs_of(resources: Resources, state: TableState) -> CommitCosts:
+    """Return what the commits of a table wrote, from its index and the sizes of the metadata files that it names."""
+    metadata, config = state.metadata, resources.config
+    paths = [*(entry.metadata_file for entry in metadata.metadata_log), metadata.metadata_location]
+    sizes = [None if found is None else found.size_in_bytes for found in resources.live_stores.heads(paths)]
+    with java_errors(state.name):
+        written = written_by_snapshot(live_index(resources, state.name, metadata))
+    unfelt = config.prices.bytes_per_request(config.catalogs.live.storage_class or STANDARD)
+    return commit_costs(state.name, metadata, written, dict(zip(paths, sizes, strict=True)), unfelt)

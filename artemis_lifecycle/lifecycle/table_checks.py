@@ -17,6 +17,7 @@ from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle.health import Measuring
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.listings import listed_locations
+from artemis_lifecycle.lifecycle.maintenance import commit_costs_of
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
@@ -52,6 +53,9 @@ class TableChecks:
     def judge(self, table: str, check: str | None = None) -> list[Verdict]:
         judges: Mapping[str, Callable[[TableState], Verdict]] = {
             **{maintenance.health_check(part): partial(self._health, part) for part in PARTS},
+            maintenance.COMMIT_COSTS: lambda state: maintenance.judge_commit_costs(
+                commit_costs_of(self.resources, state)
+            ),
             maintenance.DATA_FILES_UNCHANGED: lambda state: self._compaction(
                 state, maintenance.DATA_FILES_UNCHANGED, "compaction"
             ),

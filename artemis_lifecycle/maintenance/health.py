@@ -208,11 +208,11 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
 _COLUMNS = [each.name for each in fields(HealthRecord) if each.name in TableHealth.__dataclass_fields__]
 
 
-def record_of(health: TableHealth, table_uuid: str, now: datetime) -> HealthRecord:
+def record_of(health: TableHealth, table_uuid: str, measured_at: datetime, scored_at: datetime) -> HealthRecord:
     """Return what to record of a scored health."""
     counted = {name: value for name, value in vars(health).items() if type(value) is int and name not in _COLUMNS}
     columns = {name: getattr(health, name) for name in _COLUMNS}
-    return HealthRecord(table_uuid=table_uuid, measured_at=now, figures=counted, **columns)
+    return HealthRecord(table_uuid=table_uuid, measured_at=measured_at, scored_at=scored_at, figures=counted, **columns)
 
 
 def of_record(record: HealthRecord, table: str, metadata: TableMetadata, now: datetime) -> TableHealth:

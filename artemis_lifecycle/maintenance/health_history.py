@@ -30,16 +30,14 @@ class HealthHistory:
     points: Sequence[HealthPoint]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per measurement: measured_at datetime64[ms, UTC]; score, and one column per part (NaN: unknown),
+        """One row per score: scored_at datetime64[ms, UTC]; score, and one column per part (NaN: unknown),
         float64."""
         import pandas as pd
 
-        times = pd.to_datetime([point.measured_at for point in self.points], utc=True).astype("datetime64[ms, UTC]")
+        times = pd.to_datetime([point.scored_at for point in self.points], utc=True).astype("datetime64[ms, UTC]")
         columns = {name: [point.parts.get(name) for point in self.points] for name in PARTS}
         scores = {"score": [point.score for point in self.points], **columns}
-        return pd.DataFrame(
-            {"measured_at": times, **{name: pd.Series(v, dtype="float64") for name, v in scores.items()}}
-        )
+        return pd.DataFrame({"scored_at": times, **{name: pd.Series(v, dtype="float64") for name, v in scores.items()}})
 
     def plot(self, kind: str = "png") -> bytes:
         """Return a picture: the newest scores of the parts, and all scores over time."""
@@ -51,7 +49,7 @@ class HealthHistory:
         bars = now.barh(labels, [newest.get(name) or 0 for name in names], color=[_COLORS[name] for name in names])
         now.bar_label(bars, [self._label(newest.get(name)) for name in names], padding=3, fontsize=8)
         now.set(xlim=(0, 115), title=f"{self.table}: {self.points[-1].score:.0f} of 100" if self.points else self.table)
-        times: list[Any] = [point.measured_at for point in self.points]
+        times: list[Any] = [point.scored_at for point in self.points]
         past.plot(times, [point.score for point in self.points], marker="o", color="black", linewidth=2, label="score")
         for name in PARTS:
             scores: list[Any] = [point.parts.get(name) for point in self.points]

@@ -41,7 +41,7 @@ _LEAST = 0.01
 
 @dataclass(frozen=True)
 class StepAge:
-    """How long ago a step ended (or since when it waits), and how long that may be. `command` runs it."""
+    """How long ago a step ended, and how long that may be. `step` reads after a number of hours, `command` runs it."""
 
     step: str
     age: timedelta
@@ -229,7 +229,7 @@ def _metadata_size(health: TableHealth, upkeep: Upkeep, rates: Rates) -> _Cost:
         "metadata_size",
         _ratio(rates.seconds(1, needed) - extra, extra),
         health.metadata_file_bytes,
-        "bytes of metadata.json",
+        "bytes of metadata",
         f"each plan reads, and each commit writes, {health.metadata_file_bytes:,} bytes of metadata.json; a shorter "
         "window, thinning or write.metadata.compression-codec=gzip makes it smaller",
         f"artemis retention-curve {quote(health.table)}" if extra else None,
@@ -244,7 +244,7 @@ def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rate
             "orphan_share",
             None,
             None,
-            "% of bytes are orphans",
+            "% of bytes orphaned",
             "the table was never scanned for orphans; until then it counts as one whose scan turns its check red "
             f"({policy.checks.orphan_share.error:.0%})",
             f"artemis scan-orphans {quote(health.table)}",
@@ -255,7 +255,7 @@ def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rate
         "orphan_share",
         ratio,
         round(100 * (1 - ratio), 2),
-        "% of bytes are orphans",
+        "% of bytes orphaned",
         f"the newest scan left orphans of {upkeep.orphan_bytes:,} bytes",
         upkeep.orphan_command if upkeep.orphan_bytes else None,
         per_month=rates.storage(upkeep.orphan_bytes),
@@ -283,9 +283,9 @@ def _staleness(steps: Sequence[StepAge]) -> _Cost:
         "staleness",
         worst.allowed / worst.age if late else 1.0,
         round(worst.age / timedelta(hours=1), 1),
-        f"hours since the {worst.step}",
+        f"hours {worst.step}",
         "; ".join(
-            f"{step.step} {step.age // timedelta(hours=1):,} hours ago ({format_duration(step.allowed)} are allowed)"
+            f"{step.age // timedelta(hours=1):,} hours {step.step} ({format_duration(step.allowed)} are allowed)"
             for step in steps
         ),
         worst.command if late else None,

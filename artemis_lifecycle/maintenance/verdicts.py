@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from artemis_lifecycle.config.policies import Checks, ScoreLimits
 from artemis_lifecycle.expiration.verdicts import Verdict
+from artemis_lifecycle.maintenance.commit_costs import CommitCosts
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.metadata.types import Ref
 
 DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED = "data_compaction_changed_nothing", "manifest_compaction_changed_nothing"
 
+
+COMMIT_COSTS = "commit_cost_follows_the_change"
 
 _ONLY_TIME = frozenset({"small_files", "deletes", "manifests", "metadata_size"})
 """Parts that cost nothing but the time that people wait."""
@@ -51,6 +54,21 @@ def judge_part(health: TableHealth, name: str, checks: Checks) -> Verdict:
         | ({"figure": part.figure} if part.figure is not None else {})
         | ({"seconds": round(part.seconds, 3)} if part.seconds is not None else {}),
         warns=part.score >= limits.error,
+    )
+
+
+def judge_commit_costs(costs: CommitCosts) -> Verdict:
+    """Check that what a commit writes for each changed file does not grow with the table."""
+    growing = costs.warnings
+    return Verdict(
+        COMMIT_COSTS,
+        not growing,
+        f"What commits write for each changed file grows with the table: {len(growing)} of {len(costs.trends)} parts."
+        if growing
+        else "What commits write for each changed file does not grow with the table, or is too little to notice.",
+        growing,
+        {"commits": len(costs.rows), "unknown_metadata_files": costs.unknown},
+        warns=True,
     )
 
 

@@ -16,13 +16,14 @@ from artemis_lifecycle.operations.tables import Key, one, records, table_of, val
 
 @dataclass(frozen=True)
 class HealthRecord:
-    """The figures of `maintenance.health.TableHealth` as of `metadata_location`, and the score at `measured_at`. Those
+    """The figures of `maintenance.health.TableHealth` as of `metadata_location`, and the score at `scored_at`. Those
     that ask for a compaction have columns; `figures` has the others by name."""
 
     table_uuid: Key
     table: str
     metadata_location: str
     measured_at: datetime
+    scored_at: datetime
     score: float
     data_files: int
     rewritable_files: int
@@ -39,7 +40,7 @@ class HealthPoint:
     """The score of a table at one time, and those of its parts by name; unknown ones are None."""
 
     table_uuid: Key
-    measured_at: Annotated[datetime, {"primary_key": True}]
+    scored_at: Annotated[datetime, {"primary_key": True}]
     score: float
     parts: Mapping[str, float | None]
 
@@ -60,7 +61,7 @@ class Health:
             set_=values_of(record, without=frozenset({"table_uuid"})),
             where=health.c.measured_at <= statement.excluded.measured_at,
         )
-        point = HealthPoint(record.table_uuid, record.measured_at, record.score, parts)
+        point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
         added = upsert(health_history).values(values_of(point)).on_conflict_do_nothing()
         with around("health.note"), self._engine.begin() as connection:
             connection.execute(newer)
@@ -76,4 +77,4 @@ class Health:
     def history(self, table_uuid: str) -> tuple[HealthPoint, ...]:
         """Return the table's scores, oldest first."""
         mine = health_history.c.table_uuid == table_uuid
-        return records(self._engine, HealthPoint, mine, order_by=(health_history.c.measured_at,))
+        return records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))

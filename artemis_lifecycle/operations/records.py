@@ -157,7 +157,7 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
             and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans)),
         ),
         (steps, steps.c.finished_at < cutoff),
-        (health_history, health_history.c.measured_at < cutoff),
+        (health_history, health_history.c.scored_at < cutoff),
         (run_times, run_times.c.finished_at < cutoff),
         (gate_attempts, gate_attempts.c.at < cutoff),
         (

@@ -105,6 +105,9 @@ def test_each_step_that_the_score_names_raises_it_until_the_table_is_fit(unfit: 
 
 def test_what_is_recorded_is_not_measured_again(unfit: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
     first = unfit.table_health(TABLE)
+    table_uuid = unfit.steps.table_uuid(TABLE)
+    record = unfit.operations.health.of_table(table_uuid)
+    assert record is not None
 
     def measured_again(*_: object) -> None:
         raise AssertionError("read the manifests again")
@@ -115,6 +118,14 @@ def test_what_is_recorded_is_not_measured_again(unfit: Lifecycle, monkeypatch: p
     assert timedelta(seconds=again.metadata_age_seconds) >= old
     unaged = {name: value for name, value in again.figures().items() if not name.endswith("age_seconds")}
     assert unaged == {name: value for name, value in first.figures().items() if name in unaged}
+    # Checks read; but the score of a table that does not change is recorded from time to time, by its old figures.
+    unfit.check_table(TABLE, "health_staleness")
+    assert len(unfit.health_history(TABLE).points) == 2
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.health.SCORED_EVERY", timedelta(0))
+    unfit.check_table(TABLE, "health_staleness")
+    after = unfit.operations.health.of_table(table_uuid)
+    assert after is not None and len(unfit.health_history(TABLE).points) == 3
+    assert after.measured_at == record.measured_at and after.scored_at > record.scored_at
     unfit.spark.sql(f"INSERT INTO {unfit.config.catalogs.live.name}.{TABLE} VALUES (-1)")
     with pytest.raises(AssertionError, match="again"):
         unfit.health(TABLE)

@@ -28,7 +28,10 @@ FIT_UPKEEP = Upkeep(
     orphan_command="artemis delete-orphans S",
     unrecorded_snapshots=0,
     lineage_at_risk=0.0,
-    steps=(StepAge("plan", HOUR, 36 * HOUR, "artemis plan ns.t"), StepAge("scan", HOUR, 192 * HOUR, "artemis scan")),
+    steps=(
+        StepAge("since the last plan", HOUR, 36 * HOUR, "artemis plan ns.t"),
+        StepAge("since the last scan", HOUR, 192 * HOUR, "artemis scan"),
+    ),
 )
 counts = st.integers(0, 10_000)
 sizes = st.integers(0, 1 << 40)

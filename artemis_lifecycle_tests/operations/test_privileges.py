@@ -66,6 +66,7 @@ NEEDED: dict[str, set[str]] = {
     "settled_metadata": {"SELECT", "INSERT"},
     "verdicts": {"SELECT", "INSERT"},
     "gate_attempts": {"SELECT", "INSERT", "DELETE"},
+    "health_history": {"SELECT", "INSERT", "DELETE"},
     "seen_pointers": {"SELECT", "INSERT", "DELETE"},
     "swap_attempts": {"SELECT", "INSERT", "DELETE"},
 }

@@ -18,6 +18,7 @@ HEALTHY = HealthRecord(
     table="db.t",
     metadata_location="file:/t/1.metadata.json",
     measured_at=MIDNIGHT + timedelta(hours=9),
+    scored_at=MIDNIGHT + timedelta(hours=9),
     score=100.0,
     data_files=100,
     rewritable_files=0,

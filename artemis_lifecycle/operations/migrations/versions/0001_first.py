@@ -247,7 +247,7 @@ _GRANTS = {
         "USAGE ON SCHEMA lifecycle",
         "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.deep_snapshots, "
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
-        "lifecycle.health_history, lifecycle.run_times, lifecycle.steps",
+        "lifecycle.run_times, lifecycle.steps",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
         "lifecycle.ledger_progress, "
@@ -256,7 +256,8 @@ _GRANTS = {
         "lifecycle.restores, lifecycle.scans, lifecycle.step_totals, lifecycle.tags, lifecycle.thaws, "
         "lifecycle.unmet_snapshots, "
         "lifecycle.waits, lifecycle.watched_tables",
-        "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.seen_pointers, lifecycle.swap_attempts",
+        "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.health_history, lifecycle.seen_pointers, "
+        "lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",
         "SELECT ON TABLE lifecycle.alembic_version, lifecycle.identity",
