@@ -85,7 +85,6 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         curve = steps.retention_curve(table)
         costs = steps.costs(table, curve)
         commits = steps.commit_costs(table)
-        recent = commits.to_pandas().tail(20)
         most = max(point.size_in_bytes for point in curve.points) or 1
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
@@ -107,7 +106,20 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "commit_costs": ui_metadata.picture(commits.plot, f"Metadata written by each commit, {table}"),
             "commit_cost_trends": ui_metadata.table(["trend"], [(str(trend),) for trend in commits.trends]),
             "recent_commits": ui_metadata.table(
-                list(recent.columns), recent.iloc[::-1].itertuples(index=False, name=None)
+                ["committed", "operation", "changed files", "metadata.json", "list", "manifests", "bytes", "requests"],
+                [
+                    (
+                        row.committed_at,
+                        row.operation,
+                        row.files_changed,
+                        row.metadata_bytes,
+                        row.manifest_list_bytes,
+                        row.manifests,
+                        row.manifest_bytes,
+                        row.requests,
+                    )
+                    for row in commits.rows[:-21:-1]
+                ],
             ),
             "files": health.data_files,
             "bytes": health.data_bytes,

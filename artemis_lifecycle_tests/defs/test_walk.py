@@ -127,6 +127,8 @@ def test_figures_are_shown_in_place_and_as_people_read_them(walked: Walked) -> N
     health = said(walked.real, "table_health")
     figures = {record.data["figure"]: record.data["value"] for record in health["figures"].records}
     assert len(figures) >= 25 and figures["manifests"] == str(health["manifests"])
+    assert 0 < health["score"] <= 100 and len(health["parts"].records) == 8 and health["recent_commits"].records
+    assert all(str(health[name]).startswith("![") for name in ("scores", "commit_costs"))
     assert re.fullmatch(r"(\d+ days?, )?\d+:\d\d:\d\d", str(figures["oldest_snapshot_age"]))
     # Without a price table there is no column of prices.
     assert [column.name for column in health["held_by_tier"].schema.columns][-1] == "bytes"
