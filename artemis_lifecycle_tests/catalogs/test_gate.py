@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -183,6 +185,52 @@ def test_tables_that_come_into_a_gated_name_show_the_lineage_of_all_their_snapsh
     # Without a new snapshot there is no summary to validate.
     with gated.load_table("ops.made").transaction() as change:
         change.set_properties(owner="flight")
+
+
+def test_what_comes_into_a_name_in_report_mode_is_recorded(
+    config: LifecycleConfig, engine: Engine, catalogs: tuple[Catalog, Catalog]
+) -> None:
+    gated, rogue = catalogs
+    rogue.load_table(FREE).append(ROWS)
+    location = rogue.load_table(FREE).metadata_location
+    gated.drop_table(REPORTED)
+    gated.register_table(REPORTED, location)
+    gated.drop_table(REPORTED)
+    assert gated.rename_table(FREE, REPORTED).metadata_location == location
+    with engine.connect() as connection:
+        found = attempts(connection, config.catalogs.live.name)
+    assert [(each.table, each.refused, each.metadata_location) for each in found] == [(REPORTED, False, location)] * 2
+    assert all("required key writer.id is missing" in each.problems for each in found)
+
+
+REPLACED = {
+    "summary": {"summary": Summary(Operation.APPEND)},
+    "files": {"manifest_list": "file:/elsewhere.avro", "summary": Summary(Operation.APPEND)},
+    "time": {"timestamp_ms": 1, "summary": Summary(Operation.APPEND)},
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_another_snapshot_under_a_known_id_is_a_new_one(what: str, catalogs: tuple[Catalog, Catalog]) -> None:
+    table = catalogs[0].load_table(GATED)
+    before, current = table.metadata_location, table.current_snapshot()
+    assert current is not None
+
+    def replace_by(**changed: Any) -> None:
+        other = current.model_copy(update=changed)
+        updates = (
+            RemoveSnapshotsUpdate(snapshot_ids=[current.snapshot_id]),
+            AddSnapshotUpdate(snapshot=other),
+            SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=current.snapshot_id),
+        )
+        catalogs[0].commit_table(table, (), updates)
+
+    with pytest.raises(LineageRejected, match=r"writer\.id is missing"):
+        replace_by(**REPLACED[what])
+    assert catalogs[0].load_table(GATED).metadata_location == before
+    # With its lineage, it is a commit as any other.
+    replace_by(**REPLACED[what] | {"summary": current.summary})
+    assert catalogs[0].load_table(GATED).metadata_location != before
 
 
 def test_a_pass_is_for_one_swap_of_one_table_from_one_base_to_one_location(

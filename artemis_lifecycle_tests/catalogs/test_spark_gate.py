@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -212,8 +212,40 @@ def test_a_writer_s_own_keys_win_over_its_session_s_defaults(
         f"CALL {live}.system.register_table('ops.registered', '{location}')",
     ):
         assert "writer.id is missing" in _refused(lambda statement=statement: plain.sql(statement))  # type: ignore[misc]
+    plain.sql(f"DROP TABLE {live}.{REPORTED}")
+    plain.sql(f"ALTER TABLE {live}.{FREE} RENAME TO {REPORTED}")
+    assert [each.refused for each in lifecycle.gate_attempts(REPORTED)] == [False, False]
     plain.sql(f"ALTER TABLE {live}.{GATED} RENAME TO ops.renamed")
     assert plain.table(f"{live}.ops.renamed").count() == 4
+
+
+@pytest.mark.parametrize("what", ["summary", "manifest-list", "timestamp-ms"])
+def test_another_snapshot_under_a_known_id_is_a_new_one(
+    config: LifecycleConfig, lifecycle: Lifecycle, session: MakeSession, what: str
+) -> None:
+    writer = session(LINEAGE)
+    name = f"{config.catalogs.live.name}.{GATED}"
+    writer.sql(f"INSERT INTO {name} VALUES (1)")
+    plain = session()
+    jvm: Any = plain._jvm
+    load = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+    parser = jvm.org.apache.iceberg.TableMetadataParser
+
+    def replace(more: Mapping[str, str]) -> None:
+        operations = load(plain._jsparkSession, name).operations()
+        base = operations.current()
+        content = json.loads(parser.toJson(base))
+        (snapshot,) = content["snapshots"]
+        other = {"manifest-list": "file:/elsewhere.avro", "timestamp-ms": snapshot["timestamp-ms"] - 1}
+        content["snapshots"] = [snapshot | ({what: other[what]} if what in other else {})]
+        content["snapshots"][0]["summary"] = {"operation": "append", **more}
+        operations.commit(base, parser.fromJson(json.dumps(content)))
+
+    said = _refused(lambda: replace({"added-records": "1"}))
+    assert "required key writer.id is missing" in said
+    _require_lineage(config, GATED)
+    replace(LINEAGE)
+    _require_lineage(config, GATED)
 
 
 def test_a_race_of_gated_and_rogue_writers_lets_no_ungated_snapshot_in(
