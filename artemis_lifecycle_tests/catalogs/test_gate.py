@@ -314,7 +314,12 @@ def test_writers_request_passes_and_only_the_owner_changes_the_gate(
         (ingest, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "SELECT * FROM artemis_gate.attempts")),
         (analyst, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "DELETE FROM artemis_gate.attempts")),
     ):
-        for statement in (*statements, "DROP TRIGGER artemis_gate ON iceberg_tables", "DELETE FROM artemis_gate.rules"):
+        for statement in (
+            *statements,
+            "DROP TRIGGER artemis_gate ON iceberg_tables",
+            "DELETE FROM artemis_gate.rules",
+            "SELECT artemis_gate.forget_attempts('any', now())",
+        ):
             with (
                 pytest.raises(ProgrammingError, match=r"permission denied|must be owner"),
                 login.begin() as connection,

@@ -347,7 +347,7 @@ def test_a_race_over_all_four_gates_lets_no_ungated_snapshot_in(
     # The proxy itself refused what lacked lineage over REST, once each; nothing of it reached the server.
     assert len(gate.found) == each and all(finding.refused for finding, _ in gate.found)
     assert {each.snapshot.summary["writer.id"] for each in arrived if each.snapshot.summary} == {"ingest"}
-    assert {attempt.refused for attempt in lifecycle.gate_attempts()} == {True}
+    assert {attempt.refused for attempt in lifecycle.gate_attempts(GATED)} == {True}
 
 
 def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
