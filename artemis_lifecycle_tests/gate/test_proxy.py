@@ -238,6 +238,13 @@ def test_a_commit_with_lineage_passes_as_it_came(upstream: Upstream, gate: Serve
         (COMMIT, commit(LACKING)),
         (COMMIT, commit(COMPLETE, LACKING)),
         (COMMIT, commit(None)),
+        # In another one's place, under its id.
+        (
+            COMMIT,
+            commit(LACKING).replace(
+                b'"updates": [', b'"updates": [{"action": "remove-snapshots", "snapshot-ids": [0]}, '
+            ),
+        ),
         (COMMIT, commit(LACKING).replace(b"add-snapshot", b"Add-Snapshot")),
         (COMMIT, commit(COMPLETE).replace(b"add-snapshot", b"add-snapshots-of-tomorrow")),
         (COMMIT, commit(COMPLETE | {"n": 1})),  # type: ignore[dict-item]
