@@ -31,8 +31,10 @@ from artemis_lifecycle.errors import (
     BadInput,
     ConfigError,
     EnvironmentMissing,
+    LifecycleError,
     NoSuchTable,
     OperationsUnavailable,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
@@ -75,10 +77,18 @@ class CatalogReader:
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:
-        """Return the row of every table, by identifier: a single statement if the catalog is in SQL."""
-        return {
-            entry.identifier: entry for entry in sorted(self._source.pointers(), key=lambda entry: entry.identifier)
-        }
+        """Return the row of every table, by identifier: a single statement if the catalog is in SQL. Raises the error
+        of a table that it cannot load."""
+        found, errors = self.loadable()
+        if errors:
+            # Skipping the table would let other deletions remove what it reads.
+            raise errors[min(errors)]
+        return found
+
+    def loadable(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
+        """Return the row of every table that the catalog can load, and the errors of the others, by identifier."""
+        found, errors = self._source.loadable()
+        return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}, errors
 
     def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
         """Return the rows of other catalogs in the same `iceberg_tables`, except those in `without`, by
@@ -139,7 +149,7 @@ class _Source(ABC):
     def entry(self, identifier: Identifier) -> CatalogEntry | None: ...
 
     @abstractmethod
-    def pointers(self) -> list[CatalogEntry]: ...
+    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]: ...
 
     @abstractmethod
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]: ...
@@ -189,12 +199,12 @@ class _Sql(_Source):
             row = connection.execute(query).first()
         return None if row is None or row.metadata_location is None else self._entry(row)
 
-    def pointers(self) -> list[CatalogEntry]:
+    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
         query = select(iceberg_tables).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
         with self._engine.connect() as connection:
-            return [self._entry(row) for row in connection.execute(query)]
+            return [self._entry(row) for row in connection.execute(query)], {}
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         # Compared separately: any of the three names may contain the separators.
@@ -281,21 +291,35 @@ class _Other(_Source):
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
 
-    def pointers(self) -> list[CatalogEntry]:
+    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
         listed = self.tables()
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            found = dict(zip(listed, readers.map(self.entry, listed), strict=True))
+            found = dict(zip(listed, readers.map(self._loaded_entry, listed), strict=True))
         lost = {identifier for identifier, entry in found.items() if entry is None}
-        # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`).
+        # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`). Of the others,
+        # those that are no longer listed were dropped in the meantime.
         still = filter(is_addressable, map(str, lost.intersection(self.tables()) if lost else ()))
-        if unloadable := sorted(still):
-            # Not dropped in the meantime: skipping it would let other deletions remove what it reads.
-            raise OperationsUnavailable(
-                f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",
-                table=unloadable[0],
-                hint="check why the catalog cannot load them, or drop them from it",
+        errors: dict[str, LifecycleError] = {
+            table: OperationsUnavailable(
+                f"Catalog {self._name} lists a table that it cannot load",
+                table=table,
+                hint="check why the catalog cannot load it, or drop it from it",
             )
-        return [entry for entry in found.values() if entry is not None]
+            for table in still
+        }
+        errors |= {str(key): each for key, each in found.items() if isinstance(each, LifecycleError)}
+        return [entry for entry in found.values() if isinstance(entry, CatalogEntry)], errors
+
+    def _loaded_entry(self, identifier: Identifier) -> CatalogEntry | LifecycleError | None:
+        from pyiceberg.exceptions import ValidationError
+
+        try:
+            return self.entry(identifier)
+        except LifecycleError as error:
+            return error
+        except (ValueError, ValidationError) as error:
+            said = f"Catalog {self._name} loads no valid metadata: {str(error)[:300]}"
+            return UnreadableMetadata.of(said, None, str(identifier))
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         return {}

@@ -57,7 +57,8 @@ class GatedSqlCatalog(SqlCatalog):
 
     @override
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
-        """Register a table all of whose snapshots meet the requirements of `identifier`. Raises LineageRejected."""
+        """Register a table all of whose snapshots meet the requirements of `identifier`; in mode `report`, record those
+        that do not. Raises LineageRejected."""
         row = self._row(identifier)
         if self._is_governed(row):
             io = load_file_io(self.properties, metadata_location)
@@ -67,7 +68,8 @@ class GatedSqlCatalog(SqlCatalog):
 
     @override
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
-        """Rename a table. All its snapshots must meet the requirements of the new name. Raises LineageRejected."""
+        """Rename a table. All its snapshots must meet the requirements of the new name; in mode `report`, those that do
+        not are recorded. Raises LineageRejected."""
         target = self._row(to_identifier)
         if self._is_governed(target):
             table = self.load_table(from_identifier)
@@ -103,7 +105,7 @@ class GatedSqlCatalog(SqlCatalog):
 
     def _is_governed(self, row: GatedRow) -> bool:
         with self.engine.connect() as connection:
-            return is_installed(connection) and mode_of(connection, row) == "reject"
+            return is_installed(connection) and mode_of(connection, row) != "none"
 
     def _require_pass(self, row: GatedRow, snapshots: Iterable[Snapshot], *, base: str | None, location: str) -> None:
         """Request a pass, in a transaction of its own, so that a refusal is recorded. Raises LineageRejected; Refused
@@ -128,8 +130,17 @@ class GatedSqlCatalog(SqlCatalog):
 
 
 def _new_snapshots(new: TableMetadata, base: TableMetadata | None) -> list[Snapshot]:
-    known = set() if base is None else {snapshot.snapshot_id for snapshot in base.snapshots}
-    return [snapshot for snapshot in new.snapshots if snapshot.snapshot_id not in known]
+    """Return the snapshots that `base` does not have, or has with another content: a writer chooses the ids."""
+    known = {} if base is None else {snapshot.snapshot_id: snapshot for snapshot in base.snapshots}
+    return [snapshot for snapshot in new.snapshots if not _are_same(snapshot, known.get(snapshot.snapshot_id))]
+
+
+def _are_same(snapshot: Snapshot, other: Snapshot | None) -> bool:
+    return snapshot is other or (other is not None and _content(snapshot) == _content(other))
+
+
+def _content(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.manifest_list, snapshot.timestamp_ms, _summary(snapshot)
 
 
 def _summary(snapshot: Snapshot) -> dict[str, str]:

@@ -393,27 +393,35 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     minimum_interval_seconds=30,
     default_status=DefaultSensorStatus.RUNNING,
 )
-def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """The check is red within a minute or two of the commit."""
-    opened, known = lifecycle.get(), partitioned_tables(context.instance)
-    found = opened.watch_lineage(WATCHED_FOR)
+def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult:
+    """The check is red within a minute or two of the commit, or as soon as a new table has its partition. The cursor
+    has, for each table with open snapshots, up to which of them a check was requested."""
+    found, known = lifecycle.get().watch_lineage(WATCHED_FOR), partitioned_tables(context.instance)
     for table, error in found.unreadable.items():
         context.log.warning(terminal(f"{table} cannot be read: {error}"))
     for table in found.unmet:
         context.log.warning(terminal(f"{table} has new snapshots that do not meet its lineage requirements"))
-    now = opened.operations.clock.now()
-    requests = [
-        RunRequest(
-            run_key=f"{now:%Y-%m-%dT%H:%M:%S}:{terminal(table)}:lineage_check",
-            partition_key=partition_key(table),
-            tags={TABLE_TAG: partition_key(table)},
+    requested: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    newest = {table: at.isoformat() for table, at in found.open.items()}
+    due = [table for table in newest if table in known and requested.get(table) != newest[table]][:AT_ONCE]
+    kept = {table: at for table, at in requested.items() if table in newest}
+    cursor = json.dumps(kept | {table: newest[table] for table in due}, sort_keys=True)
+    if not due:
+        said = (
+            f"read {len(found.read)} changed tables; a check is requested, or waits for the partition, of {len(newest)}"
         )
-        for table in found.unmet
-        if table in known
-    ]
-    if requests:
-        return SensorResult(run_requests=requests)
-    return SkipReason(f"read {len(found.read)} changed tables; every new snapshot meets its requirements")
+        return SensorResult(skip_reason=said, cursor=cursor)
+    return SensorResult(
+        run_requests=[
+            RunRequest(
+                run_key=f"{newest[table]}:{terminal(table)}:lineage_check",
+                partition_key=partition_key(table),
+                tags={TABLE_TAG: partition_key(table)},
+            )
+            for table in due
+        ],
+        cursor=cursor,
+    )
 
 
 ALL = (discovery, lineage_watch, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)

@@ -21,7 +21,14 @@ from starlette.routing import Route as Endpoint
 from artemis_lifecycle.contracts.requirements import rejected
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.gate.bodies import LARGEST, changes
-from artemis_lifecycle.gate.routes import Route, UnclearError, has_dot_segments, is_config, route_of
+from artemis_lifecycle.gate.routes import (
+    Route,
+    UnclearError,
+    has_dot_segments,
+    is_config,
+    require_one_meaning,
+    route_of,
+)
 from artemis_lifecycle.gate.rules import Finding, Rules
 
 Record = Callable[[Finding, str], None]
@@ -46,11 +53,13 @@ class TooLargeError(UnclearError):
 
 
 class Gate:
-    """Forwards requests to `upstream`, the address of an Iceberg REST catalog, under the same paths."""
+    """Forwards requests to `upstream`, the address of an Iceberg REST catalog, under the same paths. Only those of the
+    REST spec (`/v1/`) are served."""
 
     def __init__(self, upstream: httpx.URL, rules: Rules, record: Record) -> None:
         self._upstream = upstream
-        self._base = upstream.raw_path.rstrip(b"/")
+        # A catalog's server has other interfaces, which commit too: /api/v2 of Nessie, /management of others.
+        self._served = upstream.raw_path.rstrip(b"/") + b"/v1/"
         self._rules = rules
         self._record = record
         # Without the pool of `Client`, which adds headers, keeps cookies and follows redirects.
@@ -68,10 +77,14 @@ class Gate:
 
     async def _answer(self, request: Request) -> Response:
         path: bytes = request.scope["raw_path"]
-        if not path.startswith(self._base + b"/") or has_dot_segments(path):
-            base = self._base.decode() or "/"
-            return _error(404, "NotFoundException", f"The lineage gate serves only {base}, the path of its catalog")
         try:
+            if not path.startswith(self._served) or has_dot_segments(path):
+                text = (
+                    f"The lineage gate serves only {self._served.decode()}, the Iceberg REST API of its catalog; "
+                    "if the catalog serves that under another path, give --upstream with it"
+                )
+                return _error(404, "NotFoundException", text)
+            require_one_meaning(path)
             route = None if request.method in _READING else route_of(path)
             body = None if route is None else await _whole(request)
             refused = () if route is None or body is None else await self._refused(request, route, body)

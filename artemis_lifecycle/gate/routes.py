@@ -1,19 +1,23 @@
 """Which requests of the Iceberg REST API change tables, from the path alone.
 
-Servers are lenient about paths: they decode segments before they match them, and drop empty ones, a trailing slash and
-matrix parameters. What one of them could take for a table's path is judged as that path, or refused if it could mean
-several.
+Servers are lenient about paths: they decode segments before they match them, some more than once, and drop empty ones,
+a trailing slash, matrix parameters and a fragment. What one of them could take for a table's path is judged as that
+path, or refused if it could mean several.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 Kind = Literal["update", "transaction", "register", "rename"]
-_SEPARATOR = "\x1f"
+SEPARATOR = "\x1f"
 """Between the levels of a namespace in a path (REST spec, parameter `namespace`)."""
+_MOST_DECODINGS = 4
+_DELIMITERS = {b";": "semicolon", b"#": "hash sign", b"\\": "backslash"}
 
 
 class UnclearError(ValueError):
@@ -38,20 +42,44 @@ class Route:
 
 def route_of(path: bytes) -> Route | None:
     """Return what a write to this path, as sent, would change; None if it commits to no table. Raises UnclearError."""
-    if b";" in path:
-        raise UnclearError("its path has a semicolon, which servers read in different ways; encode it as %3B")
-    as_sent = [unquote_to_bytes(part) for part in path.split(b"/")]
-    decoded_first = unquote_to_bytes(path).split(b"/")
-    found = {_matched(as_sent), _matched(decoded_first)}
+    require_one_meaning(path)
+    once = unquote_to_bytes(path)
+    if re.search(rb"[\x00-\x1e\x7f]", once):
+        raise UnclearError("its path has an encoded control character")
+    found = {_matched([unquote_to_bytes(part) for part in path.split(b"/")]), _matched(once.split(b"/"))}
     if len(found) > 1:
         raise UnclearError("an encoded slash lets its path mean several things")
-    return found.pop()
+    route = found.pop()
+    # What is encoded several times, the rules read in the names; here it must not lead to another kind of request.
+    for each in _decodings(path):
+        parts = re.split(rb"[?#]", each)[0].replace(b"\\", b"/").split(b"/")
+        other = _matched([part.partition(b";")[0].strip() or part for part in parts], "replace")
+        if (other and other.kind) != (route and route.kind):
+            raise UnclearError("an encoded delimiter, or repeated encoding, lets its path mean several things")
+    return route
+
+
+def require_one_meaning(path: bytes) -> None:
+    """Raise UnclearError for characters at which some servers end a path, or a part of it, and others do not."""
+    for character, name in _DELIMITERS.items():
+        if character in path:
+            raise UnclearError(f"its path has a {name}, which servers read in different ways; encode it")
 
 
 def has_dot_segments(path: bytes) -> bool:
-    """Return True if a server could resolve the path to another one."""
-    parts = unquote_to_bytes(path).replace(b"\\", b"/").split(b"/")
-    return b"." in parts or b".." in parts
+    """Return True if a server could resolve the path to another one. Raises UnclearError."""
+    return any(
+        part.partition(b";")[0] in (b".", b"..") for each in _decodings(path) for part in re.split(rb"[/\\]", each)
+    )
+
+
+def _decodings(path: bytes) -> Iterator[bytes]:
+    for _ in range(_MOST_DECODINGS):
+        before, path = path, unquote_to_bytes(path)
+        yield path
+        if path == before:
+            return
+    raise UnclearError(f"its path is percent-encoded more than {_MOST_DECODINGS - 1} times")
 
 
 def is_config(path: bytes) -> bool:
@@ -59,9 +87,9 @@ def is_config(path: bytes) -> bool:
     return [part for part in unquote_to_bytes(path).split(b"/") if part][-2:] == [b"v1", b"config"]
 
 
-def _matched(segments: list[bytes]) -> Route | None:
+def _matched(segments: list[bytes], errors: Literal["strict", "replace"] = "strict") -> Route | None:
     try:
-        parts = [part.decode() for part in segments if part]
+        parts = [part.decode(errors=errors) for part in segments if part]
     except UnicodeDecodeError:
         raise UnclearError("its path is not UTF-8") from None
     match parts:
@@ -80,4 +108,4 @@ def _matched(segments: list[bytes]) -> Route | None:
 
 
 def _levels(namespace: str) -> tuple[str, ...]:
-    return tuple(level for level in namespace.split(_SEPARATOR) if level)
+    return tuple(level for level in namespace.split(SEPARATOR) if level)

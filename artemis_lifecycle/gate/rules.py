@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from urllib.parse import unquote
 
 from artemis_lifecycle.catalogs.identifier import dotted
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.gate.bodies import Change
-from artemis_lifecycle.gate.routes import TableName
+from artemis_lifecycle.gate.routes import SEPARATOR, TableName, UnclearError
+
+_MOST_READINGS = 16
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Rules:
     config: LifecycleConfig
 
     def findings(self, change: Change) -> tuple[Finding, ...]:
-        """Return what is wrong with the change; empty if it may pass."""
+        """Return what is wrong with the change; empty if it may pass. Raises UnclearError."""
         return tuple(finding for table in self._gated(change.table) for finding in self._judged(table, change))
 
     def _judged(self, table: str, change: Change) -> Iterator[Finding]:
@@ -70,8 +74,26 @@ class Rules:
 
 
 def _readings(table: TableName) -> list[tuple[str, ...]]:
-    """Return the tables that servers could mean by a name: some split levels at dots too, and Nessie reads
-    `name@branch` and `name#hash` as a version of `name`."""
-    levels = tuple(part for level in table.levels for part in level.split(".") if part)
-    name = table.name.partition("@")[0].partition("#")[0].strip("`")
-    return list(dict.fromkeys((*each, one) for each in (table.levels, levels) for one in (table.name, name)))
+    """Return the tables that servers could mean by a name: some decode it once more, with `+` for a space (as Iceberg's
+    Java clients encode it), some split levels at dots too, and Nessie reads `name@branch` and `name#hash` as a version
+    of `name`. Raises UnclearError."""
+    levels = {
+        tuple(part for part in re.split(separators, text) if part)
+        for text in _decoded(SEPARATOR.join(table.levels))
+        for separators in (SEPARATOR, f"[.{SEPARATOR}]")
+    }
+    names = {
+        one for name in _decoded(table.name) for one in (name, name.partition("@")[0].partition("#")[0].strip("`"))
+    }
+    as_sent = (*table.levels, table.name)
+    return [as_sent, *sorted({(*each, one) for each in levels for one in names} - {as_sent})]
+
+
+def _decoded(text: str) -> set[str]:
+    found, new = set[str](), {text}
+    while new:
+        found |= new
+        if len(found) > _MOST_READINGS:
+            raise UnclearError(f"its name {text[:80]} is encoded too many times")
+        new = {one for each in new for one in (unquote(each), each.replace("+", " "))} - found
+    return found

@@ -915,8 +915,8 @@ class Lifecycle:
         return self._gate.status()
 
     def gate_attempts(self, table: str | None = None) -> list[GateAttempt]:
-        """Return the commits that the gate refused, or recorded in mode `report`, newest first; of one table or all.
-        Raises Refused for a catalog that is not in SQL."""
+        """Return the commits that a gate refused, or recorded in mode `report`, newest first; of one table or all: in
+        the catalog's database, and over REST. Raises Refused for a login that may not read them."""
         return self._gate.attempts(table)
 
     def watch_lineage(self, seconds: float = 20.0) -> Watched:
@@ -1097,8 +1097,8 @@ class Lifecycle:
 
     def forget_records(self, *, dry_run: bool = False) -> Forgotten:
         """Delete the details of what ended longer ago than `records.keep`: a deletion's batches and outcomes, steps,
-        leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
+        leases, refused commits; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
 
         Raises StorageError if the store refuses; the next run resumes. A pause of all tables stops it.
         """
-        return forget_records(self.resources, dry_run=dry_run)
+        return forget_records(self.resources, self._gate, dry_run=dry_run)

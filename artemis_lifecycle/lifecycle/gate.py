@@ -10,9 +10,11 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from artemis_lifecycle.catalogs.gate.installation import (
+    OVER_REST,
     GateAttempt,
     GateState,
     attempts,
+    forget_attempts,
     gate_state,
     install_gate,
     remove_gate,
@@ -83,10 +85,26 @@ class Gate:
             return self._status(engine, dry_run=False)
 
     def attempts(self, table: str | None) -> list[GateAttempt]:
-        with self._database("inspected") as engine, engine.connect() as connection:
-            return attempts(
-                connection, self.resources.config.catalogs.live.name, None if table is None else parse(table)
+        live, found = self.resources.config.catalogs.live, list[GateAttempt]()
+        if live.type == "sql":
+            with self._database("inspected") as engine, engine.connect() as connection:
+                found = attempts(connection, live.name, None if table is None else parse(table))
+        found += [
+            GateAttempt(
+                each.at, each.who, OVER_REST, each.table, None, None, (dict(each.summary),), each.problems, each.refused
             )
+            for each in self.resources.operations.gate_attempts.of(table, limit=None)
+        ]
+        return sorted(found, key=lambda each: each.attempted_at, reverse=True)
+
+    def forget_attempts(self, before: datetime, *, dry_run: bool) -> int:
+        """Delete what the gate in the catalog's database recorded before this time. Return how many rows. Raises
+        Refused for a login that may not."""
+        live = self.resources.config.catalogs.live
+        if live.type != "sql":
+            return 0
+        with self._database("trimmed") as engine, engine.connect() as connection:
+            return forget_attempts(connection, live.name, before, dry_run=dry_run)
 
     def require_lineage(self, table: str, summary: Mapping[str, str]) -> None:
         """Raise LineageRejected if a commit with this summary would be refused; an enabled gate records that."""

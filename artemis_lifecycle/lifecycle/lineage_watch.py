@@ -6,8 +6,8 @@ For catalogs that have no gate, and for what gets past one. It finds a snapshot 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from artemis_lifecycle.catalogs.gate.rules import Mode, governed_mode
@@ -47,12 +47,17 @@ class LineageCheck:
 @dataclass(frozen=True)
 class Watched:
     """What one pass of the watch did: the tables whose metadata it read, which of them have new unmet snapshots, and
-    the error of each table that it could not read. `complete` is False if the time was over before the last table."""
+    the error of each table that it could not read. `complete` is False if the time was over before the last table.
+
+    `open`: each table with unmet snapshots that nobody acknowledged, whichever pass found them; and when the newest of
+    them was found.
+    """
 
     read: tuple[str, ...]
     unmet: tuple[str, ...]
-    unreadable: dict[str, LifecycleError]
+    unreadable: Mapping[str, LifecycleError]
     complete: bool
+    open: Mapping[str, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,26 @@ class LineageWatching:
     gate: Gate
 
     def watch(self, seconds: float) -> Watched:
-        return self._watch(self.resources.live_catalog.pointers().values(), seconds)
+        entries, errors = self.resources.live_catalog.loadable()
+        errors = {table: each for table, each in errors.items() if self._governs(table)}
+        watched = self._watch(entries.values(), seconds)
+        unreadable = errors | dict(watched.unreadable)
+        return replace(watched, unreadable=unreadable, open=self._open(entries.keys() | errors.keys()))
+
+    def _governs(self, table: str) -> bool:
+        return governed_mode(self.resources.config, table) != "none"
+
+    def _open(self, tables: Set[str]) -> Mapping[str, datetime]:
+        watch = self.resources.operations.lineage_watch
+        # A table that was dropped and made again has two, of which the newest is there.
+        now_there = {each.table: each for each in sorted(watch.tables().values(), key=lambda each: each.began_at)}
+        names = {now_there[name].table_uuid: name for name in now_there.keys() & tables if self._governs(name)}
+        found = dict[str, datetime]()
+        for each in watch.unmet():
+            if each.table_uuid in names:
+                # They are in the order in which they were found.
+                found[names[each.table_uuid]] = each.found_at
+        return found
 
     def _watch(self, entries: Iterable[CatalogEntry], seconds: float) -> Watched:
         resources = self.resources
@@ -77,7 +101,7 @@ class LineageWatching:
         read, unmet, unreadable = list[str](), list[str](), dict[str, LifecycleError]()
         for entry in entries:
             table, location = entry.identifier, entry.metadata_location
-            if governed_mode(resources.config, table) == "none" or (table, location) in seen:
+            if not self._governs(table) or (table, location) in seen:
                 continue
             if read and time.monotonic() > until:
                 return Watched(tuple(read), tuple(unmet), unreadable, complete=False)

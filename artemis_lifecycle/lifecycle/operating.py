@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.deletion.records import Forgotten, forget
+from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.pauses import paused
 from artemis_lifecycle.operations.texts import require_said
@@ -21,7 +24,7 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     return found
 
 
-def forget_records(resources: Resources, *, dry_run: bool) -> Forgotten:
+def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgotten:
     """See `Lifecycle.forget_records`."""
     now, keep = resources.operations.clock.now(), resources.config.records
 
@@ -30,7 +33,7 @@ def forget_records(resources: Resources, *, dry_run: bool) -> Forgotten:
             if pause.table_uuid is None:
                 raise paused("all tables", str(pause))
 
-    return forget(
+    done = forget(
         resources.live_stores,
         resources.operations,
         resources.root,
@@ -39,3 +42,5 @@ def forget_records(resources: Resources, *, dry_run: bool) -> Forgotten:
         dry_run=dry_run,
         check=require_no_pause,
     )
+    in_catalog = gate.forget_attempts(now - keep.keep, dry_run=dry_run)
+    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog})

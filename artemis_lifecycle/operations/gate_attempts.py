@@ -56,7 +56,7 @@ class GateAttempts:
                 refused=refused,
             )
 
-    def of(self, table: str | None = None, limit: int = 100) -> tuple[GateAttempt, ...]:
+    def of(self, table: str | None = None, limit: int | None = 100) -> tuple[GateAttempt, ...]:
         """Return attempts on `table`, or on all tables, newest first."""
         newest = (gate_attempts.c.attempt_id.desc(),)
         where = if_given(gate_attempts.c.table_name, table)

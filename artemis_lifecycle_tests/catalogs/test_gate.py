@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -185,6 +187,52 @@ def test_tables_that_come_into_a_gated_name_show_the_lineage_of_all_their_snapsh
         change.set_properties(owner="flight")
 
 
+def test_what_comes_into_a_name_in_report_mode_is_recorded(
+    config: LifecycleConfig, engine: Engine, catalogs: tuple[Catalog, Catalog]
+) -> None:
+    gated, rogue = catalogs
+    rogue.load_table(FREE).append(ROWS)
+    location = rogue.load_table(FREE).metadata_location
+    gated.drop_table(REPORTED)
+    gated.register_table(REPORTED, location)
+    gated.drop_table(REPORTED)
+    assert gated.rename_table(FREE, REPORTED).metadata_location == location
+    with engine.connect() as connection:
+        found = attempts(connection, config.catalogs.live.name)
+    assert [(each.table, each.refused, each.metadata_location) for each in found] == [(REPORTED, False, location)] * 2
+    assert all("required key writer.id is missing" in each.problems for each in found)
+
+
+REPLACED = {
+    "summary": {"summary": Summary(Operation.APPEND)},
+    "files": {"manifest_list": "file:/elsewhere.avro", "summary": Summary(Operation.APPEND)},
+    "time": {"timestamp_ms": 1, "summary": Summary(Operation.APPEND)},
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_another_snapshot_under_a_known_id_is_a_new_one(what: str, catalogs: tuple[Catalog, Catalog]) -> None:
+    table = catalogs[0].load_table(GATED)
+    before, current = table.metadata_location, table.current_snapshot()
+    assert current is not None
+
+    def replace_by(**changed: Any) -> None:
+        other = current.model_copy(update=changed)
+        updates = (
+            RemoveSnapshotsUpdate(snapshot_ids=[current.snapshot_id]),
+            AddSnapshotUpdate(snapshot=other),
+            SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=current.snapshot_id),
+        )
+        catalogs[0].commit_table(table, (), updates)
+
+    with pytest.raises(LineageRejected, match=r"writer\.id is missing"):
+        replace_by(**REPLACED[what])
+    assert catalogs[0].load_table(GATED).metadata_location == before
+    # With its lineage, it is a commit as any other.
+    replace_by(**REPLACED[what] | {"summary": current.summary})
+    assert catalogs[0].load_table(GATED).metadata_location != before
+
+
 def test_a_pass_is_for_one_swap_of_one_table_from_one_base_to_one_location(
     config: LifecycleConfig, engine: Engine, catalogs: tuple[Catalog, Catalog]
 ) -> None:
@@ -266,7 +314,12 @@ def test_writers_request_passes_and_only_the_owner_changes_the_gate(
         (ingest, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "SELECT * FROM artemis_gate.attempts")),
         (analyst, ("INSERT INTO artemis_gate.passes DEFAULT VALUES", "DELETE FROM artemis_gate.attempts")),
     ):
-        for statement in (*statements, "DROP TRIGGER artemis_gate ON iceberg_tables", "DELETE FROM artemis_gate.rules"):
+        for statement in (
+            *statements,
+            "DROP TRIGGER artemis_gate ON iceberg_tables",
+            "DELETE FROM artemis_gate.rules",
+            "SELECT artemis_gate.forget_attempts('any', now())",
+        ):
             with (
                 pytest.raises(ProgrammingError, match=r"permission denied|must be owner"),
                 login.begin() as connection,

@@ -230,6 +230,8 @@ def test_a_table_that_is_listed_and_cannot_be_loaded_is_not_passed_over(
         monkeypatch.setattr(reader._source._catalog(), "load_table", load)  # type: ignore[attr-defined]
         with pytest.raises(OperationsUnavailable, match=r"db\.unseen"):
             reader.pointers()
+        found, errors = reader.loadable()
+        assert list(found) == ["db.seen"] and list(errors) == ["db.unseen"]
         writer.drop_table("db.unseen")
         assert list(reader.pointers()) == ["db.seen"]
     writer.close()

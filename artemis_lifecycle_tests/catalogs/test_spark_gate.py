@@ -6,25 +6,32 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, ValidationException
+from pyiceberg.table.update import AddSnapshotUpdate
+from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties, spark_conf
+from artemis_lifecycle.catalogs.tables import iceberg_tables
 from artemis_lifecycle.code_version import commit_hash
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.spark.java_errors import as_ours
 from artemis_lifecycle.spark.session import add_catalogs
 from artemis_lifecycle_tests.conftest import MakeConfig, _forget
+from artemis_lifecycle_tests.gate.upstream import gate_before, listening, rest_server
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 if TYPE_CHECKING:
@@ -212,57 +219,135 @@ def test_a_writer_s_own_keys_win_over_its_session_s_defaults(
         f"CALL {live}.system.register_table('ops.registered', '{location}')",
     ):
         assert "writer.id is missing" in _refused(lambda statement=statement: plain.sql(statement))  # type: ignore[misc]
+    plain.sql(f"DROP TABLE {live}.{REPORTED}")
+    plain.sql(f"ALTER TABLE {live}.{FREE} RENAME TO {REPORTED}")
+    assert [each.refused for each in lifecycle.gate_attempts(REPORTED)] == [False, False]
     plain.sql(f"ALTER TABLE {live}.{GATED} RENAME TO ops.renamed")
     assert plain.table(f"{live}.ops.renamed").count() == 4
 
 
-def test_a_race_of_gated_and_rogue_writers_lets_no_ungated_snapshot_in(
+@pytest.mark.parametrize("what", ["summary", "manifest-list", "timestamp-ms"])
+def test_another_snapshot_under_a_known_id_is_a_new_one(
+    config: LifecycleConfig, lifecycle: Lifecycle, session: MakeSession, what: str
+) -> None:
+    writer = session(LINEAGE)
+    name = f"{config.catalogs.live.name}.{GATED}"
+    writer.sql(f"INSERT INTO {name} VALUES (1)")
+    plain = session()
+    jvm: Any = plain._jvm
+    load = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+    parser = jvm.org.apache.iceberg.TableMetadataParser
+
+    def replace(more: Mapping[str, str]) -> None:
+        operations = load(plain._jsparkSession, name).operations()
+        base = operations.current()
+        content = json.loads(parser.toJson(base))
+        (snapshot,) = content["snapshots"]
+        other = {"manifest-list": "file:/elsewhere.avro", "timestamp-ms": snapshot["timestamp-ms"] - 1}
+        content["snapshots"] = [snapshot | ({what: other[what]} if what in other else {})]
+        content["snapshots"][0]["summary"] = {"operation": "append", **more}
+        operations.commit(base, parser.fromJson(json.dumps(content)))
+
+    said = _refused(lambda: replace({"added-records": "1"}))
+    assert "required key writer.id is missing" in said
+    _require_lineage(config, GATED)
+    replace(LINEAGE)
+    _require_lineage(config, GATED)
+
+
+def _swap_by_hand(engine: Engine, catalog: str) -> None:
+    """As an engine that never heard of the gate: with its own metadata file, compare and swap the pointer."""
+    columns = iceberg_tables.c
+    is_row = (columns.catalog_name == catalog) & (columns.table_namespace + "." + columns.table_name == GATED)
+    swapped = 0
+    while not swapped:
+        with engine.begin() as connection:
+            base = connection.execute(select(columns.metadata_location).where(is_row)).scalar_one()
+            content = json.loads(Path(base.removeprefix("file:")).read_bytes())
+            for snapshot in content.get("snapshots", ()):
+                snapshot["summary"] = {"operation": "append"}
+            own = Path(base.removeprefix("file:")).with_name(f"{uuid4()}.metadata.json")
+            own.write_text(json.dumps(content))
+            swap = update(iceberg_tables).where(is_row, columns.metadata_location == base)
+            swapped = connection.execute(swap.values(metadata_location=f"file:{own}")).rowcount
+
+
+def test_a_race_over_all_four_gates_lets_no_ungated_snapshot_in(
     config: LifecycleConfig, lifecycle: Lifecycle, session: MakeSession
 ) -> None:
+    """One table, and at once: Spark, pyiceberg, clients of a REST server over the same catalog, and engines that never
+    heard of a gate; with lineage and without."""
     table = f"{config.catalogs.live.name}.{GATED}"
     gated, rogue, plain = session(LINEAGE), session(), session(gated=False)
-    others = {kind: _pyiceberg(config, gated=kind == "gated") for kind in ("gated", "plain")}
-    rows, each = pa.table({"id": [1]}), 4
-    start = threading.Barrier(7)
+    rows, each, writers = pa.table({"id": [1]}), 4, 10
+    start = threading.Barrier(writers)
+    told: list[str] = []
+    arrived: list[AddSnapshotUpdate] = []
 
     def spark_writer(writer: SparkSession, *, lands: bool) -> None:
         start.wait()
         for _ in range(each):
             if lands:
                 writer.sql(f"INSERT INTO {table} VALUES (1)")
+                told.append("spark")
             else:
                 _refused(lambda: writer.sql(f"INSERT INTO {table} VALUES (666)"))
 
-    def pyiceberg_writer(kind: str, lineage: dict[str, str], *, lands: bool) -> None:
+    def pyiceberg_writer(catalog: Catalog, lineage: dict[str, str], *, lands: bool) -> None:
         start.wait()
         left = each
         while left:
             try:
-                others[kind].load_table(GATED).append(rows, snapshot_properties=lineage)
+                catalog.load_table(GATED).append(rows, snapshot_properties=lineage)
+                told.append(catalog.name)
                 said = ""
-            except CommitFailedException:
+            except (CommitFailedException, ValidationException):
+                # Another writer was first; pyiceberg has a second error for it, when it finds no common base.
                 continue
-            except (LineageRejected, DBAPIError) as error:
+            except (LineageRejected, DBAPIError, ForbiddenError) as error:
                 said = str(error)
-            assert ("lineage gate" not in said) is lands
+            assert ("lineage gate" not in said) is lands, said
             left -= 1
 
-    with ThreadPoolExecutor(7) as pool:
-        runs = [
-            pool.submit(spark_writer, gated, lands=True),
-            pool.submit(spark_writer, gated, lands=True),
-            pool.submit(spark_writer, rogue, lands=False),
-            pool.submit(spark_writer, plain, lands=False),
-            pool.submit(pyiceberg_writer, "gated", LINEAGE, lands=True),
-            pool.submit(pyiceberg_writer, "gated", {}, lands=False),
-            pool.submit(pyiceberg_writer, "plain", LINEAGE, lands=False),
-        ]
-        for run in runs:
-            run.result()
-    for catalog in others.values():
-        catalog.close()
-    assert len(_require_lineage(config, GATED)) == 3 * each
-    assert [row.id for row in gated.table(table).collect()] == [1] * (3 * each)
+    def sql_writer() -> None:
+        assert config.catalogs.live.uri is not None
+        with connected(config.catalogs.live.uri) as engine:
+            start.wait()
+            for _ in range(each):
+                with pytest.raises(DBAPIError, match="lineage gate refuses"):
+                    _swap_by_hand(engine, config.catalogs.live.name)
+
+    with ExitStack() as open_now:
+        catalogs = [_pyiceberg(config, gated=True), _pyiceberg(config, gated=True), _pyiceberg(config, gated=False)]
+        for catalog in catalogs:
+            open_now.callback(catalog.close)
+        upstream = open_now.enter_context(listening())
+        upstream.act = rest_server(catalogs[0], arrived)
+        gate = open_now.enter_context(gate_before(f"http://127.0.0.1:{upstream.port}", config))
+        over_rest = [load_catalog("rest", type="rest", uri=f"http://127.0.0.1:{gate.port}") for _ in range(2)]
+        with ThreadPoolExecutor(writers) as pool:
+            runs = [
+                pool.submit(spark_writer, gated, lands=True),
+                pool.submit(spark_writer, gated, lands=True),
+                pool.submit(spark_writer, rogue, lands=False),
+                pool.submit(spark_writer, plain, lands=False),
+                pool.submit(pyiceberg_writer, catalogs[1], LINEAGE, lands=True),
+                pool.submit(pyiceberg_writer, catalogs[1], {}, lands=False),
+                pool.submit(pyiceberg_writer, catalogs[2], LINEAGE, lands=False),
+                pool.submit(pyiceberg_writer, over_rest[0], LINEAGE, lands=True),
+                pool.submit(pyiceberg_writer, over_rest[1], {}, lands=False),
+                pool.submit(sql_writer),
+            ]
+            for run in runs:
+                run.result()
+    for name in (GATED, REPORTED, FREE):
+        assert len(_require_lineage(config, name)) == (len(told) if name == GATED else 0)
+    assert sorted(told) == sorted(2 * each * ["spark"] + each * [config.catalogs.live.name] + each * ["rest"])
+    assert [row.id for row in gated.table(table).collect()] == [1] * (4 * each)
+    # The proxy itself refused what lacked lineage over REST, once each; nothing of it reached the server.
+    assert len(gate.found) == each and all(finding.refused for finding, _ in gate.found)
+    assert {each.snapshot.summary["writer.id"] for each in arrived if each.snapshot.summary} == {"ingest"}
+    assert {attempt.refused for attempt in lifecycle.gate_attempts(GATED)} == {True}
 
 
 def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(

@@ -6,17 +6,32 @@ import subprocess
 import sys
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, DeleteDynamicPartitionsRequest, build_sensor_context
+from dagster import (
+    AssetCheckSeverity,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    DeleteDynamicPartitionsRequest,
+    build_sensor_context,
+)
 from dagster._core.definitions.partitions.context import partition_loading_context
+from pyiceberg.catalog import load_catalog
 from sqlalchemy import text
 
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import sensors
+from artemis_lifecycle.defs.checks import lineage_gate
 from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
+from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
+from artemis_lifecycle_tests.defs.conftest import Project, written
 from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:
@@ -25,9 +40,10 @@ if TYPE_CHECKING:
     from dagster import SensorDefinition, SensorExecutionData
     from pyspark.sql import SparkSession
 
-    from artemis_lifecycle_tests.defs.conftest import Project
+    from artemis_lifecycle_tests.conftest import MakeConfig
 
 ONE, TWO = "artemis.one", "artemis.two"
+LINEAGE = {key: value for key, value in COMPLETE.items() if key != "operation"}
 
 
 def tick(project: Project, sensor: SensorDefinition, cursor: str | None = None) -> SensorExecutionData:
@@ -90,10 +106,11 @@ class TestDiscovery:
 class TestLineageWatch:
     def test_a_commit_without_lineage_turns_the_check_red_as_often_as_there_is_one(self, project: Project) -> None:
         project.create(ONE, TWO, commits=1)
-        assert tick(project, sensors.lineage_watch).skip_message
+        cursor = tick(project, sensors.lineage_watch).cursor
         for number in (1, 2):
             project.append(TWO, number)
-            (request,) = tick(project, sensors.lineage_watch).run_requests
+            found = tick(project, sensors.lineage_watch, cursor)
+            (request,), cursor = found.run_requests, found.cursor
             assert request.partition_key == TWO
             ran = project.definitions.resolve_job_def("lineage_check").execute_in_process(
                 instance=project.instance, partition_key=TWO
@@ -101,10 +118,62 @@ class TestLineageWatch:
             (red,) = ran.get_asset_check_evaluations()
             assert (red.check_name, red.partition, red.passed) == ("lineage_gate", TWO, False)
             assert "artemis gate acknowledge" in str(red.description)
-            assert not tick(project, sensors.lineage_watch).run_requests
+            quiet = tick(project, sensors.lineage_watch, cursor)
+            assert quiet.skip_message and not quiet.run_requests
         with project.lifecycle() as lifecycle:
             lifecycle.acknowledge_lineage(TWO, who="ada", why="a test")
             assert lifecycle.check_lineage(TWO).passed
+
+    def test_a_table_that_has_no_partition_yet_is_requested_once_when_it_has_one(self, project: Project) -> None:
+        project.create(ONE, commits=1)
+        cursor = tick(project, sensors.lineage_watch).cursor
+        project.create(TWO, commits=1)
+        project.instance.delete_dynamic_partition("table", TWO)
+        early = tick(project, sensors.lineage_watch, cursor)
+        assert not early.run_requests
+        project.instance.add_dynamic_partitions("table", [TWO])
+        late = tick(project, sensors.lineage_watch, early.cursor)
+        (request,) = late.run_requests
+        assert request.partition_key == TWO
+        assert not tick(project, sensors.lineage_watch, late.cursor).run_requests
+        # Without the cursor, Dagster knows the request by its key.
+        again = tick(project, sensors.lineage_watch).run_requests
+        assert request.run_key in {each.run_key for each in again}
+
+    def test_a_catalog_that_cannot_be_gated_is_red_and_a_broken_table_does_not_stop_the_watch(
+        self, make_config: MakeConfig, instance: DagsterInstance, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        content = make_config(tables={"artemis.*": {}}).model_dump(mode="json", by_alias=True)
+        content["catalogs"]["live"] |= {"type": "in-memory", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+        config = LifecycleConfig.model_validate(content)
+        project = Project(config, written(config, tmp_path), instance, spark)
+        project.register("artemis.a_broken", ONE, TWO)
+        cursor = tick(project, sensors.lineage_watch).cursor
+        live = project.config.catalogs.live
+        catalog = load_catalog(live.name, **pyiceberg_properties(live))
+        for table in (ONE, TWO):
+            lineage = LINEAGE if table == ONE else {}
+            catalog.load_table(table).append(pa.table({"id": [1]}), snapshot_properties=lineage)
+        broken = Path(catalog.load_table("artemis.a_broken").metadata_location.removeprefix("file://"))
+        catalog.engine.dispose()  # type: ignore[attr-defined]
+        for damage in (lambda: broken.write_text("{}"), broken.unlink):
+            damage()
+            found = tick(project, sensors.lineage_watch, cursor)
+            (request,) = found.run_requests
+            assert request.partition_key == TWO
+        ran = project.definitions.resolve_job_def("lineage_check").execute_in_process(
+            instance=project.instance, partition_key=TWO
+        )
+        (red,) = ran.get_asset_check_evaluations()
+        assert (red.check_name, red.partition, red.passed) == ("lineage_gate", TWO, False)
+        assert red.severity is AssetCheckSeverity.ERROR and [each.blocking for each in lineage_gate.check_specs] == [
+            True
+        ]
+        assert "without a gate" in str(red.description)
+        project.run("lineage_check", ONE)
+        with project.lifecycle() as lifecycle:
+            assert lifecycle.check_lineage(ONE).passed
+            assert set(lifecycle.watch_lineage().unreadable) == {"artemis.a_broken"}
 
 
 class TestNewMetadata:

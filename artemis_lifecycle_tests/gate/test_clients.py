@@ -25,11 +25,13 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError, Validati
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine, text
 
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.gate_attempts import GateAttempt
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate import nessie as rest_catalog
 from artemis_lifecycle_tests.gate.nessie import Nessie
+from artemis_lifecycle_tests.gate.upstream import gate_before
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
@@ -242,6 +244,15 @@ def test_other_spellings_of_a_tables_path_lead_past_nothing(world: World, form: 
     assert answer.status_code in (400, 403) and world.location(name) == before
     assert httpx.post(world.nessie.uri + spelled, json=_added(world, name)).status_code == 200
     assert world.location(name) != before
+
+
+def test_the_catalogs_own_interface_is_not_served_at_the_root_of_its_server(world: World) -> None:
+    root = world.nessie.uri.removesuffix("/iceberg")
+    config = LifecycleConfig.model_validate({"tables": {"gated.*": {}}})
+    with gate_before(root, config) as served:
+        assert httpx.get(f"{root}/api/v2/config").status_code == 200
+        refused = httpx.get(f"http://127.0.0.1:{served.port}/api/v2/config")
+    assert refused.status_code == 404 and "serves only /v1/" in refused.json()["error"]["message"]
 
 
 def test_no_history_enters_by_a_rename_or_a_registration(world: World) -> None:

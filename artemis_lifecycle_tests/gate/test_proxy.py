@@ -22,7 +22,7 @@ from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate.upstream import Answer, Served, Upstream, gate_before, listening, read_body
 
 CONFIG = LifecycleConfig.model_validate(
-    {"tables": {"gated.*": {}, "deep.er.*": {}, "watched.*": {"lineage": {"mode": "report"}}}}
+    {"tables": {"gated.*": {}, "free.my table": {}, "deep.er.*": {}, "watched.*": {"lineage": {"mode": "report"}}}}
 )
 COMMIT = "/iceberg/v1/main/namespaces/gated/tables/t"
 
@@ -238,6 +238,13 @@ def test_a_commit_with_lineage_passes_as_it_came(upstream: Upstream, gate: Serve
         (COMMIT, commit(LACKING)),
         (COMMIT, commit(COMPLETE, LACKING)),
         (COMMIT, commit(None)),
+        # In another one's place, under its id.
+        (
+            COMMIT,
+            commit(LACKING).replace(
+                b'"updates": [', b'"updates": [{"action": "remove-snapshots", "snapshot-ids": [0]}, '
+            ),
+        ),
         (COMMIT, commit(LACKING).replace(b"add-snapshot", b"Add-Snapshot")),
         (COMMIT, commit(COMPLETE).replace(b"add-snapshot", b"add-snapshots-of-tomorrow")),
         (COMMIT, commit(COMPLETE | {"n": 1})),  # type: ignore[dict-item]
@@ -249,7 +256,13 @@ def test_a_commit_with_lineage_passes_as_it_came(upstream: Upstream, gate: Serve
         ("/iceberg/v1/namespaces/deep%1Fer/tables/t", commit(LACKING)),
         ("/iceberg/v1/namespaces/deep.er/tables/t", commit(LACKING)),
         ("/iceberg/v1/a/b%2Fc/namespaces/gated/tables/t", commit(LACKING)),
-        ("/iceberg//v1/main/names%70aces/gated/%74ables/t/", commit(LACKING)),
+        ("/iceberg/v1//main/names%70aces/gated/%74ables/t/", commit(LACKING)),
+        ("/iceberg/v1/main/namespaces/%2567ated/tables/t", commit(LACKING)),
+        ("/iceberg/v1/main/namespaces/deep%251Fer/tables/t", commit(LACKING)),
+        # Iceberg's Java clients encode a space so.
+        ("/iceberg/v1/main/namespaces/free/tables/my+table", commit(LACKING)),
+        ("/iceberg/v1/main/namespaces/free/tables/my%2Btable", commit(LACKING)),
+        ("/iceberg/v1/main/namespaces/free/tables/my%2520table@branch", commit(LACKING)),
         ("/iceberg/v1/main/namespaces/gated/tables/t@branch", commit(LACKING)),
         ("/iceberg/v1/main/namespaces/gated/tables/rename", commit(LACKING)),
         ("/iceberg/v1/main/namespaces/gated/register", b'{"name": "t", "metadata-location": "s3://x"}'),
@@ -294,6 +307,13 @@ def test_a_commit_without_lineage_never_reaches_the_catalog(
         (COMMIT, gzip.compress(b" " * 2**25 + b"{}"), {"content-encoding": "gzip"}),
         (COMMIT, gzip.compress(commit(COMPLETE)) + gzip.compress(b"{}"), {"content-encoding": "gzip"}),
         (COMMIT + ";a=b", commit(COMPLETE), {}),
+        (COMMIT + "#/x", commit(LACKING), {}),
+        (COMMIT + "\\", commit(LACKING), {}),
+        (COMMIT + "%2525252525252541", commit(COMPLETE), {}),
+        ("/iceberg/v1/main/namespaces/gated/register#x", b"{}", {}),
+        ("/iceberg/v1/main/tables/rename#x", b"{}", {}),
+        ("/iceberg/v1/main/transactions/commit#x", b"{}", {}),
+        ("/iceberg/v1/main/transactions\\commit", b"{}", {}),
         ("/iceberg/v1/namespaces%2Fgated%2Ftables%2Ft", commit(COMPLETE), {}),
         ("/iceberg/v1/namespaces/gated/tables/%FF", commit(COMPLETE), {}),
         ("/iceberg/v1/transactions/commit", b'{"table-changes": [{"updates": []}]}', {}),
@@ -308,11 +328,73 @@ def test_what_the_gate_cannot_read_never_reaches_the_catalog(
     assert upstream.seen == []
 
 
-@pytest.mark.parametrize("target", ["/iceberg/../api/v2/trees", "/iceberg/%2e%2E/api", "/api/v2/trees", "/iceberg"])
-@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/iceberg/../api/v2/trees",
+        "/iceberg/v1/%2e%2E/api",
+        "/iceberg/v1/..%5C../api",
+        "/iceberg/v1/%252e%252e/api",
+        "/iceberg/v1/%2e%2e%3B/api",
+        "/api/v2/trees",
+        "/iceberg",
+        "/iceberg/v2/trees",
+        "//iceberg/v1/namespaces",
+        "/iceberg//v1/namespaces",
+        "//catalog/iceberg/v1/namespaces",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_only_the_catalogs_own_path_is_served(upstream: Upstream, gate: Served, method: str, target: str) -> None:
-    assert error(ask(gate, method, target, b"{}"))[0] == 404
+    status, _, message = error(ask(gate, method, target, b"{}"))
+    assert status == 404 and "serves only /iceberg/v1/" in message
     assert upstream.seen == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/iceberg/v1/..;/api/v2/trees",
+        "/iceberg/v1/namespaces#/../../api",
+        "/iceberg/v1/..\\api/v2/trees",
+        "http://catalog/iceberg/v1/main/transactions/commit",
+    ],
+)
+def test_no_method_leaves_the_path_by_what_servers_read_differently(
+    upstream: Upstream, gate: Served, target: str
+) -> None:
+    for method in ("GET", "DELETE", "POST"):
+        assert ask(gate, method, target, b"{}")[0] in (400, 404)
+    assert upstream.seen == []
+
+
+@pytest.mark.parametrize("octet", [0, 1, 9, 11, 127, 128, 255])
+def test_a_raw_octet_that_is_no_character_of_an_address_ends_the_request(
+    upstream: Upstream, gate: Served, octet: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", gate.port), timeout=60) as connection:
+        body = commit(LACKING)
+        head = f"{COMMIT} HTTP/1.1\r\nHost: gate\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        connection.sendall(b"POST " + head.replace(b" ", bytes([octet]) + b" ", 1) + body)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+    assert upstream.seen == []
+
+
+def test_a_catalog_at_the_root_of_its_server_serves_nothing_but_its_rest_api(upstream: Upstream) -> None:
+    """Nessie commits at /api/v2, too, and its Iceberg API is at /iceberg."""
+    with gate_before(f"http://127.0.0.1:{upstream.port}", CONFIG) as root:
+        for target in (
+            "/api/v2/trees/main/history/commit",
+            "/iceberg/v1/main/namespaces/gated/tables/t",
+            "/management/v1",
+        ):
+            for method in ("GET", "POST", "DELETE", "PUT"):
+                status, kind, message = error(ask(root, method, target, b"{}"))
+                assert (status, kind) == (404, "NotFoundException") and "--upstream" in message
+        assert upstream.seen == []
+        assert ask(root, "POST", "/v1/namespaces/gated/tables/t", commit(COMPLETE))[0] == 200
+        assert error(ask(root, "POST", "/v1/namespaces/gated/tables/t", commit(LACKING)))[0] == 403
+    assert [seen.target for seen in upstream.seen] == ["/v1/namespaces/gated/tables/t"]
 
 
 def test_other_tables_and_commits_without_a_snapshot_pass(upstream: Upstream, gate: Served) -> None:

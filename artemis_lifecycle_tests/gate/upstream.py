@@ -3,6 +3,7 @@ came, and answers as a test says. And the gate before it, in this process."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import CommitTableRequest
+from pyiceberg.table.update import AddSnapshotUpdate
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.gate import server
@@ -90,6 +95,38 @@ def listening() -> Iterator[Upstream]:
         double.shutdown()
         thread.join()
         double.server_close()
+
+
+def rest_server(catalog: Catalog, arrived: list[AddSnapshotUpdate]) -> Callable[[BaseHTTPRequestHandler], None]:
+    """What makes an `Upstream` a REST server over another catalog: `loadTable` and `updateTable`. `arrived` receives
+    every new snapshot that a client sends."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> tuple[int, str]:
+        body, parts = read_body(handler), handler.path.split("/")
+        if parts[-1] == "config":
+            return 200, '{"defaults": {}, "overrides": {}}'
+        try:
+            table = catalog.load_table((parts[3], parts[5]))
+            if handler.command == "GET":
+                metadata = table.metadata.model_dump_json()
+                return (
+                    200,
+                    f'{{"metadata-location": "{table.metadata_location}", "metadata": {metadata}, "config": {{}}}}',
+                )
+            request = CommitTableRequest.model_validate_json(body)
+            arrived.extend(each for each in request.updates if isinstance(each, AddSnapshotUpdate))
+            return 200, catalog.commit_table(table, request.requirements, request.updates).model_dump_json()
+        except CommitFailedException as error:
+            said = {"message": str(error), "type": "CommitFailedException", "code": 409}
+            return 409, json.dumps({"error": said})
+
+    def act(handler: BaseHTTPRequestHandler) -> None:
+        status, text = answer(handler)
+        content = text.encode()
+        head = f"HTTP/1.1 {status} Fine\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        handler.wfile.write(head.encode() + content)
+
+    return act
 
 
 def read_body(handler: BaseHTTPRequestHandler) -> bytes:

@@ -108,7 +108,7 @@ def test_the_gate_follows_lifecycle_yaml(
                 lifecycle.append("ops.passes", _rows(lifecycle, 1), {})
             (attempt,) = lifecycle.gate_attempts("ops.passes")
             assert attempt.refused and attempt.metadata_location is None and not lifecycle.gate_attempts("ops.drafts")
-            assert lifecycle.gate_attempts() == [attempt]
+            assert attempt in lifecycle.gate_attempts()
             # The project's own pyiceberg catalog passes the gate.
             catalog = ingest_catalog(config.catalogs.live)
             rows = catalog.load_table("ops.passes").scan().to_arrow()
@@ -131,7 +131,52 @@ def test_the_gate_follows_lifecycle_yaml(
             assert lifecycle.gate_status().condition == "disabled" and "disabled" in gate(config).detail
         finally:
             assert lifecycle.disable_gate().enabled is False
-        assert len(lifecycle.gate_attempts()) == 1
+        assert lifecycle.gate_attempts("ops.passes") == [attempt]
+
+
+def test_attempts_of_both_gates_are_listed_together_and_forgotten_when_they_are_old(
+    config: LifecycleConfig, lifecycle: Lifecycle
+) -> None:
+    table = "ops.told"
+    _make(lifecycle, table)
+    lifecycle.enable_gate()
+    for who in ("10.0.0.1 Writer/1", "10.0.0.2 Writer/1"):
+        with pytest.raises(LineageRejected):
+            lifecycle.append(table, _rows(lifecycle, 1), {})
+        lifecycle.operations.gate_attempts.record(table, who, {"writer.id": "w"}, ("no ticket",), refused=True)
+    found = lifecycle.gate_attempts(table)
+    assert [each.application == "artemis gate serve" for each in found] == [True, False, True, False]
+    assert (found[0].attempted_by, found[0].summaries) == ("10.0.0.2 Writer/1", ({"writer.id": "w"},))
+
+    assert config.catalogs.live.uri is not None
+    with connected(config.catalogs.live.uri) as engine:
+
+        def age(which: str) -> None:
+            with engine.begin() as connection:
+                for rows, at in (("artemis_gate.attempts", "attempted_at"), ("lifecycle.gate_attempts", "at")):
+                    connection.execute(
+                        text(
+                            f"UPDATE {rows} SET {at} = {at} - INTERVAL '500 days' "
+                            f"WHERE table_name IN ('told', 'ops.told') AND attempt_id = (SELECT {which}(attempt_id) "
+                            f"FROM {rows} WHERE table_name IN ('told', 'ops.told'))"
+                        )
+                    )
+
+        age("min")
+        kind = "catalog_gate_attempts"
+        assert lifecycle.forget_records(dry_run=True).counts[kind] == 1 and len(lifecycle.gate_attempts(table)) == 4
+        assert lifecycle.forget_records().counts[kind] == 1
+        assert lifecycle.gate_attempts(table) == found[:2]
+        assert lifecycle.forget_records().counts[kind] == 0
+        # A gate that an older version enabled has no function for it.
+        with engine.begin() as connection:
+            connection.execute(text("DROP FUNCTION artemis_gate.forget_attempts"))
+        age("max")
+        with pytest.raises(Refused, match="artemis gate enable"):
+            lifecycle.forget_records()
+        assert lifecycle.enable_gate().intact
+        assert lifecycle.forget_records().counts[kind] == 1
+    assert lifecycle.disable_gate().enabled is False
 
 
 def test_a_catalog_without_a_database_names_what_it_can_have(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -196,7 +241,7 @@ def test_the_command_line_enables_inspects_and_disables(config: LifecycleConfig,
     assert artemis("gate", "enable", "--dry-run")["enabled"] is False
     assert artemis("gate", "enable")["enabled"] is True
     assert artemis("gate", "status")["problems"] == []
-    assert artemis("gate", "attempts") == []
+    assert artemis("gate", "attempts", "ops.passes") == []
     assert config.catalogs.live.uri is not None
     with connected(config.catalogs.live.uri) as engine, engine.begin() as connection:
         connection.execute(text("DELETE FROM artemis_gate.rules WHERE pattern = 'ops.drafts'"))

@@ -16,7 +16,8 @@ from artemis_lifecycle.catalogs.gate.statements import GRANTS, PARTS, SCHEMA, TA
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.catalogs.triggers import Condition, Problem, installing, worst
 from artemis_lifecycle.errors import Busy, ConfigError, Refused
-from artemis_lifecycle.operations.roles import role_statements
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.roles import refusing, role_statements
 
 _INVALID_PATTERN = "2201B"
 _REMOVED = tuple(f"DROP TRIGGER IF EXISTS {trigger.name} ON {trigger.table}" for trigger in PARTS.triggers)
@@ -41,10 +42,17 @@ class GateState:
         return worst(self.problems)
 
 
+OVER_REST = "artemis gate serve"
+
+
 @dataclass(frozen=True)
 class GateAttempt:
     """A commit with problems, which the gate refused, or only recorded (mode `report`). `summaries` are the lineage
-    keys of at most ten new snapshots."""
+    keys of at most ten new snapshots.
+
+    `attempted_by` is the login; of a commit over REST, the client's address and program, and `application` is then
+    OVER_REST. Such a request has no metadata file.
+    """
 
     attempted_at: datetime
     attempted_by: str
@@ -141,6 +149,29 @@ def attempts(connection: Connection, catalog: str, table: Identifier | None = No
     ]
 
 
+def forget_attempts(connection: Connection, catalog: str, before: datetime, *, dry_run: bool) -> int:
+    """Delete the attempts of `catalog` that are older than `before`. Return how many; a dry run only counts them.
+    Raises Refused for a login that may not, and for a gate of a version that cannot."""
+    if "attempts" not in PARTS.readable(connection):
+        return 0
+    what = f"The old attempts that the gate of catalog {catalog} recorded cannot be deleted"
+    hint = "run artemis gate enable again, as the owner of iceberg_tables; then GRANT artemis_lifecycle to this login"
+    values = {"catalog": catalog, "before": before}
+    with refusing(what, untouched="these attempts", hint=hint):
+        old = int(connection.execute(_OLD_ATTEMPTS, values).scalar_one())
+        if dry_run or not old:
+            return old
+        if not connection.execute(_CAN_FORGET).scalar_one():
+            raise Refused(f"{what}: it was enabled by an older version", untouched="these attempts", hint=hint)
+        with around("gate.forget_attempts"):
+            deleted = int(connection.execute(_FORGET, values).scalar_one())
+            connection.commit()
+    return deleted
+
+
+_OLD_ATTEMPTS = text(f"SELECT count(*) FROM {SCHEMA}.attempts WHERE catalog_name = :catalog AND attempted_at < :before")
+_CAN_FORGET = text(f"SELECT to_regprocedure('{SCHEMA}.forget_attempts(text, timestamptz)') IS NOT NULL")
+_FORGET = text(f"SELECT {SCHEMA}.forget_attempts(CAST(:catalog AS TEXT), CAST(:before AS TIMESTAMPTZ))")
 _ATTEMPTS = text(
     f"SELECT * FROM {SCHEMA}.attempts WHERE catalog_name = :catalog AND (CAST(:name AS TEXT) IS NULL OR "
     "(table_namespace = :namespace AND table_name = :name)) ORDER BY attempt_id DESC"

@@ -21,7 +21,7 @@ from artemis_lifecycle.contracts.summary import (
 )
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 
-VERSION = 1
+VERSION = 2
 """The version of the functions below; an older installation is upgraded by enabling the gate again."""
 
 SCHEMA = "artemis_gate"
@@ -226,6 +226,15 @@ _GUARD = f"""
         RETURN NEW;
     END """
 
+_FORGET_ATTEMPTS = """
+    DECLARE
+        deleted BIGINT;
+    BEGIN
+        DELETE FROM attempts AS a WHERE a.catalog_name = catalog AND a.attempted_at < before;
+        GET DIAGNOSTICS deleted = ROW_COUNT;
+        RETURN deleted;
+    END """
+
 _NAME = "catalog TEXT, namespace TEXT, name TEXT"
 PARTS = Parts(
     schema=SCHEMA,
@@ -242,6 +251,13 @@ PARTS = Parts(
             "text, text, text, text, text, jsonb",
             "text[]",
             _REQUEST_PASS,
+        ),
+        Function(
+            "forget_attempts",
+            "catalog TEXT, before TIMESTAMPTZ",
+            "text, timestamp with time zone",
+            "bigint",
+            _FORGET_ATTEMPTS,
         ),
         Function("guard_pointers", "", "", "trigger", _GUARD),
     ),
@@ -275,7 +291,8 @@ TABLES = (
 )
 
 _READS = f"SELECT ON TABLE {', '.join(f'{SCHEMA}.{name}' for name in ('catalogs', 'rules', 'attempts'))}"
-GRANTS = {LIFECYCLE: (_READS,), ANALYST: (_READS,)}
+_FORGETS = f"EXECUTE ON FUNCTION {SCHEMA}.forget_attempts(TEXT, TIMESTAMPTZ)"
+GRANTS = {LIFECYCLE: (_READS, _FORGETS), ANALYST: (_READS,)}
 # A gated catalog asks before every commit, also to tables that the gate does not govern. Whoever may write the pointer
 # row of such a table could do so before there was a gate.
 TO_EVERYBODY = (

@@ -66,7 +66,7 @@ public class GatedJdbcCatalog extends JdbcCatalog {
             this.gate, this.defaults);
     }
 
-    /** All snapshots of the table must meet the requirements of its new name. */
+    /** All snapshots of the table must meet the requirements of its new name, or are recorded, as that name's mode says. */
     @Override
     public void renameTable(TableIdentifier from, TableIdentifier to) {
         if (!from.equals(to) && this.gate.governs(to)) {

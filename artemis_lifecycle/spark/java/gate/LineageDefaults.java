@@ -8,8 +8,10 @@ import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotParser;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
@@ -40,16 +42,35 @@ public final class LineageDefaults {
         }
     }
 
-    /** The snapshots that `metadata` has and `base` (null: no table yet) does not have. */
+    /**
+     * The snapshots that `metadata` has and `base` (null: no table yet) does not have, or has with another content: a
+     * writer chooses the ids.
+     */
     public static List<Snapshot> newSnapshots(TableMetadata base, TableMetadata metadata) {
         List<Snapshot> found = new ArrayList<Snapshot>();
         for (Iterator each = metadata.snapshots().iterator(); each.hasNext();) {
             Snapshot snapshot = (Snapshot) each.next();
-            if (base == null || base.snapshot(snapshot.snapshotId()) == null) {
+            if (!areSame(snapshot, base == null ? null : base.snapshot(snapshot.snapshotId()))) {
                 found.add(snapshot);
             }
         }
         return found;
+    }
+
+    // Snapshot.equals compares neither files nor summaries.
+    private static boolean areSame(Snapshot snapshot, Snapshot other) {
+        return snapshot == other
+            || (other != null
+                && snapshot.timestampMillis() == other.timestampMillis()
+                && Objects.equals(snapshot.operation(), other.operation())
+                && Objects.equals(snapshot.summary(), other.summary())
+                && files(snapshot).equals(files(other)));
+    }
+
+    // In the first format, a snapshot may name its manifests itself.
+    private static String files(Snapshot snapshot) {
+        String list = snapshot.manifestListLocation();
+        return list == null ? SnapshotParser.toJson(snapshot) : list;
     }
 
     /** The summary keys of a new snapshot, with the defaults, without its operation. */

@@ -54,9 +54,10 @@ public final class LineageGate {
         }
     }
 
-    /** Whether commits to the table are refused without lineage. */
+    /** Whether commits to the table without lineage are refused or recorded. */
     public boolean governs(TableIdentifier table) {
-        return "reject".equals(this.ask(table, new Question(MODE, this.row(table, new String[0]))));
+        Object mode = this.ask(table, new Question(MODE, this.row(table, new String[0])));
+        return mode != null && !"none".equals(mode);
     }
 
     private String[] row(TableIdentifier table, String[] more) {
