@@ -133,6 +133,30 @@ def test_a_death_on_the_way_leaves_each_row_once(
     assert _ids(lifecycle) == Counter([*all_ids, None])
 
 
+def test_an_expiration_whose_worker_died_is_recorded_by_the_planner(
+    lifecycle: Lifecycle, spark: SparkSession, live: str
+) -> None:
+    plan = lifecycle.plan_expiration("ns.t", older_than=datetime.now(UTC), retain_last=1)
+
+    def die(reached: str) -> None:
+        if reached == "commit:swapped":
+            raise Killed(reached)
+
+    with crash_points.installed(die), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    swapped = lifecycle.snapshot_history("ns.t").metadata_location
+    spark.sql(f"INSERT INTO {live}.ns.t VALUES (9)")
+    # The planner sees it first; then the commit is repeated.
+    for _ in range(2):
+        lifecycle.plan_expiration("ns.t")
+        lifecycle.commit_expiration(plan)
+        lifecycle.publish_results()
+    rows = spark.table(f"{live}.lifecycle.lineage_ledger").where("operation = 'expiration'")
+    found = rows.select("plan_id", "metadata_location", "writer_id").collect()
+    assert [tuple(row) for row in found] == [(plan.plan_id, swapped, "artemis-lifecycle/expiration")]
+
+
 _snapshot_lists = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12)
 
 
