@@ -88,7 +88,7 @@ def overwrites(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show who triggered overwrites, why and under which ticket, and what their summaries miss."""
+    """Show who triggered overwrites and deletes, why and under which ticket, and what their summaries miss."""
     begin, end = instant(since), instant(until) or datetime.now(UTC)
     assert begin is not None
     with opened(config, "reading the lineage ledger") as lifecycle:
@@ -96,10 +96,10 @@ def overwrites(
     if json:
         show_json(found)
         return
-    columns = ("committed", "table", "snapshot", "who", "writer", "why", "ticket", "missing")
+    columns = ("committed", "table", "snapshot", "operation", "who", "writer", "why", "ticket", "missing")
     rows = [
-        (each.committed_at, each.table, each.snapshot_id, each.who, each.writer, each.why, each.ticket, each.missing)
-        for each in found.rows
+        (o.committed_at, o.table, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, o.missing)
+        for o in found.rows
     ]
     show_table(f"{len(rows):,} overwrites, {len(found.incomplete):,} incomplete", columns, rows)
     _show_notes(found.unrecorded, found.query if sql else None)

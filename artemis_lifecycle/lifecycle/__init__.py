@@ -970,8 +970,8 @@ class Lifecycle:
         return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
 
     def overwrites(self, since: datetime, until: datetime, table: str | None = None) -> Overwrites:
-        """Return the overwrites of a table, or of all tables, with `since` <= time < `until`: who, why, under which
-        ticket, and what their summaries miss. Starts no Spark. Raises NaiveDatetime, NoSuchTable,
+        """Return the overwrites and deletes of a table, or of all tables, with `since` <= time < `until`: who, why,
+        under which ticket, and what their summaries miss. Starts no Spark. Raises NaiveDatetime, NoSuchTable,
         UnreadableMetadata."""
         return self._auditing.overwrites(since, until, table)
 

@@ -24,6 +24,7 @@ from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.lineage.audit import (
     OVERWRITE_COLUMNS,
+    REMOVING,
     Ingested,
     Lineage,
     Overwrites,
@@ -72,17 +73,41 @@ class Auditing:
                 raise NaiveDatetime(f"{label} {each} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
         metadata = None if table is None else self.steps.table_state(table).metadata
         new = self.unrecorded() if table is None else self.unrecorded_of(table, metadata)
+        configured = self._configured(table)
         where = [
-            Where("operation", "=", "overwrite"),
+            Where("operation", "in", (*REMOVING, *configured)),
             Where("committed_at", ">=", since),
             Where("committed_at", "<", until),
         ]
         if metadata is not None:
             where.append(Where("table_uuid", "=", metadata.table_uuid))
-        rows = self.ledger(list(dict.fromkeys([*OVERWRITE_COLUMNS.values(), "operation", "table_uuid"])), new, where)
+        rows = self.ledger([*OVERWRITE_COLUMNS.values(), "table_uuid"], new, where)
+        named: dict[str, list[str]] = {}
+        for each in configured:
+            # Only where the table's own policy names it.
+            others = rows.filter(pc.equal(rows["operation"], each))
+            names = [str(name) for name in pc.unique(others["table_name"]).to_pylist()]
+            named[each] = sorted(name for name in names if each in self._operations(name))
+            wanted = pc.is_in(rows["table_name"], value_set=pa.array(named[each], pa.string()))
+            rows = rows.filter(pc.or_(pc.not_equal(rows["operation"], each), wanted))
         uuid = None if metadata is None else metadata.table_uuid
-        query = overwrites_query(self.catalog, since, until, uuid)
+        query = overwrites_query(
+            self.catalog, since, until, uuid, {key: names for key, names in named.items() if names}
+        )
         return overwrites_of(rows, since, until, table, new.ledger.num_rows, query)
+
+    def _operations(self, table: str) -> tuple[str, ...]:
+        return self.resources.config.policy(table).lineage.overwrite.operations
+
+    def _configured(self, table: str | None) -> list[str]:
+        """Return the operations that count as overwrites of the table, or of any table, because its policy says so."""
+        config = self.resources.config
+        if table is not None:
+            found = set(self._operations(table))
+        else:
+            policies = [config.defaults, *map(config.policy, config.tables)]
+            found = {operation for policy in policies for operation in policy.lineage.overwrite.operations}
+        return sorted(found - set(REMOVING))
 
     def lineage(
         self,

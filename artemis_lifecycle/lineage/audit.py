@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -28,12 +29,17 @@ OVERWRITE_COLUMNS = {
     "table": "table_name",
     "snapshot_id": "snapshot_id",
     "committed_at": "committed_at",
+    "operation": "operation",
     "who": "trigger_operator",
     "writer": "writer_id",
     "why": "trigger_type",
     "ticket": "trigger_ticket",
 }
 """The columns of an answer, and those of the ledger."""
+
+REMOVING = ("delete", "overwrite")
+"""The operations of commits that remove rows (Iceberg spec, "Snapshots"): pyiceberg's `overwrite()` commits a `delete`
+and an `append`; TRUNCATE and a DELETE of complete files commit a `delete`."""
 
 _REQUIRED = {
     "who": "trigger.operator",
@@ -46,11 +52,13 @@ _REQUIRED = {
 
 @dataclass(frozen=True)
 class Overwrite:
-    """One overwrite. `why` is its trigger type. `missing` names keys of its summary that are absent or empty."""
+    """One overwrite. `operation` is Iceberg's. `why` is its trigger type. `missing` names keys of its summary that are
+    absent or empty."""
 
     table: str
     snapshot_id: int
     committed_at: datetime
+    operation: str
     who: str | None
     writer: str | None
     why: str | None
@@ -60,8 +68,9 @@ class Overwrite:
 
 @dataclass(frozen=True)
 class Overwrites:
-    """The overwrites with `since` <= committed_at < `until`, oldest first. `unrecorded` snapshots of live tables were
-    read from metadata, because the ledger does not have them yet. `query` is Spark SQL for the recorded rows."""
+    """The commits with `since` <= committed_at < `until` that removed rows, oldest first: overwrites, deletes, and what
+    else `lineage.overwrite.operations` of their tables names. `unrecorded` snapshots of live tables were read from
+    metadata, because the ledger does not have them yet. `query` is Spark SQL for the recorded rows."""
 
     since: datetime
     until: datetime
@@ -76,8 +85,8 @@ class Overwrites:
         return tuple(each for each in self.rows if each.missing)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per overwrite: table, who, writer, why, ticket, missing (joined by commas) object; snapshot_id
-        int64; committed_at datetime64[ms, UTC]."""
+        """Return one row per overwrite: table, operation, who, writer, why, ticket, missing (joined by commas) object;
+        snapshot_id int64; committed_at datetime64[ms, UTC]."""
         return frame_of(Overwrite, self.rows)
 
 
@@ -95,17 +104,28 @@ def overwrites_of(
     return Overwrites(since, until, table, tuple(dict.fromkeys(found)), unrecorded, query)
 
 
-def overwrites_query(catalog: str, since: datetime, until: datetime, table_uuid: str | None) -> str:
-    """Return Spark SQL with the rows of `Overwrites`; `missing` is one text, joined by commas."""
+def overwrites_query(
+    catalog: str,
+    since: datetime,
+    until: datetime,
+    table_uuid: str | None,
+    configured: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
+    """Return Spark SQL with the rows of `Overwrites`; `missing` is one text, joined by commas. `configured` has the
+    tables where a further operation counts, by operation."""
     columns = ",\n  ".join(f"{theirs} AS {ours}" for ours, theirs in OVERWRITE_COLUMNS.items())
     missing = ", ".join(
         f"if(coalesce({OVERWRITE_COLUMNS[column]}, '') = '', {literal(key)}, NULL)" for column, key in _REQUIRED.items()
     )
+    counts = [f"operation IN ({', '.join(map(literal, REMOVING))})"]
+    for operation, tables in configured.items():
+        counts.append(f"operation = {literal(operation)} AND table_name IN ({', '.join(map(literal, tables))})")
+    either = counts[0] if len(counts) == 1 else f"({' OR '.join(counts)})"
     about = "" if table_uuid is None else f"\n  AND table_uuid = {literal(table_uuid)}"
     return (
         f"SELECT {columns},\n  concat_ws(', ', {missing}) AS missing\n"
         f"FROM {name(catalog, 'lifecycle', 'lineage_ledger')}\n"
-        f"WHERE operation = 'overwrite'\n"
+        f"WHERE {either}\n"
         f"  AND committed_at >= timestamp {literal(since.isoformat())}\n"
         f"  AND committed_at < timestamp {literal(until.isoformat())}{about}\n"
         "ORDER BY committed_at, table, snapshot_id"

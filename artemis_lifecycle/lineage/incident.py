@@ -103,12 +103,13 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
     )
     yield _Section(
         "Overwrites of the table since",
-        "They may have replaced its rows. The snapshot itself is listed if it is an overwrite.",
-        ("committed", "snapshot", "who", "writer", "why", "ticket", "missing"),
+        "They may have removed its rows. The snapshot itself is listed if it is an overwrite or a delete.",
+        ("committed", "snapshot", "operation", "who", "writer", "why", "ticket", "missing"),
         [
             (
                 f"{each.committed_at:%Y-%m-%d %H:%M:%S}",
                 each.snapshot_id,
+                each.operation,
                 each.who,
                 each.writer,
                 each.why,

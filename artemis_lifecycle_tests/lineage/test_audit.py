@@ -138,7 +138,7 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
         expected = [(d, s.table_uuid, s.snapshot_id, t.table_uuid, t.snapshot_id) for d, s, t in down.edges]
         assert down.query is not None and _rows(spark.sql(down.query)) == expected
         in_sql = _rows(spark.sql(over.query))
-        fields = ("table", "snapshot_id", "committed_at", "who", "writer", "why", "ticket")
+        fields = ("table", "snapshot_id", "committed_at", "operation", "who", "writer", "why", "ticket")
         assert in_sql == [(*(getattr(row, name) for name in fields), ", ".join(row.missing))]
         in_sql = _rows(spark.sql(day.query))
         named = {
@@ -179,6 +179,41 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
         lifecycle.ingested("ns.raw", "day=1999-01-01")
     with pytest.raises(NoSuchSnapshot, match="Neither"):
         lifecycle.incident("ns.raw", 1)
+
+
+def test_whatever_removes_rows_is_an_overwrite(make_config: MakeConfig, spark: SparkSession) -> None:
+    """TRUNCATE and a DELETE of complete files are snapshots of operation `delete`, also in Spark."""
+    for_appends = {"ns.report": {"lineage": {"overwrite": {"operations": ["append"]}}}}
+    with Lifecycle.open(make_config(tables=for_appends), spark=spark) as lifecycle:
+        world = World(lifecycle, spark)
+        began = datetime.now(UTC) - timedelta(hours=1)
+        until = began + timedelta(hours=2)
+        for table in ("passes", "report"):
+            world.write(table, "SELECT 1 id", _by(table))
+        appended = world.newest("report")
+        spark.sql(f"DELETE FROM {world.live}.ns.passes WHERE id > 0")
+        deleted = world.newest("passes")
+        world.write("passes", "SELECT 2 id", _by("passes"))
+        spark.sql(f"TRUNCATE TABLE {world.live}.ns.passes")
+        truncated = world.newest("passes")
+        expected = [
+            ("ns.report", "append", appended),
+            ("ns.passes", "delete", deleted),
+            ("ns.passes", "delete", truncated),
+        ]
+        for table in (None, "ns.passes", "ns.report"):
+            found = lifecycle.overwrites(began, until, table)
+            wanted = [each for each in expected if table in (None, each[0])]
+            assert [(each.table, each.operation, each.snapshot_id) for each in found.rows] == wanted
+        assert set(found.rows[0].missing) == {"trigger.operator", "trigger.ticket"}
+        for table in ("passes", "report"):
+            lifecycle.record_lineage(f"ns.{table}")
+        lifecycle.publish_results()
+        found = lifecycle.overwrites(began, until)
+        in_sql = spark.sql(found.query).select("table", "operation", "snapshot_id").collect()
+        assert [tuple(row) for row in in_sql] == expected
+        report = lifecycle.incident("ns.passes", deleted)
+        assert f"| {truncated} | delete |" in report.markdown
 
 
 def _refuse(_: Resources) -> NoReturn:
