@@ -130,8 +130,8 @@ class Expiration:
         `asked` means that the caller requests a specific plan.
 
         If the table's metadata proves that a plan's own commit succeeded, the plan is recorded as committed, and its
-        expiration in the lineage ledger: its worker died between the swap and the record. Missing snapshots alone prove nothing, because another tool's expiration
-        looks the same.
+        expiration in the lineage ledger: its worker died between the swap and the record. Missing snapshots alone prove
+        nothing, because another tool's expiration looks the same.
         """
         record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
         if record is None or record.expired_snapshots == 0:

@@ -1,12 +1,12 @@
-"""The graph of a snapshot's inputs and readers as SVG: one column per depth, inputs to the left, readers to the right.
-Self-contained, with all texts escaped."""
+"""The graph of a snapshot's inputs and readers, as SVG and Mermaid: one column per depth, inputs to the left, readers
+to the right. Self-contained, with all texts escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from artemis_lifecycle.escaping import html
+from artemis_lifecycle.escaping import html, terminal
 from artemis_lifecycle.lineage.graph import Direction
 
 
@@ -34,8 +34,15 @@ _MOST_ROWS, _MOST_COLUMNS = 12, 6
 _LONGEST = 26
 
 
-def layered_svg(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -> str:
-    """Draw the edges around a snapshot, given as (table, id)."""
+class _Layout(NamedTuple):
+    """`places` has (column, row) of each snapshot that is drawn; `hidden` the number of others, by column."""
+
+    places: dict[Node, tuple[int, int]]
+    links: list[tuple[Node, Node]]
+    hidden: dict[int, int]
+
+
+def _layout(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -> _Layout:
     layers = {start: 0}
     links: dict[tuple[Node, Node], None] = {}
     for direction, found in edges.items():
@@ -51,19 +58,48 @@ def layered_svg(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -
     for node, layer in layers.items():
         columns.setdefault(layer, []).append(node)
     first = min(columns)
-    places: dict[Node, tuple[int, int]] = {}
-    parts: list[str] = []
-    for layer, nodes in sorted(columns.items()):
-        x = _MARGIN + (layer - first) * _COLUMN
-        for row, node in enumerate(nodes[:_MOST_ROWS]):
-            places[node] = (x, _MARGIN + row * _ROW)
-        if len(nodes) > _MOST_ROWS:
-            y = _MARGIN + _MOST_ROWS * _ROW + 20
-            parts.append(f'<text x="{x}" y="{y}" class="more">… and {len(nodes) - _MOST_ROWS:,} more</text>')
-    lines = [_line(places[source], places[target]) for source, target in links if {source, target} <= places.keys()]
+    places = {
+        node: (layer - first, row)
+        for layer, nodes in sorted(columns.items())
+        for row, node in enumerate(nodes[:_MOST_ROWS])
+    }
+    drawn = [(source, target) for source, target in links if {source, target} <= places.keys()]
+    hidden = {layer - first: len(nodes) - _MOST_ROWS for layer, nodes in columns.items() if len(nodes) > _MOST_ROWS}
+    return _Layout(places, drawn, hidden)
+
+
+def mermaid(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -> str:
+    """Return the same picture as text of Mermaid, which GitHub and GitLab draw from a code block of Markdown."""
+    places, links, hidden = _layout(start, edges)
+    names = {node: f"s{number}" for number, node in enumerate(places)}
+    lines = [f'{name}["{_label(table)}<br/>{snapshot_id}"]' for (table, snapshot_id), name in names.items()]
+    lines += [f"{names[source]} --> {names[target]}" for source, target in links]
+    for column, count in hidden.items():
+        last = [names[node] for node, place in places.items() if place[0] == column][-1]
+        lines.append(f'{last} -.- more{column}["and {count:,} more"]')
+    lines.append(f"style {names[start]} fill:#fde7e7,stroke:#b71c1c")
+    return "\n    ".join(["flowchart LR", *lines])
+
+
+def _label(text: str) -> str:
+    """Return text for a quoted label: whatever could be markup as a character's code."""
+    text = terminal(text)
+    return "".join(each if each.isalnum() or each in "._- " else f"#{ord(each)};" for each in text)
+
+
+def layered_svg(start: Node, edges: Mapping[Direction, Sequence[LineageEdge]]) -> str:
+    """Draw the edges around a snapshot, given as (table, id)."""
+    layout = _layout(start, edges)
+    places = {node: (_MARGIN + column * _COLUMN, _MARGIN + row * _ROW) for node, (column, row) in layout.places.items()}
+    parts = [
+        f'<text x="{_MARGIN + column * _COLUMN}" y="{_MARGIN + _MOST_ROWS * _ROW + 20}" class="more">'
+        f"… and {count:,} more</text>"
+        for column, count in layout.hidden.items()
+    ]
+    lines = [_line(places[source], places[target]) for source, target in layout.links]
     boxes = [_box(node, place, is_start=node == start) for node, place in places.items()]
-    rows = min(max(map(len, columns.values())), _MOST_ROWS + 1)
-    width = 2 * _MARGIN + (max(columns) - first) * _COLUMN + _BOX_WIDTH
+    rows = max(row for _, row in layout.places.values()) + 1 + bool(layout.hidden)
+    width = 2 * _MARGIN + max(column for column, _ in layout.places.values()) * _COLUMN + _BOX_WIDTH
     height = 2 * _MARGIN + rows * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.result_rows import Where
-from artemis_lifecycle.lineage.audit import REMOVING, overwrites_of
+from artemis_lifecycle.lineage.audit import overwrites_of
+from artemis_lifecycle.lineage.audit_sql import REMOVING
 from artemis_lifecycle.lineage.ledger import ROWS
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
