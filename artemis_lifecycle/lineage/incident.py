@@ -193,7 +193,7 @@ def _as_markdown(title: str, sections: Sequence[_Section], facts: IncidentFacts)
 _STYLE = (
     "body{font:14px/1.5 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#263238}"
     "table{border-collapse:collapse;margin:.5em 0}td,th{border:1px solid #cfd8dc;padding:.25em .6em;text-align:left;"
-    "overflow-wrap:anywhere}th{background:#eceff1}h2{margin-top:1.6em}.graph{overflow-x:auto}"
+    "overflow-wrap:anywhere}th{background:#eceff1;white-space:nowrap}h2{margin-top:1.6em}.graph{overflow-x:auto}"
 )
 
 
