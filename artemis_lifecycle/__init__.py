@@ -10,23 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config.models import LifecycleConfig as LifecycleConfig
+    from artemis_lifecycle.contracts import CommitLineage as CommitLineage
+    from artemis_lifecycle.contracts import LineageRequirements as LineageRequirements
+    from artemis_lifecycle.contracts import validate_lineage as validate_lineage
     from artemis_lifecycle.errors import LifecycleError as LifecycleError
     from artemis_lifecycle.lifecycle import Lifecycle as Lifecycle
 
 # Columns that come out of a file or from Spark can begin at any address. Arrow's default is a warning for each of them.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
 
-__all__ = ["Lifecycle", "LifecycleConfig", "LifecycleError"]
+__all__ = [
+    "CommitLineage",
+    "Lifecycle",
+    "LifecycleConfig",
+    "LifecycleError",
+    "LineageRequirements",
+    "validate_lineage",
+]
 
 _HOMES = {
+    "CommitLineage": "artemis_lifecycle.contracts",
     "Lifecycle": "artemis_lifecycle.lifecycle",
     "LifecycleConfig": "artemis_lifecycle.config.models",
     "LifecycleError": "artemis_lifecycle.errors",
+    "LineageRequirements": "artemis_lifecycle.contracts",
+    "validate_lineage": "artemis_lifecycle.contracts",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: Spark's workers import this package by the thousand and need none of the three.
+    # Loaded when asked for: Spark's workers import this package by the thousand and need none of these.
     if name in _HOMES:
         from importlib import import_module
 

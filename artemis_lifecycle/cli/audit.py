@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from artemis_lifecycle.cli.options import ConfigOption, JsonOption, TableArgument, instant, require_picture
 from artemis_lifecycle.cli.output import as_json, opened, say, show_json, show_table
+from artemis_lifecycle.escaping import terminal
 
 if TYPE_CHECKING:
     from artemis_lifecycle.lineage.audit import Lineage
@@ -18,7 +20,11 @@ app = typer.Typer()
 
 SnapshotArgument = Annotated[int, typer.Argument(help="The snapshot's id.", metavar="SNAPSHOT")]
 StatesOption = Annotated[
-    bool, typer.Option("--states", help="Also readers of later states of a table, which contain the snapshot.")
+    bool,
+    typer.Option(
+        "--states/--exact",
+        help="Readers of later states of a table count, because these contain the snapshot; or only of the snapshot.",
+    ),
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the graph to this file (.svg).")]
 SqlOption = Annotated[bool, typer.Option("--sql", help="Also print the Spark SQL query for the recorded rows.")]
@@ -41,17 +47,18 @@ def ingested(
         return
     facts = ("snapshot_id", "committed_at", "writer_id", "commit_hash")
     show_table("", ("", ""), [(each.replace("_", " "), getattr(found, each)) for each in facts], header=False)
-    show_table("Data files", ("path", "snapshot", "operation", "committed", "writer", "commit", "tier"), found.rows())
+    columns = ("path", "snapshot", "operation", "committed", "writer", "commit", "tier", "partition")
+    show_table("Data files", columns, found.rows())
     if found.untraced:
         say(f"The inputs of {len(found.untraced)} compactions are in no tier: earlier ingests may be missing.")
-    _show_notes(found.unrecorded, found.query if sql else None)
+    _show_notes(found.unrecorded, (), found.query if sql else None)
 
 
 @app.command()
 def downstream(
     table: TableArgument,
     snapshot_id: SnapshotArgument,
-    states: StatesOption = False,
+    states: StatesOption = True,
     plot: PlotOption = None,
     sql: SqlOption = False,
     config: ConfigOption = None,
@@ -88,21 +95,22 @@ def overwrites(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show who triggered overwrites, why and under which ticket, and what their summaries miss."""
+    """Show who triggered overwrites and deletes, why and under which ticket, and what their summaries miss."""
     begin, end = instant(since), instant(until) or datetime.now(UTC)
     assert begin is not None
     with opened(config, "reading the lineage ledger") as lifecycle:
         found = lifecycle.overwrites(begin, end, table)
     if json:
+        _warn(found.unreadable)
         show_json(found)
         return
-    columns = ("committed", "table", "snapshot", "who", "writer", "why", "ticket", "missing")
+    columns = ("committed", "table", "snapshot", "operation", "who", "writer", "why", "ticket", "missing")
     rows = [
-        (each.committed_at, each.table, each.snapshot_id, each.who, each.writer, each.why, each.ticket, each.missing)
-        for each in found.rows
+        (o.committed_at, o.table, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, o.missing)
+        for o in found.rows
     ]
     show_table(f"{len(rows):,} overwrites, {len(found.incomplete):,} incomplete", columns, rows)
-    _show_notes(found.unrecorded, found.query if sql else None)
+    _show_notes(found.unrecorded, found.unreadable, found.query if sql else None)
 
 
 @app.command()
@@ -110,13 +118,14 @@ def incident(
     table: TableArgument,
     snapshot_id: SnapshotArgument,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report with its graph to this file.")] = None,
-    states: StatesOption = False,
+    states: StatesOption = True,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a report about a snapshot in Markdown, to attach to a ticket: writer, blast radius, inputs, overwrites."""
     with opened(config, "reading the lineage ledger") as lifecycle:
         report = lifecycle.incident(table, snapshot_id, states=states)
+    _warn(report.unreadable)
     if html is not None:
         html.write_text(report.html, encoding="utf-8")
     if json:
@@ -136,7 +145,9 @@ def _show_lineage(found: Lineage, plot: Path | None, *, json: bool, sql: bool) -
         plot.write_text(found.svg(), encoding="utf-8")
     if json:
         edges = [{"depth": depth, "from": s._asdict(), "to": t._asdict()} for depth, s, t in found.edges]
-        show_json({**_fields(found), "edges": edges, "snapshots": [each._asdict() for each in found.snapshots]})
+        _warn(found.unreadable)
+        snapshots = [each._asdict() for each in found.snapshots]
+        show_json({**_fields(found), "left_out": found.left_out, "edges": edges, "snapshots": snapshots})
         return
     rows = [
         (depth, f"{source.table} {source.snapshot_id}", f"{target.table} {target.snapshot_id}")
@@ -144,7 +155,12 @@ def _show_lineage(found: Lineage, plot: Path | None, *, json: bool, sql: bool) -
     ]
     title = f"{len(found.snapshots):,} snapshots {found.direction} of {found.table} {found.snapshot_id}"
     show_table(title, ("depth", "read", "by"), rows)
-    _show_notes(found.unrecorded, found.query if sql else None)
+    if found.left_out:
+        say(
+            f"Left out: {found.left_out:,} snapshots that are {found.direction} of states of a table that "
+            f"{'contain' if found.direction == 'downstream' else 'are in'} the ones above; with --states they count."
+        )
+    _show_notes(found.unrecorded, found.unreadable, found.query if sql else None)
 
 
 def _fields(value: object) -> dict[str, object]:
@@ -153,7 +169,14 @@ def _fields(value: object) -> dict[str, object]:
     return public
 
 
-def _show_notes(unrecorded: int, query: str | None) -> None:
+def _warn(unreadable: Sequence[str]) -> None:
+    if unreadable:
+        names = ", ".join(map(terminal, unreadable))
+        typer.echo(f"Cannot read the metadata of {names}: what the ledger does not have of it yet is missing", err=True)
+
+
+def _show_notes(unrecorded: int, unreadable: Sequence[str], query: str | None) -> None:
+    _warn(unreadable)
     if unrecorded:
         say(f"Read from metadata, because the ledger does not have them yet: {unrecorded:,} snapshots", dim=True)
     if query is not None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
 from artemis_lifecycle.cold_tier.evolution import Ids
@@ -77,7 +78,10 @@ def commit_restored(
 
 
 def _commit(
-    context: RestoreContext, request: RestoreRequest, change: Callable[[BaseState], Change | None]
+    context: RestoreContext,
+    request: RestoreRequest,
+    change: Callable[[BaseState], Change | None],
+    lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitResult:
     return commit_with_retry(
         context.spark,
@@ -85,6 +89,7 @@ def _commit(
         request.table,
         change,
         before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
+        lineage=lineage,
     )
 
 
@@ -136,8 +141,9 @@ def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
             raise taken(request, int(ref.snapshotId()), "branch" if ref.isBranch() else "tag")
         return None if ref is not None else Change(set_branches=(BranchChange(request.branch, request.snapshot_id),))
 
+    noted = context.noted({**request.summary, OPERATION: "branch"})
     with table_lock(context.operations.engine, request.table_uuid, table=request.table):
-        result = _commit(context, request, change)
+        result = _commit(context, request, change, noted)
     return Restored(
         table=request.table,
         source_snapshot_id=request.snapshot_id,

@@ -34,7 +34,7 @@ class RestoreRequest:
 @dataclass(frozen=True)
 class RestoreContext:
     """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
-    table would refuse a commit with that summary."""
+    table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes."""
 
     spark: SparkSession
     live_stores: Stores
@@ -45,6 +45,7 @@ class RestoreContext:
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
+    noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
 
 
 @dataclass(frozen=True)

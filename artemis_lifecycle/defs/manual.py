@@ -1,4 +1,5 @@
-"""Jobs that a person launches from the UI: decisions about plans, pauses, holds, restores and the fate of a file.
+"""Jobs that a person launches from the UI: decisions about plans, pauses, holds, restores and the fate of a file, and
+audit questions.
 
 Each calls the public method of the same name. The person's name is required: Dagster does not know who is at the
 browser.
@@ -15,10 +16,11 @@ from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, jo
 from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
-from artemis_lifecycle.defs import ui_metadata
+from artemis_lifecycle.defs import questions, ui_metadata
 from artemis_lifecycle.defs.common import waiting_op
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.pool import SPARK_POOL
+from artemis_lifecycle.defs.questions import snapshot_id
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
@@ -97,7 +99,7 @@ class IncidentConfig(Config):
 
     table: str = _TABLE
     snapshot_id: str = Field(description="The id of the snapshot, live or expired.")
-    states: bool = Field(default=False, description="Also readers of later states of a table, which contain it.")
+    states: bool = Field(default=True, description="Also readers of later states of a table, which contain it.")
 
 
 class Report(str):
@@ -110,14 +112,6 @@ class StoredReport:
 
     html: str
     report: Report
-
-
-def snapshot_id(text: str) -> int:
-    """Return a snapshot id. Raises BadInput."""
-    try:
-        return int(text)
-    except ValueError as error:
-        raise BadInput(f"{text!r} is not a snapshot id", untouched="everything", hint="use its digits") from error
 
 
 def _one_or_all(config: PauseConfig) -> str | None:
@@ -140,6 +134,8 @@ def _stored(lifecycle: Lifecycle, config: IncidentConfig) -> StoredReport:
 
 def _metadata(result: object) -> dict[str, Any]:
     """Return the fields of a record of the public API for the page of the run."""
+    if isinstance(result, questions.Page):
+        return result
     if isinstance(result, list | tuple):
         return {"results": ui_metadata.table(["result"], [(each,) for each in result])}
     fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else {"result": result}
@@ -260,5 +256,25 @@ incident = _job(
     _stored,
     "Write a report about a snapshot, to attach to a ticket: who wrote it, its blast radius, inputs and overwrites.",
 )
+ingested = _job(
+    "ingested",
+    questions.IngestedConfig,
+    questions.ingested,
+    "Show when a partition or a data file was ingested, by which writer at which commit hash; also expired history.",
+)
+downstream = _job(
+    "downstream",
+    questions.DownstreamConfig,
+    questions.downstream,
+    "Show and draw every snapshot that read this one, in any table, directly or through others: its blast radius.",
+)
+upstream = _job(
+    "upstream",
+    questions.UpstreamConfig,
+    questions.upstream,
+    "Show and draw every snapshot that this one read, in any table, directly or through others.",
+)
 
-ALL = (approve, close, pause, resume, hold, release, restore, undelete, explain, incident)
+DECISIONS = (approve, close, pause, resume, hold, release, restore, undelete, explain)
+QUESTIONS = (ingested, downstream, upstream, incident)
+ALL = (*DECISIONS, *QUESTIONS)

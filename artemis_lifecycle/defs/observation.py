@@ -34,9 +34,9 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
             "recent_overwrites": ui_metadata.table(
-                ["committed", "snapshot", "who", "writer", "why", "ticket", "missing"],
+                ["committed", "snapshot", "operation", "who", "writer", "why", "ticket", "missing"],
                 [
-                    (o.committed_at, o.snapshot_id, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
+                    (o.committed_at, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
                     for o in reversed(overwrites.rows)
                 ],
             ),

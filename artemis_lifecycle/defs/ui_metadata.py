@@ -127,7 +127,16 @@ def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
         png = plot()
     except EnvironmentMissing as missing:
         return MetadataValue.text(f"{what}: no picture. {missing}")
-    text = f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    return _picture(png, "png", what)
+
+
+def drawing(svg: str, what: str) -> MetadataValue:
+    """Return a picture (SVG) in Markdown, with `what` as its text."""
+    return _picture(svg.encode(), "svg+xml", what)
+
+
+def _picture(data: bytes, kind: str, what: str) -> MetadataValue:
+    text = f"![{markdown(what)}](data:image/{kind};base64,{base64.b64encode(data).decode()})"
     # Each materialization stores its pictures in the event log.
     return (
         MetadataValue.md(text)

@@ -102,11 +102,21 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
 def made_by(base_location: str | None, updated_ms: int | None, metadata: TableMetadata) -> bool:
     """Return True if the metadata log proves that a recorded swap succeeded: its base is followed by the metadata of
     the swap. A log that no longer reaches back to the base proves nothing."""
-    log = [(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
-    log.append((metadata.metadata_location, metadata.last_updated_ms))
     return any(
-        before == base_location and after_ms == updated_ms for (before, _), (_, after_ms) in itertools.pairwise(log)
+        before == base_location and after_ms == updated_ms
+        for (before, _), (_, after_ms) in itertools.pairwise(_whole_log(metadata))
     )
+
+
+def successor(base_location: str | None, metadata: TableMetadata) -> str:
+    """Return the metadata file that replaced a base, as the metadata log has it; the current one if it does not say."""
+    pairs = itertools.pairwise(_whole_log(metadata))
+    return next((after for (before, _), (after, _) in pairs if before == base_location), metadata.metadata_location)
+
+
+def _whole_log(metadata: TableMetadata) -> list[tuple[str, int]]:
+    log = [(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+    return [*log, (metadata.metadata_location, metadata.last_updated_ms)]
 
 
 def commit_expiration(

@@ -965,7 +965,9 @@ class Lifecycle:
         """Return every snapshot that read this one, in any table, directly or through others.
 
         Only inputs that writers listed count. With `states`, a reader of a later state of a table also counts, because
-        that state contains the snapshot. Starts no Spark. Raises NoSuchTable, UnreadableMetadata, StorageError.
+        that state contains the snapshot; without, the answer's `left_out` counts what that would add. A table that
+        cannot be read is in `unreadable`, and the answer is without what the ledger lacks of it. Starts no Spark.
+        Raises NoSuchTable, UnreadableMetadata, StorageError.
         """
         return self._auditing.lineage(table, snapshot_id, "downstream", states=states)
 
@@ -974,14 +976,15 @@ class Lifecycle:
         return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
 
     def overwrites(self, since: datetime, until: datetime, table: str | None = None) -> Overwrites:
-        """Return the overwrites of a table, or of all tables, with `since` <= time < `until`: who, why, under which
-        ticket, and what their summaries miss. Starts no Spark. Raises NaiveDatetime, NoSuchTable,
-        UnreadableMetadata."""
+        """Return the overwrites and deletes of a table, or of all tables, with `since` <= time < `until`: who, why,
+        under which ticket, and what their summaries miss. Of all tables, those that cannot be read are in
+        `unreadable`. Starts no Spark. Raises NaiveDatetime, NoSuchTable, UnreadableMetadata."""
         return self._auditing.overwrites(since, until, table)
 
-    def incident(self, table: str, snapshot_id: int, *, states: bool = False) -> Incident:
-        """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML with the graph: who wrote it,
-        its blast radius, its inputs, later overwrites, and where it is. `states` as for `downstream`. Raises
+    def incident(self, table: str, snapshot_id: int, *, states: bool = True) -> Incident:
+        """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML, both with the graph: who
+        wrote it, its data files, its blast radius, its inputs, later overwrites, and where it is. The blast radius has
+        readers of later states of a table, as `downstream` has with `states`; False narrows it. Raises
         NoSuchTable; NoSuchSnapshot if neither the table nor the ledger has it; UnreadableMetadata."""
         return self._incidents.incident(table, snapshot_id, states=states)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from shlex import quote
 from typing import Any
 
@@ -17,31 +18,30 @@ from artemis_lifecycle.catalogs.result_rows import Where
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier import verify
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable
+from artemis_lifecycle.errors import (
+    BadInput,
+    NaiveDatetime,
+    NoSuchSnapshot,
+    NoSuchTable,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
-from artemis_lifecycle.lineage.audit import (
-    OVERWRITE_COLUMNS,
-    Ingested,
-    Lineage,
-    Overwrites,
-    ingested_of,
-    ingested_query,
-    lineage_of,
-    overwrites_of,
-    overwrites_query,
-)
+from artemis_lifecycle.lineage.audit import Ingested, Lineage, Overwrites, ingested_of, lineage_of, overwrites_of
+from artemis_lifecycle.lineage.audit_sql import OVERWRITE_COLUMNS, REMOVING, ingested_query, overwrites_query
 from artemis_lifecycle.lineage.drawing import SnapshotOfTable
 from artemis_lifecycle.lineage.graph import EDGES, Direction
-from artemis_lifecycle.lineage.ingests import Ingests, Tier, Trace
+from artemis_lifecycle.lineage.ingests import IngestedFile, Ingests, Tier, Trace
 from artemis_lifecycle.lineage.ledger import EDGE_ROWS, LINEAGE_EDGES, LINEAGE_LEDGER, ROWS, LedgerBatch
 from artemis_lifecycle.metadata.partitions import parse_partition
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.spark.sql import name as sql_name
 
 _EDGE_COLUMNS = ("from_catalog", "from_table", "from_uuid", "from_id", "to_uuid", "to_id")
 _NAMES = ("table_uuid", "table_name")
@@ -51,11 +51,38 @@ _INGEST_COLUMNS = ("snapshot_id", "parent_snapshot_id", "operation", "committed_
 @dataclass(frozen=True)
 class Unrecorded:
     """Rows of snapshots that the ledger does not have yet, read from the metadata of live tables; and the names of the
-    tables that were read, by uuid."""
+    tables that were read, by uuid. `unreadable` are tables that could not be read."""
 
     ledger: pa.Table
     edges: pa.Table
     names: Mapping[str, str]
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All inputs of all snapshots, read once, around one snapshot."""
+
+    start: SnapshotOfTable
+    new: Unrecorded
+    edges: pa.Table
+    parents: Callable[[], pa.Table]
+    catalog: str
+    names_of: Callable[[Collection[str]], Mapping[str, str]]
+
+    def lineage(self, direction: Direction, *, states: bool) -> Lineage:
+        """Return what is downstream or upstream of the snapshot."""
+        return lineage_of(
+            self.edges,
+            self.start,
+            direction,
+            self.parents,
+            self.new.ledger.num_rows,
+            self.catalog,
+            self.names_of,
+            states=states,
+            unreadable=self.new.unreadable,
+        )
 
 
 @dataclass(frozen=True)
@@ -72,40 +99,59 @@ class Auditing:
                 raise NaiveDatetime(f"{label} {each} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
         metadata = None if table is None else self.steps.table_state(table).metadata
         new = self.unrecorded() if table is None else self.unrecorded_of(table, metadata)
+        configured = self._configured(table)
         where = [
-            Where("operation", "=", "overwrite"),
+            Where("operation", "in", (*REMOVING, *configured)),
             Where("committed_at", ">=", since),
             Where("committed_at", "<", until),
         ]
         if metadata is not None:
             where.append(Where("table_uuid", "=", metadata.table_uuid))
-        rows = self.ledger(list(dict.fromkeys([*OVERWRITE_COLUMNS.values(), "operation", "table_uuid"])), new, where)
+        rows = self.ledger([*OVERWRITE_COLUMNS.values(), "table_uuid"], new, where)
+        named: dict[str, list[str]] = {}
+        for operation in configured:
+            # Only where the table's own policy names it.
+            others = rows.filter(pc.equal(rows["operation"], operation))
+            names = [str(name) for name in pc.unique(others["table_name"]).to_pylist()]
+            named[operation] = sorted(name for name in names if operation in self._operations(name))
+            wanted = pc.is_in(rows["table_name"], value_set=pa.array(named[operation], pa.string()))
+            rows = rows.filter(pc.or_(pc.not_equal(rows["operation"], operation), wanted))
         uuid = None if metadata is None else metadata.table_uuid
-        query = overwrites_query(self.catalog, since, until, uuid)
-        return overwrites_of(rows, since, until, table, new.ledger.num_rows, query)
+        query = overwrites_query(
+            self.catalog, since, until, uuid, {key: names for key, names in named.items() if names}
+        )
+        return overwrites_of(rows, since, until, table, new.ledger.num_rows, query, new.unreadable)
 
-    def lineage(
-        self,
-        table: str,
-        snapshot_id: int,
-        direction: Direction,
-        *,
-        states: bool = False,
-    ) -> Lineage:
-        metadata = self.steps.table_state(table).metadata
-        table_uuid = metadata.table_uuid
+    def _operations(self, table: str) -> tuple[str, ...]:
+        return self.resources.config.policy(table).lineage.overwrite.operations
+
+    def _configured(self, table: str | None) -> list[str]:
+        """Return the operations that count as overwrites of the table, or of any table, because its policy says so."""
+        config = self.resources.config
+        if table is not None:
+            found = set(self._operations(table))
+        else:
+            policies = [config.defaults, *map(config.policy, config.tables)]
+            found = {operation for policy in policies for operation in policy.lineage.overwrite.operations}
+        return sorted(found - set(REMOVING))
+
+    def lineage(self, table: str, snapshot_id: int, direction: Direction, *, states: bool = False) -> Lineage:
+        return self.graph(table, snapshot_id).lineage(direction, states=states)
+
+    def graph(self, table: str, snapshot_id: int) -> Graph:
+        table_uuid = self.steps.table_state(table).metadata.table_uuid
         new = self.unrecorded()
-        edges = self._edges(new)
-        parents: pa.Table | None = None
-        if states:
-            columns = ["table_uuid", "snapshot_id", "parent_snapshot_id"]
-            rows = self.ledger(columns, new, [])
+
+        @cache
+        def parents() -> pa.Table:
+            rows = self.ledger(["table_uuid", "snapshot_id", "parent_snapshot_id"], new, [])
             rows = rows.filter(pc.and_(rows["snapshot_id"].is_valid(), rows["parent_snapshot_id"].is_valid()))
             ends = [rows["table_uuid"], rows["parent_snapshot_id"], rows["table_uuid"], rows["snapshot_id"]]
-            parents = pa.table(ends, schema=EDGES)
+            return pa.table(ends, schema=EDGES)
+
         start = SnapshotOfTable(table, snapshot_id, table_uuid)
         names = {uuid: name for name, uuid in self.recording.uuids.items()} | dict(new.names) | {table_uuid: table}
-        return lineage_of(edges, start, direction, parents, new.ledger.num_rows, self.catalog, self._named(names))
+        return Graph(start, new, self._edges(new), parents, self.catalog, self._named(names))
 
     def _named(self, names: Mapping[str, str]) -> Callable[[Collection[str]], Mapping[str, str]]:
         """Return the names of tables by uuid, for those in question; of dropped tables as the ledger has them."""
@@ -143,7 +189,7 @@ class Auditing:
         for each in wanted:
             try:
                 uuids[each] = known.get(each) or self.steps.table_uuid(each)
-            except (NoSuchTable, BadInput):
+            except (NoSuchTable, BadInput, UnreadableMetadata, StorageError):
                 continue  # Still unknown.
         found = pa.array([uuids.get(each) for each in edges["from_table"].to_pylist()], pa.string())
         place = edges.schema.get_field_index("from_uuid")
@@ -166,7 +212,8 @@ class Auditing:
         def value(column: str) -> Callable[[int], Any]:
             return lambda snapshot_id: (row_of(snapshot_id) or {}).get(column)
 
-        ingests = Ingests(self._tiers(table, metadata), value("operation"), value("parent_snapshot_id"))
+        tiers = self._tiers(table, metadata)
+        ingests = Ingests(tiers, value("operation"), value("parent_snapshot_id"))
         wanted = None if partition is None else parse_partition(partition)
         if wanted is not None:
             self._require_fields(table, metadata, wanted)
@@ -179,8 +226,8 @@ class Auditing:
                 raise NoSuchSnapshot("Nothing was ingested yet", table=table, hint="append rows first")
             trace = ingests.of_snapshot(newest)
             # Its files may be in no tier any more.
-            listed = () if trace.files else (newest,)
-            return self._ingested(table, None, None, trace, listed, row_of, new, metadata)
+            listed: tuple[int, ...] = () if trace.files else (newest,)
+            return self._ingested(table, None, None, trace, listed, row_of, new, metadata, tiers)
         if not trace.files:
             raise NoSuchSnapshot(
                 f"No snapshot in the live or the cold tier has {what}",
@@ -188,9 +235,13 @@ class Auditing:
                 hint=f"list what is there: SELECT * FROM {self.catalog}.{parse(table).sql()}.partitions, "
                 f"or artemis history {quote(table)} --cold",
             )
-        return self._ingested(
-            table, wanted, path, trace, self._listed_inputs(metadata.table_uuid, trace, new), row_of, new, metadata
-        )
+        listed = self._listed_inputs(metadata.table_uuid, trace, new)
+        return self._ingested(table, wanted, path, trace, listed, row_of, new, metadata, tiers)
+
+    def added_files(self, table: str, metadata: TableMetadata, snapshot_id: int) -> tuple[IngestedFile, ...]:
+        """Return the data files that a snapshot added; none if no tier has it. Raises UnreadableMetadata."""
+        nothing: Callable[[int], None] = lambda _: None  # noqa: E731
+        return Ingests(self._tiers(table, metadata), nothing, nothing).of_snapshot(snapshot_id).files
 
     def _ingested(
         self,
@@ -202,9 +253,11 @@ class Auditing:
         row_of: Callable[[int], dict[str, Any] | None],
         new: Unrecorded,
         metadata: TableMetadata,
+        tiers: list[Tier],
     ) -> Ingested:
-        ids = [*(each.snapshot_id for each in trace.files), *listed]
-        query = ingested_query(self.catalog, metadata.table_uuid, ids)
+        spelled = tuple(dict.fromkeys(each for tier in tiers for each in tier.paths(path))) if path else ()
+        sources = [(tier.name, tier.sql_name, tier.metadata) for tier in tiers]
+        query = ingested_query(self.catalog, metadata.table_uuid, sources, partition, spelled)
         return ingested_of(table, partition, path, trace, listed, row_of, new.ledger.num_rows, query)
 
     def _listed_inputs(self, table_uuid: str, trace: Trace, new: Unrecorded) -> tuple[int, ...]:
@@ -234,6 +287,7 @@ class Auditing:
         tiers = [
             Tier(
                 "live",
+                f"{sql_name(self.catalog)}.{parse(table).sql()}",
                 metadata,
                 live,
                 lambda: indexed(None, live, metadata, rules, root, settings),
@@ -248,7 +302,9 @@ class Auditing:
         index = lambda: verify.cold_index(None, resources.cold_stores, live, whole, rules, root)  # noqa: E731
         # Each cold table has its own partition specs; the index is of all.
         for each in cold:
-            tiers.append(Tier("cold", each.metadata, resources.cold_stores, index, lambda path: (path, to_cold(path))))
+            spelled = f"{sql_name(resources.config.catalogs.cold.name)}.{parse(each.name).sql()}"
+            paths = lambda path: (path, to_cold(path))  # noqa: E731
+            tiers.append(Tier("cold", spelled, each.metadata, resources.cold_stores, index, paths))
         return tiers
 
     @property
@@ -265,21 +321,26 @@ class Auditing:
 
     def unrecorded(self) -> Unrecorded:
         """Return what the ledger lacks of all live tables. Reads the metadata of tables that changed since their last
-        recording. Call it before reading the ledger: what is recorded meanwhile then counts once."""
+        recording; one that cannot be read is named. Call it before reading the ledger: what is recorded meanwhile then
+        counts once."""
         seen = {each.metadata_location for each in self.resources.operations.ledger_progress.all()}
         changed = {
             table: entry
             for table, entry in self.resources.live_catalog.pointers().items()
             if entry.metadata_location not in seen and parse(table).namespace[0] != NAMESPACE
         }
-        parts = []
+        parts, unreadable = [], []
         for table, entry in changed.items():
-            metadata = read_table_metadata(self.resources.live_stores, entry.metadata_location)
-            parts.append((table, metadata.table_uuid, self._batch(table, metadata)))
+            try:
+                metadata = read_table_metadata(self.resources.live_stores, entry.metadata_location)
+                parts.append((table, metadata.table_uuid, self._batch(table, metadata)))
+            except (UnreadableMetadata, StorageError):
+                unreadable.append(table)
         return Unrecorded(
             pa.concat_tables([ROWS.empty_table(), *(batch.rows for _, _, batch in parts)]),
             pa.concat_tables([EDGE_ROWS.empty_table(), *(batch.edges for _, _, batch in parts)]),
             {table_uuid: table for table, table_uuid, _ in parts},
+            tuple(sorted(unreadable)),
         )
 
     def unrecorded_of(self, table: str, metadata: TableMetadata | None) -> Unrecorded:

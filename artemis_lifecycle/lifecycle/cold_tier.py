@@ -87,6 +87,7 @@ class ColdTier:
             )
         self.expiration.checks.require(plan, record, PLAN_CHECKS)
         state = self.steps.table_state(plan.table)
+        worker = self.steps.worker("handoff")
         with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
             if record.lost_approved_by is None:
@@ -98,6 +99,7 @@ class ColdTier:
                 config=self.resources.config,
                 batches=self.resources.operations.handoffs,
                 check=step.check,
+                lineage=worker.summary(),
             )
             wanted = self._to_archive(plan)
             request = HandoffInput(
@@ -120,10 +122,14 @@ class ColdTier:
             if dry_run:
                 step.counts = {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
                 return done
-            if done.cold_metadata_location is not None:
+            location = done.cold_metadata_location
+            if location is not None:
                 # Copies of earlier handoffs are only known from the ledger; the store must still have them.
-                published = replace(record, cold_metadata_location=done.cold_metadata_location)
+                published = replace(record, cold_metadata_location=location)
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
+                if done.archived:
+                    recording = self.expiration.recording
+                    recording.record_handoff(plan.table, plan.table_uuid, plan.plan_id, worker, location)
                 self.resources.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,
@@ -168,7 +174,8 @@ class ColdTier:
             archived = None if cold is None else cold.snapshot(snapshot_id)
             if archived is not None and live.snapshot(snapshot_id) is None:
                 require_readable(table, self.reading.described(table_uuid, Route("cold", snapshot_id)))
-            summary = NO_SUMMARY if archived is None else archived.summary
+            source = archived or live.snapshot(snapshot_id)
+            summary = NO_SUMMARY if source is None else source.summary
             operator = who or person()
             worker = replace(self.steps.worker("restore"), trigger_type="manual", operator=operator, ticket=ticket)
             done = bring_back(
@@ -181,6 +188,7 @@ class ColdTier:
                     root=self.resources.root,
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),
+                    noted=partial(Gate(self.resources).noted, table),
                 ),
                 RestoreRequest(
                     table=table,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,9 +10,10 @@ from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.config.policies import TablePolicy
-from artemis_lifecycle.contracts.summary import OPERATION
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.errors import PlanStateError, StalePlan
-from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
+from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal, successor
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import (
     ExpirationPlan,
@@ -127,9 +129,9 @@ class Expiration:
         """Return the uncommitted plan if a new one must not supersede it, because another tool expired snapshots of it.
         `asked` means that the caller requests a specific plan.
 
-        If the table's metadata proves that a plan's own commit succeeded, the plan is recorded as committed: its worker
-        died between the swap and the record. Missing snapshots alone prove nothing, because another tool's expiration
-        looks the same.
+        If the table's metadata proves that a plan's own commit succeeded, the plan is recorded as committed, and its
+        expiration in the lineage ledger: its worker died between the swap and the record. Missing snapshots alone prove
+        nothing, because another tool's expiration looks the same.
         """
         record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
         if record is None or record.expired_snapshots == 0:
@@ -141,6 +143,9 @@ class Expiration:
         refs_left = any(ref in state.metadata.refs for ref in plan.expired_refs)
         whole = len(gone) == len(plan.expired_snapshots) and not refs_left
         if whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata):
+            swapped = successor(record.swap_base_location, state.metadata)
+            lineage = self._lineage_of(state.metadata, record)
+            self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
             self.resources.operations.plans.mark(
                 record.plan_id,
                 UNCOMMITTED,
@@ -160,6 +165,16 @@ class Expiration:
                 hint=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
             )
         return plan if unarchived or (whole and not asked) else None
+
+    def _lineage_of(self, metadata: TableMetadata, record: PlanRecord) -> CommitLineage:
+        """Return the lineage of a plan's swap: as the table notes it, where a gate made it do so, else of this step."""
+        try:
+            noted = json.loads(metadata.properties.get(COMMIT_PROPERTY, "{}"))
+            if noted.get("base") == record.swap_base_location:
+                return CommitLineage.parse(noted)
+        except (ValueError, TypeError, AttributeError):
+            pass  # Another tool wrote the property.
+        return self.steps.worker("expiration")
 
     def _approved(self, state: TableState, *, asked: bool) -> ExpirationPlan | str | None:
         """Return the uncommitted plan if a person approved it and it still fits the table. Return the id of an approved

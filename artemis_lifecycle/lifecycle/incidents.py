@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from artemis_lifecycle.catalogs.result_rows import Where
-from artemis_lifecycle.errors import NoSuchSnapshot
+from artemis_lifecycle.errors import InDeepArchive, NoSuchSnapshot, StorageError, UnreadableMetadata
 from artemis_lifecycle.lifecycle.audit import Auditing
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -18,6 +18,7 @@ from artemis_lifecycle.lifecycle.retention import holds_and_tags
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.lineage.incident import Incident, IncidentFacts, incident
+from artemis_lifecycle.lineage.ingests import IngestedFile
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.storage.instants import milliseconds
@@ -34,12 +35,12 @@ class Incidents:
     auditing: Auditing
     expiration: Expiration
 
-    def incident(self, table: str, snapshot_id: int, *, states: bool = False) -> Incident:
+    def incident(self, table: str, snapshot_id: int, *, states: bool = True) -> Incident:
         state = self.steps.table_state(table)
         metadata = state.metadata
         row = self._row(table, metadata, snapshot_id)
         overwrites = self.auditing.overwrites(row["committed_at"], state.read_at + timedelta(days=1), table)
-        downstream = self.auditing.lineage(table, snapshot_id, "downstream", states=states)
+        graph = self.auditing.graph(table, snapshot_id)
         facts = IncidentFacts(
             table=table,
             table_uuid=metadata.table_uuid,
@@ -49,11 +50,14 @@ class Incidents:
             lineage=json.loads(row["summary"]),
             problems=row["problems"],
             tiers=tuple(self._tiers(metadata, snapshot_id)),
+            files=self._files(table, metadata, snapshot_id),
             held_by=tuple(self._held_by(metadata, snapshot_id, milliseconds(state.read_at))),
-            downstream=downstream,
-            upstream=self.auditing.lineage(table, snapshot_id, "upstream", states=states),
+            downstream=graph.lineage("downstream", states=states),
+            # All that earlier states were made from would bury what this snapshot read.
+            upstream=graph.lineage("upstream", states=False),
             overwrites=overwrites,
-            unrecorded=downstream.unrecorded,
+            unrecorded=graph.new.ledger.num_rows,
+            unreadable=graph.new.unreadable,
         )
         return incident(facts)
 
@@ -68,6 +72,12 @@ class Incidents:
                 hint=f"list the snapshots with: artemis history {quote(table)} --cold",
             )
         return rows[0]
+
+    def _files(self, table: str, metadata: TableMetadata, snapshot_id: int) -> tuple[IngestedFile, ...] | None:
+        try:
+            return self.auditing.added_files(table, metadata, snapshot_id)
+        except (UnreadableMetadata, StorageError, InDeepArchive):
+            return None
 
     def _tiers(self, metadata: TableMetadata, snapshot_id: int) -> Iterator[str]:
         if metadata.snapshot(snapshot_id) is not None:

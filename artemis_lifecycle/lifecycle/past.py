@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.cold_metadata import UNKNOWN_SNAPSHOT, Diverged, continued_log
+from artemis_lifecycle.cold_tier.evolution import SCHEMAS, same_ids
 from artemis_lifecycle.errors import NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import cold_metadata
+from artemis_lifecycle.lifecycle.tiers import cold_metadata, cold_tables
 from artemis_lifecycle.lineage.history_index import (
     CLOCK_TOLERANCE_MS,
     CurrentSnapshot,
@@ -22,7 +23,7 @@ from artemis_lifecycle.lineage.history_index import (
     extend_history,
     read_history,
 )
-from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
+from artemis_lifecycle.metadata.types import LogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Past:
             log,
             lambda: self._log_of_both_tiers(metadata),
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
+            archived=lambda: self._archived(metadata),
             until_ms=max(until, metadata.last_updated_ms - CLOCK_TOLERANCE_MS),
             cut_ms=None if cut is None else milliseconds(cut),
             confirm=confirm,
@@ -139,6 +141,8 @@ class Past:
             return None
         snapshot = metadata.snapshot(snapshot_id)
         if snapshot is None:
+            snapshot, _ = self._archived(metadata).get(snapshot_id, (None, ""))
+        if snapshot is None:
             return CurrentSnapshot(snapshot_id, since, None, None, None, None)
         summary = snapshot.summary
         writer, trigger = summary.get("writer.id"), summary.get("trigger.type")
@@ -156,6 +160,16 @@ class Past:
         except Diverged:
             return _own_log(metadata)
         return [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in log]
+
+    def _archived(self, metadata: TableMetadata) -> dict[int, tuple[Snapshot, str]]:
+        """Return the snapshots of the cold tier, with the live table's schema ids, each with its cold metadata file."""
+        found: dict[int, tuple[Snapshot, str]] = {}
+        for cold in cold_tables(self.resources, metadata.table_uuid) or ():
+            schemas = same_ids(cold.metadata.schemas, metadata.schemas, SCHEMAS)
+            for each in cold.metadata.snapshots:
+                own = None if each.schema_id is None else schemas.get(each.schema_id, each.schema_id)
+                found.setdefault(each.snapshot_id, (replace(each, schema_id=own), cold.metadata.metadata_location))
+        return found
 
     def _folder(self, table_uuid: str) -> str:
         return f"{self.resources.root}/history/{table_uuid}"

@@ -1,6 +1,6 @@
 """Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
-Arrow tables of the ledger in, answers out, each with the Spark SQL query for the same rows. Does not belong here:
-reading the ledger (`lifecycle/audit.py`) and manifests (`ingests`).
+Arrow tables of the ledger in, answers out. Does not belong here: reading the ledger (`lifecycle/audit.py`) and
+manifests (`ingests`), and the same questions in Spark SQL (`audit_sql`).
 """
 
 from __future__ import annotations
@@ -14,43 +14,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artemis_lifecycle.lineage.audit_sql import OVERWRITE_COLUMNS, REQUIRED, lineage_query
 from artemis_lifecycle.lineage.drawing import LineageEdge, SnapshotOfTable, layered_svg
 from artemis_lifecycle.lineage.graph import Direction, reached
 from artemis_lifecycle.lineage.ingests import Trace
-from artemis_lifecycle.spark.sql import literal, name
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OVERWRITE_COLUMNS = {
-    "table": "table_name",
-    "snapshot_id": "snapshot_id",
-    "committed_at": "committed_at",
-    "who": "trigger_operator",
-    "writer": "writer_id",
-    "why": "trigger_type",
-    "ticket": "trigger_ticket",
-}
-"""The columns of an answer, and those of the ledger."""
-
-_REQUIRED = {
-    "who": "trigger.operator",
-    "writer": "writer.id",
-    "why": "trigger.type",
-    "ticket": "trigger.ticket",
-}
-"""What an overwrite must say, and the key in its summary."""
-
 
 @dataclass(frozen=True)
 class Overwrite:
-    """One overwrite. `why` is its trigger type. `missing` names keys of its summary that are absent or empty."""
+    """One overwrite. `operation` is Iceberg's. `why` is its trigger type. `missing` names keys of its summary that are
+    absent or empty."""
 
     table: str
     snapshot_id: int
     committed_at: datetime
+    operation: str
     who: str | None
     writer: str | None
     why: str | None
@@ -60,8 +43,10 @@ class Overwrite:
 
 @dataclass(frozen=True)
 class Overwrites:
-    """The overwrites with `since` <= committed_at < `until`, oldest first. `unrecorded` snapshots of live tables were
-    read from metadata, because the ledger does not have them yet. `query` is Spark SQL for the recorded rows."""
+    """The commits with `since` <= committed_at < `until` that removed rows, oldest first: overwrites, deletes, and what
+    else `lineage.overwrite.operations` of their tables names. `unrecorded` snapshots of live tables were read from
+    metadata, because the ledger does not have them yet. `query` is Spark SQL for the recorded rows. `unreadable` are
+    live tables whose metadata could not be read: what the ledger lacks of them is missing here."""
 
     since: datetime
     until: datetime
@@ -69,6 +54,7 @@ class Overwrites:
     rows: tuple[Overwrite, ...]
     unrecorded: int
     query: str
+    unreadable: tuple[str, ...] = ()
 
     @property
     def incomplete(self) -> tuple[Overwrite, ...]:
@@ -76,40 +62,29 @@ class Overwrites:
         return tuple(each for each in self.rows if each.missing)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per overwrite: table, who, writer, why, ticket, missing (joined by commas) object; snapshot_id
-        int64; committed_at datetime64[ms, UTC]."""
+        """Return one row per overwrite: table, operation, who, writer, why, ticket, missing (joined by commas) object;
+        snapshot_id int64; committed_at datetime64[ms, UTC]."""
         return frame_of(Overwrite, self.rows)
 
 
 def overwrites_of(
-    ledger: pa.Table, since: datetime, until: datetime, table: str | None, unrecorded: int, query: str
+    ledger: pa.Table,
+    since: datetime,
+    until: datetime,
+    table: str | None,
+    unrecorded: int,
+    query: str,
+    unreadable: tuple[str, ...] = (),
 ) -> Overwrites:
     """Return the answer from ledger rows of overwrites in the time range."""
     rows = ledger.select(list(OVERWRITE_COLUMNS.values())).rename_columns(list(OVERWRITE_COLUMNS))
     rows = rows.sort_by([(each, "ascending") for each in ("committed_at", "table", "snapshot_id")])
     found = tuple(
-        Overwrite(**row, missing=tuple(key for column, key in _REQUIRED.items() if not row[column]))
+        Overwrite(**row, missing=tuple(key for column, key in REQUIRED.items() if not row[column]))
         for row in rows.to_pylist()
     )
     # A snapshot that was recorded while it was read from metadata has two rows.
-    return Overwrites(since, until, table, tuple(dict.fromkeys(found)), unrecorded, query)
-
-
-def overwrites_query(catalog: str, since: datetime, until: datetime, table_uuid: str | None) -> str:
-    """Return Spark SQL with the rows of `Overwrites`; `missing` is one text, joined by commas."""
-    columns = ",\n  ".join(f"{theirs} AS {ours}" for ours, theirs in OVERWRITE_COLUMNS.items())
-    missing = ", ".join(
-        f"if(coalesce({OVERWRITE_COLUMNS[column]}, '') = '', {literal(key)}, NULL)" for column, key in _REQUIRED.items()
-    )
-    about = "" if table_uuid is None else f"\n  AND table_uuid = {literal(table_uuid)}"
-    return (
-        f"SELECT {columns},\n  concat_ws(', ', {missing}) AS missing\n"
-        f"FROM {name(catalog, 'lifecycle', 'lineage_ledger')}\n"
-        f"WHERE operation = 'overwrite'\n"
-        f"  AND committed_at >= timestamp {literal(since.isoformat())}\n"
-        f"  AND committed_at < timestamp {literal(until.isoformat())}{about}\n"
-        "ORDER BY committed_at, table, snapshot_id"
-    )
+    return Overwrites(since, until, table, tuple(dict.fromkeys(found)), unrecorded, query, unreadable)
 
 
 LINEAGE_EDGE_ROWS = arrow_schema(
@@ -120,15 +95,17 @@ LINEAGE_EDGE_ROWS = arrow_schema(
 @dataclass(frozen=True)
 class Lineage:
     """What is downstream or upstream of a snapshot. With `states`, a reader of a later state of a table counts as a
-    reader of every snapshot that the state contains. `unrecorded` as in `Overwrites`. `query` is None with states."""
+    reader of every snapshot that the state contains. `unrecorded`, `unreadable` and `query` as in `Overwrites`."""
 
     table: str
     snapshot_id: int
     direction: Direction
     states: bool
     unrecorded: int
-    query: str | None
+    unreadable: tuple[str, ...]
+    query: str
     _rows: pa.Table = field(repr=False, compare=False)
+    _with_states: Callable[[], pa.Table] = field(repr=False, compare=False)
 
     @property
     def depth(self) -> int:
@@ -152,6 +129,18 @@ class Lineage:
         own = {(self.table, self.snapshot_id)}
         return tuple(dict.fromkeys(SnapshotOfTable(*each) for each in ends if (each[0], each[1]) not in own))
 
+    @cached_property
+    def left_out(self) -> int:
+        """The number of snapshots that would count with `states`, and do not without. Walks the graph again."""
+        if self.states:
+            return 0
+        far = "to" if self.direction == "downstream" else "from"
+        here, all_of_them = (
+            set(zip(rows[f"{far}_uuid"].to_pylist(), rows[f"{far}_id"].to_pylist(), strict=True))
+            for rows in (self._rows, self._with_states())
+        )
+        return len({each for each in all_of_them - here if each[1] != self.snapshot_id})
+
     def _ends(self, end: str) -> list[tuple[str, int, str | None]]:
         columns = (self._rows[f"{end}_{part}"].to_pylist() for part in ("table", "id", "uuid"))
         return list(zip(*columns, strict=True))
@@ -170,15 +159,19 @@ def lineage_of(
     edges: pa.Table,
     start: SnapshotOfTable,
     direction: Direction,
-    states: pa.Table | None,
+    parents: Callable[[], pa.Table],
     unrecorded: int,
     catalog: str,
     names_of: Callable[[Collection[str]], Mapping[str, str]],
+    *,
+    states: bool,
+    unreadable: tuple[str, ...] = (),
 ) -> Lineage:
-    """Return the answer from edges (EDGES, and `from_table` where `from_uuid` is null). `names_of` returns names by
-    uuid for the tables in question, or more."""
+    """Return the answer from edges (EDGES, and `from_table` where `from_uuid` is null). `parents` returns the edges
+    (EDGES) from each snapshot to its child in the same table. `names_of` returns names by uuid for the tables in
+    question, or more."""
     uuid = str(start.table_uuid)
-    found = reached(edges, uuid, start.snapshot_id, direction, states)
+    found = reached(edges, uuid, start.snapshot_id, direction, parents() if states else None)
     uuids = {each for end in ("from_uuid", "to_uuid") for each in found[end].to_pylist()}
     names = names_of(uuids - {None})
     # What no table of this catalog has is named as its reader wrote it.
@@ -195,8 +188,18 @@ def lineage_of(
     }
     rows = pa.table({each: columns[each] for each in LINEAGE_EDGE_ROWS.names}, LINEAGE_EDGE_ROWS)
     deepest = int(pc.max(rows["depth"]).as_py() or 0)
-    query = None if states is not None else lineage_query(catalog, uuid, start.snapshot_id, direction, deepest + 1)
-    return Lineage(start.table, start.snapshot_id, direction, states is not None, unrecorded, query, rows)
+    query = lineage_query(catalog, uuid, start.snapshot_id, direction, deepest, states=states)
+    return Lineage(
+        start.table,
+        start.snapshot_id,
+        direction,
+        states,
+        unrecorded,
+        unreadable,
+        query,
+        rows,
+        lambda: reached(edges, uuid, start.snapshot_id, direction, parents()),
+    )
 
 
 def _flat(found: pa.Table) -> pa.Array:
@@ -204,30 +207,9 @@ def _flat(found: pa.Table) -> pa.Array:
     return ids
 
 
-def lineage_query(catalog: str, table_uuid: str, snapshot_id: int, direction: Direction, depth: int) -> str:
-    """Return Spark SQL with the edges of `Lineage` up to a depth, as depth, from_uuid, from_id, to_uuid, to_id."""
-    near, far = ("from", "to") if direction == "downstream" else ("to", "from")
-    ends = "from_uuid, from_id, to_uuid, to_id"
-    levels = [
-        f"d1 AS (SELECT * FROM e WHERE {near}_uuid = {literal(table_uuid)} AND {near}_id = {snapshot_id})",
-        *(
-            f"d{level} AS (SELECT DISTINCT e.* FROM e JOIN d{level - 1} d "
-            f"ON e.{near}_uuid <=> d.{far}_uuid AND e.{near}_id = d.{far}_id)"
-            for level in range(2, depth + 1)
-        ),
-    ]
-    every = " UNION ALL ".join(f"SELECT {level} AS depth, * FROM d{level}" for level in range(1, depth + 1))
-    edges = f"e AS (SELECT DISTINCT {ends} FROM {name(catalog, 'lifecycle', 'lineage_edges')})"
-    with_levels = ",\n  ".join([edges, *levels])
-    return (
-        f"WITH {with_levels}\nSELECT min(depth) AS depth, {ends}\nFROM ({every})\n"
-        f"GROUP BY {ends}\nORDER BY depth, {ends}"
-    )
-
-
 FILE_ROWS = arrow_schema(
     "path string, snapshot_id bigint, operation string, committed_at timestamp, writer_id string, commit_hash string, "
-    "tier string"
+    "tier string, partition string"
 )
 
 
@@ -241,6 +223,7 @@ class IngestedRow(NamedTuple):
     writer_id: str | None
     commit_hash: str | None
     tier: str | None
+    partition: str | None
 
 
 @dataclass(frozen=True)
@@ -263,7 +246,7 @@ class Ingested:
 
     def files(self) -> pd.DataFrame:
         """Return the data files behind the answer, newest first: those that have the rows, and those that compactions
-        rewrote into them. Columns: path, operation, writer_id, commit_hash, tier object; snapshot_id int64;
+        rewrote into them. Columns: path, operation, writer_id, commit_hash, tier, partition object; snapshot_id int64;
         committed_at datetime64[us, UTC]. A snapshot that is only known as an input of a compaction has no path."""
         frame: pd.DataFrame = self._files.to_pandas()
         return frame
@@ -286,8 +269,8 @@ def ingested_of(
     """Return the answer from the files of a trace. `listed` are further snapshots, that the summaries of untraced
     compactions name as inputs. `row_of` returns the ledger's row of a snapshot."""
     rows = []
-    for each in [*trace.files, *((None, snapshot_id, None) for snapshot_id in listed)]:
-        file_path, snapshot_id, tier = each
+    for each in [*trace.files, *((None, snapshot_id, None, None) for snapshot_id in listed)]:
+        file_path, snapshot_id, tier, partition_text = each
         row = row_of(snapshot_id) or {}
         rows.append(
             {
@@ -298,6 +281,7 @@ def ingested_of(
                 "writer_id": row.get("writer_id"),
                 "commit_hash": row.get("writer_commit_hash"),
                 "tier": tier,
+                "partition": partition_text,
             }
         )
     files = pa.Table.from_pylist(rows, FILE_ROWS).sort_by(
@@ -317,15 +301,4 @@ def ingested_of(
         unrecorded,
         query,
         files,
-    )
-
-
-def ingested_query(catalog: str, table_uuid: str, files: Sequence[int]) -> str:
-    """Return Spark SQL with the ledger's rows of the snapshots of `Ingested.files()`, newest first."""
-    ids = ", ".join(map(str, sorted(set(files)))) or "NULL"
-    return (
-        "SELECT snapshot_id, operation, committed_at, writer_id, writer_commit_hash AS commit_hash\n"
-        f"FROM {name(catalog, 'lifecycle', 'lineage_ledger')}\n"
-        f"WHERE table_uuid = {literal(table_uuid)} AND snapshot_id IN ({ids})\n"
-        "ORDER BY committed_at DESC, snapshot_id DESC"
     )

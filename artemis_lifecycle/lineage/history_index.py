@@ -158,6 +158,7 @@ def extend_history(
     *,
     until_ms: int,
     cut_ms: int | None,
+    archived: Callable[[], Mapping[int, tuple[Snapshot, str]]] = dict,
     confirm: Callable[[], None] = lambda: None,
 ) -> HistoryIndex:
     """Add the log's entries up to `until_ms` to the history in `folder`, and store it. With `cut_ms`, also join the
@@ -166,7 +167,10 @@ def extend_history(
 
     `log` is the table's current snapshot log: (epoch ms, snapshot id), in any order; of entries with one time, the
     first counts. `earlier` returns the log of both tiers, for a history that begins. `snapshots` has the known
-    snapshots by id, each with a metadata file that has it. If the log begins after the history ends, the time between
+    snapshots by id, each with a metadata file that has it; `archived` returns those of the cold tier, for a history
+    that begins, and with `cut_ms`, when ranges learn which metadata file has their last snapshot now.
+
+    If the log begins after the history ends, the time between
     is unknown. If it has another past than the history, because the table was reset to an earlier state or registered
     anew, the former index is set aside beside the new one, which begins with what both tiers have. Raises StorageError.
     """
@@ -177,6 +181,8 @@ def extend_history(
         aside = f"{folder}/ranges-{known.until_ms}-{hashlib.sha256(data).hexdigest()[:8]}.parquet"
         stores.write(aside, data, overwrite=True)
         known = None
+    if known is None or cut_ms is not None:
+        snapshots = {**archived(), **snapshots}
     details: tuple[_Detail, ...] = ()
     superseded: tuple[str, ...] = ()
     ranges = RANGES.empty_table()
@@ -196,7 +202,7 @@ def extend_history(
     ranges = pa.concat_tables([ranges, _singles(steps, snapshots)]).combine_chunks()
     unneeded: tuple[str, ...] = ()
     if cut_ms is not None:
-        ranges = _joined(ranges, cut_ms)
+        ranges = _joined(_refreshed(ranges, snapshots), cut_ms)
         small = next((place for place, each in enumerate(details) if each.rows < _DETAIL_ROWS), len(details))
         if len(details) - small > 1:
             # Each expiration adds one, and the index names them all.
@@ -260,6 +266,19 @@ def _singles(steps: pa.Table, snapshots: Mapping[int, tuple[Snapshot, str]]) -> 
         "metadata_location": [None if each is None else each[1] for each in found],
     }
     return pa.table(columns, RANGES)
+
+
+def _refreshed(ranges: pa.Table, snapshots: Mapping[int, tuple[Snapshot, str]]) -> pa.Table:
+    """Return the ranges with the metadata file that has each one's last snapshot now: Iceberg removes old metadata
+    files, and an expired snapshot is in the cold tier's. What was unknown of a single snapshot is filled in."""
+    current = _singles(ranges.select(["last_ms", "last_snapshot_id"]).rename_columns(_STEPS.names), snapshots)
+    known = pc.is_valid(current["metadata_location"])
+    blank = pc.and_(known, pc.and_(pc.equal(ranges["entries"], 1), pc.is_null(ranges["operation"])))
+    for name in ("metadata_location", *_BY):
+        wanted = known if name == "metadata_location" else blank
+        values = pc.if_else(wanted, current[name], ranges[name])
+        ranges = ranges.set_column(ranges.schema.get_field_index(name), RANGES.field(name), values)
+    return ranges
 
 
 def _joined(ranges: pa.Table, cut_ms: int) -> pa.Table:

@@ -1,5 +1,5 @@
-"""The report about one snapshot, to attach to a ticket: who wrote it, what it read, what read it, who overwrote it, and
-where it is. Pure: facts in, Markdown and self-contained HTML out, with all texts escaped."""
+"""The report about one snapshot, to attach to a ticket: who wrote it, which data files, what it read, what read it, who
+overwrote it, and where it is. Pure: facts in, Markdown and self-contained HTML out, with all texts escaped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from datetime import datetime
 
 from artemis_lifecycle.escaping import html, markdown
 from artemis_lifecycle.lineage.audit import Lineage, Overwrites
-from artemis_lifecycle.lineage.drawing import LineageEdge, layered_svg
+from artemis_lifecycle.lineage.drawing import LineageEdge, layered_svg, mermaid
 from artemis_lifecycle.lineage.graph import Direction
+from artemis_lifecycle.lineage.ingests import IngestedFile
 
 _MOST = 100
 """Rows of one table of the report; the rest is counted."""
@@ -19,7 +20,8 @@ _MOST = 100
 @dataclass(frozen=True)
 class IncidentFacts:
     """What is known about a snapshot. `lineage`: what its writer said, by key. `tiers`: live, cold, deep-archive.
-    `held_by`: refs, holds and plans that have it."""
+    `files`: the data files that it added; None if its manifests cannot be read. `held_by`: refs, holds and plans that
+    have it. `unreadable`: tables whose metadata could not be read."""
 
     table: str
     table_uuid: str
@@ -29,21 +31,24 @@ class IncidentFacts:
     lineage: Mapping[str, str]
     problems: str | None
     tiers: tuple[str, ...]
+    files: tuple[IngestedFile, ...] | None
     held_by: tuple[tuple[str, str], ...]
     downstream: Lineage
     upstream: Lineage
     overwrites: Overwrites
     unrecorded: int
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Incident:
-    """The report about a snapshot."""
+    """The report about a snapshot. `unreadable` are tables whose metadata could not be read."""
 
     table: str
     snapshot_id: int
     markdown: str
     html: str
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ def incident(facts: IncidentFacts) -> Incident:
     """Write the report."""
     sections = tuple(_sections(facts))
     title = f"Snapshot {facts.snapshot_id} of {facts.table}"
-    return Incident(facts.table, facts.snapshot_id, _as_markdown(title, sections), _as_html(title, sections, facts))
+    text = _as_markdown(title, sections, facts)
+    return Incident(facts.table, facts.snapshot_id, text, _as_html(title, sections, facts), facts.unreadable)
 
 
 def _sections(facts: IncidentFacts) -> Iterator[_Section]:
@@ -81,10 +87,15 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
         ("key", "value"),
         sorted(facts.lineage.items()),
     )
+    yield _ingested(facts, at)
     yield _Section(
         "Blast radius",
         f"What read it, directly or through others; up to {down.depth} steps."
-        + (" Readers of later states of a table count, because these contain it." if down.states else ""),
+        + (
+            " Readers of later states of a table count, because these contain it."
+            if down.states
+            else f" Left out: {down.left_out:,} readers of later states of a table, which contain it."
+        ),
         ("depth", "table", "snapshot", "read from"),
         [
             (depth, target.table, target.snapshot_id, f"{source.table} {source.snapshot_id}")
@@ -103,12 +114,13 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
     )
     yield _Section(
         "Overwrites of the table since",
-        "They may have replaced its rows. The snapshot itself is listed if it is an overwrite.",
-        ("committed", "snapshot", "who", "writer", "why", "ticket", "missing"),
+        "They may have removed its rows. The snapshot itself is listed if it is an overwrite or a delete.",
+        ("committed", "snapshot", "operation", "who", "writer", "why", "ticket", "missing"),
         [
             (
                 f"{each.committed_at:%Y-%m-%d %H:%M:%S}",
                 each.snapshot_id,
+                each.operation,
                 each.who,
                 each.writer,
                 each.why,
@@ -125,6 +137,31 @@ def _sections(facts: IncidentFacts) -> Iterator[_Section]:
             "Read from the metadata of tables, because the lineage ledger does not have them yet, and part of this "
             f"report: {facts.unrecorded:,} snapshots.",
         )
+    if facts.unreadable:
+        yield _Section(
+            "Not read",
+            "The metadata of these tables cannot be read. What the ledger does not have of them yet is missing here: "
+            f"{', '.join(facts.unreadable)}.",
+        )
+
+
+def _ingested(facts: IncidentFacts, at: str) -> _Section:
+    """Which data files the snapshot added, in which partitions."""
+    title = "Data files that it added"
+    if facts.files is None:
+        return _Section(title, "Its manifests cannot be read.")
+    partitions = sorted({each.partition for each in facts.files if each.partition})
+    where = f", in {len(partitions):,} partitions" if partitions else ""
+    by = f"{facts.lineage.get('writer.id', 'an unnamed writer')}, code {facts.lineage.get('writer.commit_hash', '?')}"
+    of_moved = " It only moved rows: artemis ingested says who ingested them."
+    return _Section(
+        title,
+        f"{len(facts.files):,} files{where}. Ingested {at} by {by}."
+        + (of_moved if facts.lineage.get("operation") == "replace" else "")
+        + ("" if facts.tiers else " No tier has the snapshot any more, so they are unknown."),
+        ("partition", "path", "tier"),
+        [(each.partition, each.path, each.tier) for each in sorted(facts.files, key=lambda f: (f.partition, f.path))],
+    )
 
 
 def _rows(section: _Section, escape: Callable[[str], str]) -> Iterator[list[str]]:
@@ -134,10 +171,16 @@ def _rows(section: _Section, escape: Callable[[str], str]) -> Iterator[list[str]
         yield [f"… and {len(section.rows) - _MOST:,} more", *[""] * (len(section.columns) - 1)]
 
 
-def _as_markdown(title: str, sections: Sequence[_Section]) -> str:
+def _graph(facts: IncidentFacts) -> Mapping[Direction, Sequence[LineageEdge]]:
+    return {"upstream": facts.upstream.edges, "downstream": facts.downstream.edges}
+
+
+def _as_markdown(title: str, sections: Sequence[_Section], facts: IncidentFacts) -> str:
     lines = [f"# {markdown(title)}", ""]
     for section in sections:
         lines += [f"## {section.title}", "", markdown(section.text), ""]
+        if section.has_graph:
+            lines += ["```mermaid", mermaid((facts.table, facts.snapshot_id), _graph(facts)), "```", ""]
         if section.rows:
             lines += [f"| {' | '.join(section.columns)} |", "|---" * len(section.columns) + "|"]
             lines += [f"| {' | '.join(row)} |" for row in _rows(section, markdown)]
@@ -150,7 +193,7 @@ def _as_markdown(title: str, sections: Sequence[_Section]) -> str:
 _STYLE = (
     "body{font:14px/1.5 sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#263238}"
     "table{border-collapse:collapse;margin:.5em 0}td,th{border:1px solid #cfd8dc;padding:.25em .6em;text-align:left;"
-    "overflow-wrap:anywhere}th{background:#eceff1}h2{margin-top:1.6em}.graph{overflow-x:auto}"
+    "overflow-wrap:anywhere}th{background:#eceff1;white-space:nowrap}h2{margin-top:1.6em}.graph{overflow-x:auto}"
 )
 
 
@@ -159,11 +202,8 @@ def _as_html(title: str, sections: Sequence[_Section], facts: IncidentFacts) -> 
     for section in sections:
         parts += [f"<h2>{section.title}</h2>", f"<p>{html(section.text)}</p>"]
         if section.has_graph:
-            edges: Mapping[Direction, Sequence[LineageEdge]] = {
-                "upstream": facts.upstream.edges,
-                "downstream": facts.downstream.edges,
-            }
-            parts.append(f'<div class="graph">{layered_svg((facts.table, facts.snapshot_id), edges)}</div>')
+            drawn = layered_svg((facts.table, facts.snapshot_id), _graph(facts))
+            parts.append(f'<div class="graph">{drawn}</div>')
         if section.rows:
             head = "".join(f"<th>{each}</th>" for each in section.columns)
             body = "".join(f"<tr>{''.join(f'<td>{each}</td>' for each in row)}</tr>" for row in _rows(section, html))

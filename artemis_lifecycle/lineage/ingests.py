@@ -24,9 +24,10 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class Tier:
-    """The table in one tier. `paths` returns how the tier may spell a file's path."""
+    """The table in one tier. `sql_name` is its name in Spark SQL; `paths` returns how the tier may spell a path."""
 
     name: str
+    sql_name: str
     metadata: TableMetadata
     stores: Stores
     index: Callable[[], IndexView]
@@ -34,11 +35,13 @@ class Tier:
 
 
 class IngestedFile(NamedTuple):
-    """A data file, the snapshot that added it, and the tier whose manifest says so."""
+    """A data file, the snapshot that added it, the tier whose manifest says so, and its partition (`day=2024-03-15`;
+    empty if the table is not partitioned)."""
 
     path: str
     snapshot_id: int
     tier: str
+    partition: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class _Entry(NamedTuple):
     added_by: int
     status: int
     partition: Partition
+
+    def in_tier(self, tier: str) -> IngestedFile:
+        partition = "/".join(f"{name}={text}" for name, text in self.partition.items())
+        return IngestedFile(self.path, self.added_by, tier, partition)
 
 
 class Ingests:
@@ -100,7 +107,7 @@ class Ingests:
             return Trace((), ())
         tier, snapshot = found
         added = [each for each in self._own(tier, snapshot) if each.status == EntryStatus.ADDED]
-        return Trace(tuple(IngestedFile(each.path, each.added_by, tier.name) for each in added), ())
+        return Trace(tuple(each.in_tier(tier.name) for each in added), ())
 
     def _traced(self, start: list[tuple[Tier, _Entry]], *, exact: bool) -> Trace:
         """Follow rewritten files back. `exact`: only files that were rewritten into the given ones, instead of all of
@@ -111,7 +118,7 @@ class Ingests:
         waiting = list(start)
         while waiting:
             tier, entry = waiting.pop()
-            files.setdefault((entry.path, entry.added_by), IngestedFile(entry.path, entry.added_by, tier.name))
+            files.setdefault((entry.path, entry.added_by), entry.in_tier(tier.name))
             step = (entry.added_by, tuple(sorted(entry.partition.items())))
             if self._operation_of(entry.added_by) != "replace" or step in done:
                 continue

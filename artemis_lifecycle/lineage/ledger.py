@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -34,12 +34,12 @@ from artemis_lifecycle.storage.stores import Stores
 _LINEAGE = """
     table_uuid string,
     table_name string,
-    snapshot_id bigint COMMENT 'null for a commit without a snapshot: an expiration',
+    snapshot_id bigint COMMENT 'null for a commit without a snapshot: an expiration, a handoff',
     parent_snapshot_id bigint,
     sequence_number bigint,
     schema_id bigint,
     committed_at timestamp,
-    operation string COMMENT 'append, replace, overwrite or delete, as Iceberg has it; or expiration',
+    operation string COMMENT 'append, replace, overwrite or delete, as Iceberg has it; or expiration, handoff',
     writer_id string,
     writer_host string,
     writer_commit_hash string,
@@ -54,8 +54,8 @@ _LINEAGE = """
     deleted_records bigint,
     dagster_run_id string,
     code_version string,
-    plan_id string COMMENT 'of an expiration',
-    metadata_location string COMMENT 'a metadata file that had the snapshot; for an expiration, the one that it wrote',
+    plan_id string COMMENT 'of an expiration or a handoff',
+    metadata_location string COMMENT 'a metadata file that had the snapshot; for a plan, the one that it wrote',
     problems string COMMENT 'what the summary misses of the table\\'s lineage requirements; null when nothing',
     summary string COMMENT 'the whole summary, as JSON'
 """
@@ -210,16 +210,22 @@ def ledger_batch(
     return LedgerBatch(pa.Table.from_pylist(rows, ROWS), pa.Table.from_pylist(edges, EDGE_ROWS))
 
 
-def expiration_row(
-    table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str, now: datetime
+def row_of_plan(
+    operation: Literal["expiration", "handoff"],
+    table: str,
+    table_uuid: str,
+    plan_id: str,
+    lineage: CommitLineage,
+    metadata_location: str,
+    now: datetime,
 ) -> pa.Table:
-    """Return the row of an expiration, which commits no snapshot that could have a summary."""
+    """Return the row of an expiration or a handoff, which commit no snapshot that could have a summary."""
     keys = lineage.summary()
     columns = _lineage_columns(keys) | {
         "table_uuid": table_uuid,
         "table_name": table,
         "committed_at": now,
-        "operation": "expiration",
+        "operation": operation,
         "plan_id": plan_id,
         "metadata_location": metadata_location,
         "summary": json.dumps(keys, sort_keys=True),

@@ -27,6 +27,7 @@ from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.spark.java_errors import as_ours
 from artemis_lifecycle.spark.session import add_catalogs
@@ -367,10 +368,30 @@ def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
     lifecycle.record_lineage(GATED)
     plan = lifecycle.plan_expiration(GATED)
     source = plan.expired_snapshots[0]
+    handoff = lifecycle.hand_off(plan)
+    assert handoff.cold_metadata_location is not None
+    by_handoff = read_table_metadata(lifecycle.resources.cold_stores, handoff.cold_metadata_location).properties
+    stamp = json.loads(by_handoff[COMMIT_PROPERTY])
+    assert (stamp["operation"], stamp["writer.id"], stamp["base"]) == ("handoff", "artemis-lifecycle/handoff", None)
+    assert stamp["writer.commit_hash"] == commit_hash()
     lifecycle.hand_off(plan)
     assert lifecycle.commit_expiration(plan).snapshots_removed == len(plan.expired_snapshots)
+    lifecycle.publish_results()
+    ledger = spark.table(f"{config.catalogs.live.name}.lifecycle.lineage_ledger")
+    of_plan = ledger.where(f"plan_id = '{plan.plan_id}'").orderBy("committed_at").collect()
+    assert [(row["operation"], row["writer_id"]) for row in of_plan] == [
+        ("handoff", "artemis-lifecycle/handoff"),
+        ("expiration", "artemis-lifecycle/expiration"),
+    ]
+    assert of_plan[0]["metadata_location"] == handoff.cold_metadata_location
     noted = _noted(config)
     assert noted["operation"] == "expiration" and noted["writer.id"] == "artemis-lifecycle/expiration"
+    current = lifecycle.snapshot_history(GATED).current_snapshot_id
+    assert current is not None
+    lifecycle.restore(GATED, current, "fork", who="ada")
+    noted = _noted(config)
+    assert (noted["operation"], noted["trigger.operator"]) == ("branch", "ada")
+    assert (noted["writer.id"], noted["input.snapshot_ids"]) == ("artemis-lifecycle/restore", f"[{current}]")
     before = _files(tmp_path)
     with pytest.raises(LineageRejected, match=r"operation=overwrite needs trigger\.ticket"):
         lifecycle.restore(GATED, source, "back", who="ada")

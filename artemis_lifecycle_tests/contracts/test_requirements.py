@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+import artemis_lifecycle
 from artemis_lifecycle.config.policies import Lineage, OverwritePermissions
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems, validate_lineage
 from artemis_lifecycle.errors import LineageRejected
@@ -26,6 +27,21 @@ BY_HAND = COMPLETE | {"trigger.type": "manual", "trigger.operator": "j.smith"}
 def test_a_complete_summary_passes() -> None:
     validate_lineage(COMPLETE, REQUIREMENTS)
     validate_lineage(BY_HAND, REQUIREMENTS)
+
+
+def test_a_writer_checks_its_commit_with_the_requirements_of_a_configuration() -> None:
+    """As documented, by the names at the top of the package."""
+    own = {"ns.drafts": {"lineage": {"required": ["writer.id"]}}}
+    config = artemis_lifecycle.LifecycleConfig.model_validate({"tables": own})
+    lineage = artemis_lifecycle.CommitLineage("ingest", "ops-3", "9d03e17", "run-118", "manual", operator="ada")
+    summary = {"operation": "append", **lineage.summary()}
+    of_drafts, of_others = (
+        artemis_lifecycle.LineageRequirements.from_config(config.policy(table).lineage)
+        for table in ("ns.drafts", "ns.other")
+    )
+    artemis_lifecycle.validate_lineage(summary, of_drafts)
+    with pytest.raises(artemis_lifecycle.LifecycleError, match=r"input\.row_count is missing.*ns\.other"):
+        artemis_lifecycle.validate_lineage(summary, of_others, table="ns.other")
 
 
 @pytest.mark.parametrize("key", REQUIREMENTS.required_keys)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from dagster import DagsterInvalidConfigError, ExecuteInProcessResult
 
+from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project, said
 
 POLICY = {TABLE: {"retention": {"window": "1ms"}, "deletion": {"grace": "0ms", "max_files": 1}}}
@@ -94,6 +98,36 @@ def test_a_plan_from_the_launchpad_keeps_to_what_it_is_given(project: Project) -
     assert expired(retain_last=3, snapshot_ids=[str(first)]) == 1
     assert "no time zone" in failure(planned(older_than="2001-01-01"))
     assert expired() == 2
+
+
+def test_the_audit_questions_are_answered_with_a_table_and_a_picture_in_the_ui(project: Project) -> None:
+    def page(name: str, **config: Any) -> dict[str, Any]:
+        result = launch(project, name, table=TABLE, **config)
+        (output,) = (event for event in result.all_events if event.is_successful_output)
+        return {key: value.value for key, value in output.step_output_data.metadata.items()}
+
+    with project.lifecycle() as lifecycle:
+        frame = lifecycle.read(TABLE)
+        first, second = (each.snapshot_id for each in lifecycle.snapshot_history(TABLE).snapshots[:2])
+        replay = CommitLineage("replay", "ops-3", "a1b2c3d", "run-1", "schedule")
+        replay = replay.reading(InputSnapshot(second), rows=1, size_in_bytes=9)
+        read = lifecycle.append(TABLE, frame.limit(1), replay).snapshot_id
+        when = page("ingested")
+        assert (when["snapshot_id"], when["writer_id"], when["commit_hash"]) == (str(read), "replay", "a1b2c3d")
+        assert when["data_files"].records[0].data["path"].endswith(".parquet") and "lineage_ledger" in when["query"]
+        down = page("downstream", snapshot_id=str(first))
+        exact = page("downstream", snapshot_id=str(first), states=False)
+        assert (down["snapshots"], down["left_out"]) == (1, 0), "the second snapshot contains the first"
+        assert (exact["snapshots"], exact["left_out"]) == (0, 1)
+        assert [each.data["by snapshot"] for each in down["edges"].records] == [str(read)]
+        up = page("upstream", snapshot_id=str(read))
+        for shown in (down, up):
+            picture = re.fullmatch(r"!\[.*\]\(data:image/svg\+xml;base64,(.*)\)", shown["graph"])
+            assert picture is not None
+            drawn = ElementTree.fromstring(base64.b64decode(picture[1]))
+            texts = {each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")}
+            assert {str(second) if shown is up else str(first), str(read)} <= texts
+    assert "not a snapshot id" in failure(launch(project, "upstream", table=TABLE, snapshot_id="x"))
 
 
 def test_an_incident_report_is_stored_and_shown_from_the_ui(project: Project) -> None:

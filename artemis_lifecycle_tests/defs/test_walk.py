@@ -296,10 +296,12 @@ def test_a_commit_records_the_lineage_of_what_leaves_or_does_not_happen(make_pro
         before = lifecycle.snapshot_history(TABLE).metadata_location
         # Nothing can be recorded: a file is where the folder of recorded rows would be.
         recorded = Path(lifecycle.resources.root.removeprefix("file://")) / "lineage"
+        aside = recorded.rename(recorded.with_name("aside"))
         recorded.write_bytes(b"")
         assert "expiration_commit" in failures(project.run("commit", TABLE, dry_run=False))
         assert lifecycle.snapshot_history(TABLE).metadata_location == before
         recorded.unlink()
+        aside.rename(recorded)
         assert not failures(project.run("commit", TABLE, dry_run=False))
         assert lifecycle.snapshot_history(TABLE).metadata_location != before
     rows = spark.table(f"{live}.lifecycle.lineage_ledger").select("snapshot_id").collect()

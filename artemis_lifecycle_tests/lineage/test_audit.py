@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -122,9 +122,10 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
                 (2, ("ns.passes", passes), ("ns.report", later)),
             ]
             assert [each.snapshot_id for each in down.snapshots] == [passes, later]
+            assert down.left_out == 1, "the reader of the third ingest, whose state contains the second"
             states = lifecycle.downstream("ns.raw", first, states=True)
             assert {each.snapshot_id for each in states.snapshots} >= {passes, later, other}
-            assert lifecycle.downstream("ns.raw", first).edges == ()
+            assert lifecycle.downstream("ns.raw", first).edges == () and states.left_out == 0
             up = lifecycle.upstream("ns.report", later)
             assert [each[:2] for each in up.snapshots] == [("ns.passes", passes), ("ns.raw", second)]
             over = lifecycle.overwrites(began - timedelta(hours=1), until)
@@ -135,17 +136,23 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
             assert lifecycle.overwrites(until, until + timedelta(days=1)).rows == ()
         if unrecorded:
             return
-        expected = [(d, s.table_uuid, s.snapshot_id, t.table_uuid, t.snapshot_id) for d, s, t in down.edges]
-        assert down.query is not None and _rows(spark.sql(down.query)) == expected
+        for answer in (down, states, up):
+            edges = [(d, s.table_uuid, s.snapshot_id, t.table_uuid, t.snapshot_id) for d, s, t in answer.edges]
+            assert edges and _rows(spark.sql(answer.query)) == edges
         in_sql = _rows(spark.sql(over.query))
-        fields = ("table", "snapshot_id", "committed_at", "who", "writer", "why", "ticket")
+        fields = ("table", "snapshot_id", "committed_at", "operation", "who", "writer", "why", "ticket")
         assert in_sql == [(*(getattr(row, name) for name in fields), ", ".join(row.missing))]
-        in_sql = _rows(spark.sql(day.query))
-        named = {
-            (each.snapshot_id, each.operation, each.committed_at, each.writer_id, each.commit_hash)
-            for each in day.rows()
-        }
-        assert set(in_sql) == named and len(in_sql) == len(named)
+        for answered, moved in ((day, {"replace"}), (by_file, set[str]())):
+            wanted = {
+                (e.path, e.snapshot_id, e.operation, e.committed_at, e.writer_id, e.commit_hash, e.tier)
+                for e in answered.rows()
+                if e.operation not in moved
+            }
+            in_sql = _rows(spark.sql(answered.query))
+            assert wanted <= set(in_sql) and in_sql[0][1] == answered.snapshot_id
+            # A file that both tiers have is listed in each.
+            assert {each[1:6] for each in in_sql} == {each[1:6] for each in wanted}
+        assert _rows(spark.sql(newest.query)) == [(replay, "overwrite", row.committed_at, "replay", "a1b2c3d")]
 
     check(unrecorded=True, expired=False)
     for table in ("raw", "passes", "report"):
@@ -164,9 +171,17 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
         patch.setattr(Resources, "_session", _refuse)
         report = lifecycle.incident("ns.raw", second)
         of_replay = lifecycle.incident("ns.raw", replay)
+        narrow = lifecycle.incident("ns.raw", second, states=False)
     assert "It is in cold" in report.html and f"{passes}" in report.html and "<svg" in report.html
     assert "ingest-2" in report.markdown and f"| 2 | ns.report | {later} |" in report.markdown
     assert f"| {replay} |" in report.markdown, "a later overwrite"
+    assert f"| {other} |" in report.markdown, "a reader of a later state"
+    assert f"| {other} |" not in narrow.markdown and "Left out: 1 readers" in narrow.markdown
+    graph = report.markdown.split("```mermaid")[1].split("```")[0]
+    assert graph.strip().startswith("flowchart LR") and all(str(each) in graph for each in (second, passes, later))
+    files = report.markdown.split("## Data files")[1].split("##")[0]
+    assert "1 files, in 1 partitions" in files and "| day=2024-03-15 |" in files and ".parquet | cold |" in files
+    assert "by ingest-2, code a1b2c3d" in files
     for text in (of_replay.html, of_replay.markdown):
         assert "<script" not in text and "\u202e" not in text and "\x1b" not in text and "alert(1)" in text
     parser = _Tags()
@@ -179,6 +194,59 @@ def test_the_three_questions_have_the_same_answers_all_along_the_walk(
         lifecycle.ingested("ns.raw", "day=1999-01-01")
     with pytest.raises(NoSuchSnapshot, match="Neither"):
         lifecycle.incident("ns.raw", 1)
+
+
+def test_a_table_that_cannot_be_read_is_named_and_stops_no_question(lifecycle: Lifecycle, spark: SparkSession) -> None:
+    world = World(lifecycle, spark)
+    since = datetime.now(UTC) - timedelta(hours=1)
+    first = world.write("raw", "SELECT 1 id, DATE '2024-03-14' day", _by("ingest"))
+    read = world.write("passes", "SELECT 1 id", _by("passes", **{"input.snapshot_ids": f'{{"ns.raw": [{first}]}}'}))
+    world.write("report", "SELECT 1 id", _by("report", **{"input.snapshot_ids": f'{{"ns.raw": [{first}]}}'}))
+    broken = lifecycle.snapshot_history("ns.report").metadata_location
+    lifecycle.live_stores.write(broken, b"{", overwrite=True)
+    down = lifecycle.downstream("ns.raw", first)
+    assert ([each.snapshot_id for each in down.snapshots], down.unreadable) == ([read], ("ns.report",))
+    assert lifecycle.upstream("ns.passes", read).unreadable == ("ns.report",)
+    assert lifecycle.overwrites(since, since + timedelta(hours=2)).unreadable == ("ns.report",)
+    report = lifecycle.incident("ns.raw", first)
+    assert "## Not read" in report.markdown and "ns.report" in report.html and report.unreadable == ("ns.report",)
+    with pytest.raises(UnreadableMetadata):
+        lifecycle.downstream("ns.report", 1)
+
+
+def test_whatever_removes_rows_is_an_overwrite(make_config: MakeConfig, spark: SparkSession) -> None:
+    """TRUNCATE and a DELETE of complete files are snapshots of operation `delete`, also in Spark."""
+    for_appends = {"ns.report": {"lineage": {"overwrite": {"operations": ["append"]}}}}
+    with Lifecycle.open(make_config(tables=for_appends), spark=spark) as lifecycle:
+        world = World(lifecycle, spark)
+        began = datetime.now(UTC) - timedelta(hours=1)
+        until = began + timedelta(hours=2)
+        for table in ("passes", "report"):
+            world.write(table, "SELECT 1 id", _by(table))
+        appended = world.newest("report")
+        spark.sql(f"DELETE FROM {world.live}.ns.passes WHERE id > 0")
+        deleted = world.newest("passes")
+        world.write("passes", "SELECT 2 id", _by("passes"))
+        spark.sql(f"TRUNCATE TABLE {world.live}.ns.passes")
+        truncated = world.newest("passes")
+        expected = [
+            ("ns.report", "append", appended),
+            ("ns.passes", "delete", deleted),
+            ("ns.passes", "delete", truncated),
+        ]
+        for table in (None, "ns.passes", "ns.report"):
+            found = lifecycle.overwrites(began, until, table)
+            wanted = [each for each in expected if table in (None, each[0])]
+            assert [(each.table, each.operation, each.snapshot_id) for each in found.rows] == wanted
+        assert set(found.rows[0].missing) == {"trigger.operator", "trigger.ticket"}
+        for table in ("passes", "report"):
+            lifecycle.record_lineage(f"ns.{table}")
+        lifecycle.publish_results()
+        found = lifecycle.overwrites(began, until)
+        in_sql = spark.sql(found.query).select("table", "operation", "snapshot_id").collect()
+        assert [tuple(row) for row in in_sql] == expected
+        report = lifecycle.incident("ns.passes", deleted)
+        assert f"| {truncated} | delete |" in report.markdown
 
 
 def _refuse(_: Resources) -> NoReturn:

@@ -16,6 +16,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lineage.ledger import advanced, ledger_batch, unrecorded
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary, TableMetadata
 from artemis_lifecycle.operations import crash_points
@@ -131,6 +132,57 @@ def test_a_death_on_the_way_leaves_each_row_once(
     lapse(lifecycle, "leases")
     work()
     assert _ids(lifecycle) == Counter([*all_ids, None])
+
+
+def test_an_expiration_whose_worker_died_is_recorded_by_the_planner(
+    lifecycle: Lifecycle, spark: SparkSession, live: str
+) -> None:
+    plan = lifecycle.plan_expiration("ns.t", older_than=datetime.now(UTC), retain_last=1)
+
+    def die(reached: str) -> None:
+        if reached == "commit:swapped":
+            raise Killed(reached)
+
+    with crash_points.installed(die), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    swapped = lifecycle.snapshot_history("ns.t").metadata_location
+    spark.sql(f"INSERT INTO {live}.ns.t VALUES (9)")
+    # The planner sees it first; then the commit is repeated.
+    for _ in range(2):
+        lifecycle.plan_expiration("ns.t")
+        lifecycle.commit_expiration(plan)
+        lifecycle.publish_results()
+    rows = spark.table(f"{live}.lifecycle.lineage_ledger").where("operation = 'expiration'")
+    found = rows.select("plan_id", "metadata_location", "writer_id").collect()
+    assert [tuple(row) for row in found] == [(plan.plan_id, swapped, "artemis-lifecycle/expiration")]
+
+
+def test_a_table_whose_recording_begins_late_is_filled_from_cold_metadata(
+    make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lifecycle.open(make_config(), spark=spark) as lifecycle:
+        name = lifecycle.config.catalogs.live.name
+        spark.sql(f"CREATE NAMESPACE {name}.ns")
+        spark.sql(f"CREATE TABLE {name}.ns.t (a int) USING iceberg")
+        for number in range(3):
+            rows = spark.createDataFrame([(number,)], "a int").writeTo(f"{name}.ns.t")
+            rows.option("snapshot-property.writer.id", f"w{number}").append()
+        snapshots = lifecycle.snapshot_history("ns.t").snapshots
+        plan = lifecycle.plan_expiration("ns.t", older_than=datetime.now(UTC), retain_last=1)
+        lifecycle.hand_off(plan)
+        # As a deployment that had the cold tier before the ledger.
+        monkeypatch.setattr(Recording, "record", lambda *_, **__: None)
+        lifecycle.commit_expiration(plan)
+        monkeypatch.undo()
+        recorded = lifecycle.record_lineage("ns.t")
+        assert (recorded.snapshots, lifecycle.record_lineage("ns.t").snapshots) == (3, 0)
+        lifecycle.publish_results()
+        rows = {row["snapshot_id"]: row for row in spark.table(f"{name}.lifecycle.lineage_ledger").collect()}
+        for number, snapshot in enumerate(snapshots):
+            row = rows[snapshot.snapshot_id]
+            assert (row["writer_id"], row["operation"]) == (f"w{number}", "append")
+            assert ("/cold/" in row["metadata_location"]) is (snapshot.snapshot_id in plan.expired_snapshots)
 
 
 _snapshot_lists = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.result_rows import Where
 from artemis_lifecycle.lineage.audit import overwrites_of
+from artemis_lifecycle.lineage.audit_sql import REMOVING
 from artemis_lifecycle.lineage.ledger import ROWS
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,7 +21,7 @@ _rows = st.lists(
             "table_name": st.sampled_from(["ns.a", "ns.b"]),
             "snapshot_id": st.integers(1, 50),
             "committed_at": st.none() | st.integers(0, 9).map(lambda hours: _BEGIN + timedelta(hours=hours)),
-            "operation": st.sampled_from(["append", "overwrite", "replace", "expiration", None]),
+            "operation": st.sampled_from(["append", "overwrite", "delete", "replace", "expiration", None]),
             "trigger_operator": _texts,
             "writer_id": _texts,
             "trigger_type": _texts,
@@ -35,7 +36,7 @@ _rows = st.lists(
 def test_they_are_what_a_search_by_hand_finds(rows: list[dict[str, object]], first: int, last: int) -> None:
     since, until = _BEGIN + timedelta(hours=first), _BEGIN + timedelta(hours=last)
     table = pa.Table.from_pylist(rows, ROWS)
-    conditions = [Where("operation", "=", "overwrite"), Where("committed_at", ">=", since)]
+    conditions = [Where("operation", "in", REMOVING), Where("committed_at", ">=", since)]
     for condition in [*conditions, Where("committed_at", "<", until)]:
         table = condition.matches(table)
     # One that was recorded while it was read from metadata comes twice.
@@ -50,7 +51,7 @@ def test_they_are_what_a_search_by_hand_finds(rows: list[dict[str, object]], fir
     expected = {}
     for row in rows:
         at = row["committed_at"]
-        if row["operation"] == "overwrite" and isinstance(at, datetime) and since <= at < until:
+        if row["operation"] in ("overwrite", "delete") and isinstance(at, datetime) and since <= at < until:
             missing = {key for column, key in keys.items() if row[column] in (None, "")}
             expected[row["table_name"], row["snapshot_id"]] = (
                 at,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,6 +12,8 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.tiers import cold_tables
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
 
@@ -72,6 +76,55 @@ def test_every_answer_stays_while_snapshots_expire_and_history_is_compacted(
         lifecycle.snapshot_at("db.t", datetime(2026, 1, 1))
     with pytest.raises(NoSuchSnapshot, match="No tier knows"):
         lifecycle.snapshot_at("db.t", now - timedelta(days=1000))
+
+
+@pytest.mark.parametrize("config", [True], indirect=True)
+def test_a_history_that_begins_late_knows_cold_snapshots_and_points_to_where_they_are(
+    lifecycle: Lifecycle, spark: SparkSession
+) -> None:
+    live = lifecycle.config.catalogs.live.name
+    spark.sql(f"CREATE NAMESPACE {live}.db")
+    spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+    for number in range(4):
+        rows = spark.sql(f"SELECT {number} id").coalesce(1).writeTo(f"{live}.db.t")
+        rows.option("snapshot-property.writer.id", f"w{number}").option(
+            "snapshot-property.trigger.type", "manual"
+        ).append()
+    lifecycle.observe_catalog()
+    now = set_ages(lifecycle, "db.t", [timedelta(days=each) for each in (90, 80, 60, 1)])
+    first, second, *_ = (each.snapshot_id for each in lifecycle.snapshot_history("db.t").snapshots)
+
+    def expire(snapshot_id: int) -> None:
+        plan = lifecycle.plan_expiration("db.t", now=now, retain_last=4, snapshot_ids=[snapshot_id])
+        assert plan.expired_snapshots == (snapshot_id,)
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+
+    expire(first)
+    folder = Path(lifecycle.resources.root.removeprefix("file://")) / "history"
+    # The history that the commit began is lost: the next one begins when the first snapshot is only cold.
+    shutil.rmtree(folder)
+    then = now - timedelta(days=85)
+    before = lifecycle.current_at("db.t", then)
+    frame = lifecycle.compact_history("db.t", now=now).to_pandas()
+    assert lifecycle.current_at("db.t", then) == before
+    assert (before.snapshot_id, before.writer, before.operation, before.trigger) == (first, "w0", "append", "manual")
+    assert before.schema_id is not None
+    cold = cold_tables(lifecycle.resources, lifecycle.steps.table_uuid("db.t"))
+    assert cold is not None
+    at_first = lifecycle.snapshot_history("db.t").metadata_location
+    assert list(frame["metadata_location"])[:2] == [cold.newest.metadata.metadata_location, at_first]
+    assert list(frame["writer"])[:3] == ["w0", "w1", "w2"]
+
+    # The second leaves, too, and the metadata file that had it goes.
+    expire(second)
+    frame = lifecycle.compact_history("db.t", now=now).to_pandas()
+    for snapshot_id, location in zip(frame["last_snapshot_id"], frame["metadata_location"], strict=True):
+        is_cold = snapshot_id in (first, second)
+        stores = lifecycle.resources.cold_stores if is_cold else lifecycle.live_stores
+        assert read_table_metadata(stores, location).snapshot(snapshot_id) is not None
+        current = lifecycle.snapshot_history("db.t").metadata_location
+        assert ("/cold/" in location) if is_cold else (location == current)
 
 
 def test_what_another_tool_expired_is_unknown_and_never_the_snapshot_before(

@@ -136,9 +136,9 @@ def _results(state: State, lifecycle: Lifecycle, table: str) -> None:
     state.compared["planned"] = sorted(path for plan, path in listed if plan in done)
 
     ledger = spark.table(f"{catalog}.lifecycle.lineage_ledger").where(f"table_name = '{table}'")
-    recorded = Counter(row["snapshot_id"] for row in ledger.select("snapshot_id").collect())
-    state.never("snapshots that the ledger has twice", [key for key, count in recorded.items() if count > 1])
-    state.compared["ledger"] = len(recorded)
+    recorded = Counter(map(tuple, ledger.select("snapshot_id", "operation", "plan_id").collect()))
+    state.never("rows that the ledger has twice", [key for key, count in recorded.items() if count > 1])
+    state.compared["ledger"] = len({snapshot_id for snapshot_id, *_ in recorded})
 
 
 def _operations(state: State, lifecycle: Lifecycle, table: str) -> None:
