@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,26 +97,16 @@ class Recording:
         self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
     ) -> None:
         """Queue the row of an expiration that `metadata_location` was written by; once, however often it is called."""
-        self._record_plan("expiration", table, table_uuid, plan_id, lineage, metadata_location)
+        row = row_of_plan(table, table_uuid, plan_id, lineage, metadata_location, self.resources.clock.now())
+        self._queue(f"expiration-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
 
     def record_handoff(
         self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
     ) -> None:
         """Queue the row of a handoff that wrote the cold metadata file `metadata_location`, in the same way."""
-        self._record_plan("handoff", table, table_uuid, plan_id, lineage, metadata_location)
-
-    def _record_plan(
-        self,
-        operation: Literal["expiration", "handoff"],
-        table: str,
-        table_uuid: str,
-        plan_id: str,
-        lineage: CommitLineage,
-        metadata_location: str,
-    ) -> None:
         now = self.resources.clock.now()
-        row = row_of_plan(operation, table, table_uuid, plan_id, lineage, metadata_location, now)
-        self._queue(f"{operation}-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
+        row = row_of_plan(table, table_uuid, plan_id, lineage, metadata_location, now, operation="handoff")
+        self._queue(f"handoff-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
 
     def recorded_ids(self, table_uuid: str) -> set[int]:
         """Return the ids of the table's snapshots in the ledger, published or queued."""

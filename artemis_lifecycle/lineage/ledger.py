@@ -211,13 +211,14 @@ def ledger_batch(
 
 
 def row_of_plan(
-    operation: Literal["expiration", "handoff"],
     table: str,
     table_uuid: str,
     plan_id: str,
     lineage: CommitLineage,
-    metadata_location: str,
+    location: str,
     now: datetime,
+    *,
+    operation: Literal["expiration", "handoff"] = "expiration",
 ) -> pa.Table:
     """Return the row of an expiration or a handoff, which commit no snapshot that could have a summary."""
     keys = lineage.summary()
@@ -227,7 +228,7 @@ def row_of_plan(
         "committed_at": now,
         "operation": operation,
         "plan_id": plan_id,
-        "metadata_location": metadata_location,
+        "metadata_location": location,
         "summary": json.dumps(keys, sort_keys=True),
     }
     return pa.Table.from_pylist([columns], ROWS)
