@@ -19,6 +19,7 @@ from artemis_lifecycle.cli import (
     gate,
     operating,
     orphans,
+    planning,
     reading,
     tables,
     tags_and_holds,
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (tables, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
+for commands in (tables, planning, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
     app.add_typer(commands.app)
 
 
