@@ -118,7 +118,7 @@ def target_file_size(metadata: TableMetadata) -> int:
 
 def small_file_size(metadata: TableMetadata) -> int:
     """The size in bytes below which a data file is small."""
-    return int(target_file_size(metadata) * _SMALL)
+    return int(target_file_size(metadata) * SMALL)
 
 
 def target_manifest_size(metadata: TableMetadata) -> int:

@@ -36,11 +36,11 @@ def _passes(panel: Axes, every: Sequence[Pass]) -> None:
     texts = []
     for each in passes:
         unit, name = size_unit(each.bytes_selected)
-        texts.append(f" {each.selected:,} of {each.total:,}\n {each.bytes_selected / unit:,.1f} {name}")
+        texts.append(f" {each.selected:,} of {each.total:,}, {each.bytes_selected / unit:,.1f} {name}")
     panel.bar_label(bars, texts, padding=2, fontsize=8)
-    panel.set(xlabel="% of what the pass gets", title="What each pass leaves", xlim=(0, 160))
+    panel.set(xlabel="% of what the pass gets", title="What each pass leaves", xlim=(0, 190))
     panel.set_xticks([0, 25, 50, 75, 100])
-    panel.legend(fontsize=8, loc="lower right")
+    panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
 
 
 def _advice(panel: Axes, advice: Sequence[Advice]) -> None:

@@ -7,13 +7,12 @@ The differences, each found by tests against the Java planner or by reading both
 - A decimal literal gets the column's scale where that loses nothing, and a float literal is one of 32 bits.
 - A fraction is no value of an integer column; pyiceberg rounds it, which would drop matching rows.
 - IS NULL of a required field in an optional struct is not always false.
-- A string is hex for binary and fixed. IS NAN needs a float, LIKE needs a string, and NaN is no literal.
+- A string is hex for binary and fixed. IS NAN needs a float, and LIKE needs a string.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -269,8 +268,6 @@ def _literal(literal: Any, kind: IcebergType, name: str, table: str) -> Any:
     from pyiceberg.types import BinaryType, DecimalType, FixedType, IntegerType, LongType
 
     value = literal.value
-    if isinstance(value, float) and math.isnan(value):
-        raise BadInput(f"NaN is compared with {name}", table=table, hint=f"use {name} is nan")
     try:
         if isinstance(kind, DecimalType) and isinstance(literal, DecimalLiteral | StringLiteral | DoubleLiteral):
             return DecimalLiteral(_decimal(value, kind.scale))
