@@ -109,11 +109,13 @@ def bound_keys(kind: IcebergType, bounds: pa.Array) -> Keys:
         FixedType,
         FloatType,
         StringType,
+        UnknownType,
         UUIDType,
     )
 
     known = _mask(bounds.is_valid())
-    if isinstance(kind, StringType | BinaryType | FixedType):
+    if isinstance(kind, StringType | BinaryType | FixedType | UnknownType):
+        # Unknown: the partition field's column was dropped. Its values are equal or not.
         return Keys(bounds, known)
     sizes, starts, data = _layout(bounds, known)
     if isinstance(kind, DecimalType):

@@ -302,6 +302,12 @@ class RandomTable:
             }[PROMOTED[column.kind]]()
             update.updateColumn(column.name, target).commit()
             column.kind = PROMOTED[column.kind]
+        elif self.dice.random() < 0.3 and len(self.columns) > 2:
+            used = {each.sourceId() for each in self.table.spec().fields()}
+            column = self.dice.choice([each for each in self.columns if each.id not in used] or self.columns[:1])
+            if column.id not in used:
+                update.deleteColumn(column.name).commit()
+                self.columns.remove(column)
         elif self.dice.random() < 0.5:
             column = self.dice.choice(self.columns)
             self.count += 1
