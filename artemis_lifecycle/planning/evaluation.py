@@ -100,7 +100,9 @@ def metrics_match(leaf: Leaf, metrics: ColumnMetrics) -> Mask:
         case "not_nan":
             return ~nans_only
         case "not_eq" | "not_in" | "not_starts_with":
-            return ~_all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, metrics.nans > 0)
+            # Without a count of NaN, a float column may have some.
+            some_nan = may_be_nan & (str(leaf.kind) in ("float", "double"))
+            return ~_all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, some_nan)
         case "starts_with":
             return ~nulls_only & _in_bounds(leaf, metrics.lower, metrics.upper)
         case "in" if len(leaf.keys) > IN_LIMIT:

@@ -87,8 +87,8 @@ def plan_query(
 
 
 def _snapshot(table: str, metadata: TableMetadata, query: Query) -> tuple[Snapshot | None, int]:
-    """Return the snapshot, and the schema that Iceberg scans it with: its own for a snapshot or a tag, and the table's
-    for the current one and for branches."""
+    """Return the snapshot, and the schema that Iceberg scans it with: the table's for the current snapshot and for
+    branches, else the snapshot's own."""
     if query.ref is not None and query.snapshot_id is not None:
         raise BadInput("A query has a snapshot and a ref", table=table, hint="pass one of them")
     if query.snapshot_id is not None:
@@ -112,7 +112,9 @@ def _snapshot(table: str, metadata: TableMetadata, query: Query) -> tuple[Snapsh
 
 
 def _schema_id(metadata: TableMetadata, snapshot: Snapshot) -> int:
-    return metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
+    # Iceberg prunes the current snapshot by the table's schema, even if it was asked for by its id.
+    is_current = snapshot.snapshot_id == metadata.current_snapshot_id
+    return metadata.current_schema_id if is_current or snapshot.schema_id is None else snapshot.schema_id
 
 
 def _schema(metadata: TableMetadata, schema_id: int) -> Schema:

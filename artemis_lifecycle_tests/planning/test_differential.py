@@ -59,6 +59,8 @@ def compare(planner: IcebergPlanner, folder: Path, seed: int, predicates: int) -
     for snapshot in made.snapshots:
         # The schema of then; a later spec may have a column that it lacks, which Iceberg refuses.
         schema = planner.jvm.org.apache.iceberg.util.SnapshotUtil.schemaFor(table, snapshot)
+        if snapshot == table.currentSnapshot().snapshotId():
+            schema = table.schema()
         if not sources(table) <= {each.fieldId() for each in schema.columns()}:
             continue
         columns = [Column(each.fieldId(), each.name(), str(each.type())) for each in schema.columns()]
