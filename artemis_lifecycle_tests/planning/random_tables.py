@@ -404,6 +404,9 @@ def predicate(dice: random.Random, columns: list[Column], depth: int = 0) -> Cas
     if way < 0.4:
         count = dice.choice((2, 3, 3, 5, 210)) if column.kind in ("int", "long") else dice.choice((2, 3))
         values: list[Any] = [value_of(dice, column.kind) for _ in range(min(count, 5))]
+        if column.kind in FLOATS:
+            # Python's sets, and so pyiceberg's, have one zero.
+            values = [0.0 if each == 0 else each for each in values]
         values += list(range(1000, 1000 + count - len(values)))
         op = dice.choice(("IN", "NOT_IN"))
         words = " ".join(literal_word(column.kind, each) for each in values)
