@@ -20,6 +20,7 @@ from artemis_lifecycle.cli import (
     maintenance,
     operating,
     orphans,
+    planning,
     reading,
     tables,
     tags_and_holds,
@@ -35,7 +36,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (tables, maintenance, expiration, orphans, reading, audit, cold_tier, tags_and_holds, gate, operating):
+for commands in (
+    tables,
+    maintenance,
+    planning,
+    expiration,
+    orphans,
+    reading,
+    audit,
+    cold_tier,
+    tags_and_holds,
+    gate,
+    operating,
+):
     app.add_typer(commands.app)
 
 

@@ -98,12 +98,15 @@ from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend
+from artemis_lifecycle.planning.plan import Query as ScanQuery
+from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
@@ -1022,6 +1025,30 @@ class Lifecycle:
     def health_history(self, table: str) -> HealthHistory:
         """Return the table's recorded scores, oldest first. Raises NoSuchTable."""
         return self._measuring.history(table)
+
+    def plan_query(
+        self,
+        table: str,
+        predicate: str | BooleanExpression = "true",
+        *,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        case_sensitive: bool = True,
+        footers: int = 0,
+    ) -> QueryPlan:
+        """Return what a scan with that predicate reads, pass by pass, and what maintenance would spare it.
+
+        The files are those that Iceberg's planner selects. Changes nothing; only `QueryPlan.files()` starts Spark.
+
+        `predicate` is a row filter as in pyiceberg, as text or as an expression. `snapshot_id` or `ref` (a branch or
+        tag) replaces the current snapshot. `footers` is the most data files whose Parquet footers are read, for row
+        groups: the only reads of data files.
+
+        Raises NoSuchTable, NoSuchSnapshot; BadInput for a predicate that cannot be used, before manifests are read;
+        UnreadableMetadata, EncryptedTable.
+        """
+        query = ScanQuery(predicate, snapshot_id, ref, case_sensitive, footers)
+        return self._maintenance.plan_query(table, query)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         """Rewrite small data files within the bandwidth budget, if the table's health requires it."""

@@ -20,9 +20,20 @@ from artemis_lifecycle.lineage.schema_history import schema_history as schemas_o
 from artemis_lifecycle.maintenance.commit_costs import CommitCosts, commit_costs
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
+from artemis_lifecycle.maintenance.health import (
+    MIN_INPUT_FILES,
+    small_file_size,
+    target_file_size,
+    target_manifest_size,
+)
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
+from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.planning.advice import Targets
+from artemis_lifecycle.planning.plan import Query
+from artemis_lifecycle.planning.plan import plan_query as planned
+from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.reachability.index.written import written_by_snapshot
 from artemis_lifecycle.spark.java_errors import java_errors
 
@@ -49,6 +60,14 @@ class Maintenance:
         metadata = self.steps.table_state(table).metadata
         removed = removed_parts(self.resources, metadata.table_uuid).schemas
         return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid), removed)
+
+    def plan_query(self, table: str, query: Query) -> QueryPlan:
+        metadata, resources = self.steps.table_state(table).metadata, self.resources
+        refuse_encrypted(metadata, table)
+        targets = Targets(
+            target_file_size(metadata), target_manifest_size(metadata), small_file_size(metadata), MIN_INPUT_FILES
+        )
+        return planned(resources.live_stores, table, metadata, query, targets, resources.start_spark)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         resources = self.resources

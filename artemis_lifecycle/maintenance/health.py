@@ -160,6 +160,11 @@ def target_file_size(metadata: TableMetadata) -> int:
     return int(metadata.properties.get(TARGET_FILE_SIZE, TARGET_FILE_SIZE_DEFAULT))
 
 
+def small_file_size(metadata: TableMetadata) -> int:
+    """The size in bytes below which a data file is small."""
+    return int(target_file_size(metadata) * SMALL)
+
+
 def target_manifest_size(metadata: TableMetadata) -> int:
     """The size in bytes that the table's manifests are merged up to."""
     return int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))

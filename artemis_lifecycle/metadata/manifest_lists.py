@@ -87,7 +87,7 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
         entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
         found = ManifestList(path, len(data), entries)
         if expected is not None:
-            _check_listed(_listed_slowly(found), expected)
+            _check_listed(listed_entries(found), expected)
         return found
 
 
@@ -120,7 +120,7 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
         raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
     path = snapshot.manifest_list
     if path is None:
-        return _listed_slowly(manifests_of(stores, snapshot))
+        return listed_entries(manifests_of(stores, snapshot))
     with within_memory(path):
         return _listed(stores, snapshot, path)
 
@@ -130,7 +130,13 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     container = open_container(data, path, stores.limits)
     scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
     if scan is None:
-        return _listed_slowly(read_manifest_list(stores, path, expected=snapshot))
+        return listed_entries(read_manifest_list(stores, path, expected=snapshot))
+    return listed_from(scan, path, len(data), snapshot)
+
+
+def listed_from(scan: Scan, path: str, size_in_bytes: int, snapshot: Snapshot) -> ListedManifests:
+    """Return the entries of the manifest list of `snapshot` from a scan of it, checked. Raises as `listed_manifests`
+    does."""
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
             raise unreadable(f"An entry of the manifest list has no {name}", path)
@@ -153,7 +159,7 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
 
     listed = ListedManifests(
         path,
-        len(data),
+        size_in_bytes,
         paths,
         scan.longs["manifest_length"],
         column("content", 0),
@@ -194,7 +200,8 @@ def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
             )
 
 
-def _listed_slowly(found: ManifestList) -> ListedManifests:
+def listed_entries(found: ManifestList) -> ListedManifests:
+    """Return the entries of a manifest list as columns. Raises UnreadableMetadata."""
     entries = found.entries
     paths = [entry.manifest_path for entry in entries]
     strange = [path for path in paths if not is_text(path)]

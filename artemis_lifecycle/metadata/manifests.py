@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import Container, open_container
+from artemis_lifecycle.metadata.avro.programs import compile_scan
 from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.scan import Scan, compile_scan, scan_container, scan_records
+from artemis_lifecycle.metadata.avro.scan import Scan, scan_container, scan_records
 from artemis_lifecycle.metadata.avro.schema import field_names, field_type, record_names, structure
 from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, EntryStatus, ManifestListEntry
@@ -31,7 +32,7 @@ from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
 
-_ENTRY = {0: "status", 1: "snapshot_id", 2: "data_file"}
+_ENTRY = {0: "status", 1: "snapshot_id", 3: "sequence_number", 2: "data_file"}
 _DATA_FILE = {
     134: "content",
     100: "file_path",
@@ -40,10 +41,14 @@ _DATA_FILE = {
     103: "record_count",
     104: "file_size_in_bytes",
     108: "column_sizes",
+    109: "value_counts",
+    110: "null_value_counts",
+    137: "nan_value_counts",
     125: "lower_bounds",
     128: "upper_bounds",
     131: "key_metadata",
     132: "split_offsets",
+    135: "equality_ids",
     140: "sort_order_id",
     143: "referenced_data_file",
 }
@@ -61,7 +66,7 @@ def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
     encrypted.
     """
     with within_memory(entry.manifest_path):
-        return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
+        return _checked(_decode(open_manifest(stores, entry), entry.manifest_path), entry)
 
 
 def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
@@ -69,7 +74,7 @@ def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
     the same values of the same partition spec."""
     path = entry.manifest_path
     with within_memory(path):
-        container = _manifest(stores, entry)
+        container = open_manifest(stores, entry)
         whole, spec = _decode(container, path), container.header.get("partition-spec-id", str(entry.partition_spec_id))
         texts = [json.dumps([spec, *values], default=_as_text) for values in _partition_values(container, path)]
         columns = [*whole.columns, pa.array(texts, pa.string())]
@@ -91,7 +96,7 @@ def partitioned_entries(stores: Stores, entry: ManifestListEntry) -> Partitioned
     """Return all entries of the manifest `entry`, deleted ones included. Raises as `live_entries` does."""
     path = entry.manifest_path
     with within_memory(path):
-        container = _manifest(stores, entry)
+        container = open_manifest(stores, entry)
         whole, header = _decode(container, path), container.header
         _checked(whole, entry)
         values = tuple(tuple(each) for each in _partition_values(container, path))
@@ -124,11 +129,11 @@ def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
     """Return a manifest's live entries, after checking all entries against the list's records."""
     status = batch.column("status")
     tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
-    _check_counts([tally.get(number, 0) for number in range(3)], entry)
-    _check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
+    check_counts([tally.get(number, 0) for number in range(3)], entry)
+    check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
     if tally.get(EntryStatus.ADDED):
         added = batch.column("snapshot_id").filter(pc.equal(status, int(EntryStatus.ADDED)))
-        _check_added_by(pc.unique(added).to_pylist(), entry)
+        check_added_by(pc.unique(added).to_pylist(), entry)
     return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
 
 
@@ -186,7 +191,7 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
 
 def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     path = entry.manifest_path
-    container = _manifest(stores, entry)
+    container = open_manifest(stores, entry)
     scan = _scan_entries(container, path, _REACHING)
     if scan is None:
         return _live_slowly(container, entry)
@@ -198,10 +203,10 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
         raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
     existing, added, deleted = np.bincount(status, minlength=3).tolist()
-    _check_counts((existing, added, deleted), entry)
-    _check_contents(set(np.unique(content).tolist()), entry)
+    check_counts((existing, added, deleted), entry)
+    check_contents(set(np.unique(content).tolist()), entry)
     if added and entry.added_snapshot_id is not None and scan.has("snapshot_id"):
-        _check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
+        check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
     live = np.flatnonzero(status != 2)
     kinds = content[live].astype(np.int8)
     vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
@@ -239,7 +244,8 @@ def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
     return LiveFiles(paths, sizes, np.array(kinds, np.int8), (existing, added, deleted))
 
 
-def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
+def open_manifest(stores: Stores, entry: ManifestListEntry) -> Container:
+    """Return the manifest `entry`, after checking its length and content. Raises UnreadableMetadata."""
     data = read_file(stores, entry.manifest_path)
     _check_length(data, entry)
     container = open_container(data, entry.manifest_path, stores.limits)
@@ -363,7 +369,8 @@ def _check_content(container: Container, entry: ManifestListEntry) -> None:
         )
 
 
-def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
+def check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
+    """Raise UnreadableMetadata unless the list records these existing, added and deleted entries."""
     recorded = (entry.existing_files_count, entry.added_files_count, entry.deleted_files_count)
     for status, count, expected in zip(("existing", "added", "deleted"), counts, recorded, strict=True):
         if expected is not None and expected != count:
@@ -373,7 +380,7 @@ def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
             )
 
 
-def _check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> None:
+def check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> None:
     """The snapshot that adds a manifest is the one that adds its added files (spec, "Snapshot ID inheritance": an entry
     without one inherits the manifest's). Another table's manifest with the same length and counts differs here."""
     by = entry.added_snapshot_id
@@ -386,7 +393,8 @@ def _check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> No
         )
 
 
-def _check_contents(contents: set[int], entry: ManifestListEntry) -> None:
+def check_contents(contents: set[int], entry: ManifestListEntry) -> None:
+    """Raise UnreadableMetadata unless the list records a manifest of these contents."""
     wrong = contents - ({0} if entry.content == 0 else {1, 2})
     if wrong:
         raise unreadable(

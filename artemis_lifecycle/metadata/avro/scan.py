@@ -11,7 +11,7 @@ caller reads the file the slow way.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro import steps
 from artemis_lifecycle.metadata.avro.container import Container
+from artemis_lifecycle.metadata.avro.programs import FIXED, LONGS, MOST_STEPS, TEXTS, Program, compile_scan
 from artemis_lifecycle.metadata.avro.schema import structure
 from artemis_lifecycle.metadata.unreadable import unreadable
 
-_LONGS = frozenset({"int", "long"})
-_TEXTS = frozenset({"string", "bytes"})
-_FIXED = {"boolean": 1, "float": 4, "double": 8, "null": 0}
 _UNSET = -(2**63)
 
 
@@ -49,6 +47,13 @@ class Scan:
     def texts(self, field: str, rows: NDArray[np.int64] | None = None) -> pa.Array:
         """Return the field as a large_string array, for all records or for the given rows. Raises pa.ArrowInvalid if it
         is not UTF-8."""
+        found = self.binary(field, rows)
+        array = pa.Array.from_buffers(pa.large_string(), len(found), found.buffers())
+        array.validate(full=True)
+        return array
+
+    def binary(self, field: str, rows: NDArray[np.int64] | None = None) -> pa.Array:
+        """Return the field as a large_binary array, for all records or for the given rows."""
         from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
         chosen = np.arange(self.rows, dtype=np.int64) if rows is None else rows
@@ -59,9 +64,8 @@ class Scan:
         offsets = np.empty(len(chosen) + 1, np.int64)
         gather(self.data, self.starts[field], lengths, chosen, out, offsets)
         mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-        array = pa.Array.from_buffers(pa.large_string(), len(chosen), [mask, pa.py_buffer(offsets), pa.py_buffer(out)])
-        array.validate(full=True)
-        return array
+        buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.Array.from_buffers(pa.large_binary(), len(chosen), buffers)
 
     def has(self, field: str) -> bool:
         """Return True if the schema has the field."""
@@ -71,18 +75,6 @@ class Scan:
         """Return whether each record has a value in the field."""
         found: NDArray[np.bool_] = self.sizes[field] >= 0 if field in self.sizes else self.longs[field] != _UNSET
         return found
-
-
-@dataclass(frozen=True)
-class Program:
-    """The program that `walk_records` runs, and the columns that it fills."""
-
-    steps: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    longs: tuple[str, ...]
-    texts: tuple[str, ...]
-    widthless: int
-    """Number of zero-byte values in a record."""
 
 
 Ways = Callable[[Any, tuple[str, ...], str], Mapping[str, tuple[str, ...]]]
@@ -126,8 +118,7 @@ def scan_records(program: Program, payload: bytes, records: int, path: str) -> S
     from artemis_lifecycle.metadata.avro.scan_kernels import OK, walk_records
 
     data = np.frombuffer(payload, np.uint8)
-    if records * (len(program.longs) + len(program.texts)) > len(payload):
-        # Each taken value has at least one byte.
+    if records * program.plain > len(payload):
         raise _ends_elsewhere(0, records, path)
     longs = np.full((max(len(program.longs), 1), records), _UNSET, np.int64)
     starts = np.zeros((max(len(program.texts), 1), records), np.int64)
@@ -179,7 +170,7 @@ class _Walker:
         self.payload = payload
         self.at = 0
         self.named: dict[str, Any] = {}
-        self.left = _MOST_WIDTHLESS * len(payload) + _MOST_STEPS
+        self.left = _MOST_WIDTHLESS * len(payload) + MOST_STEPS
 
     def skip(self, schema: Any) -> None:
         self.left -= 1
@@ -200,14 +191,14 @@ class _Walker:
                 self.skip(field["type"])
         elif kind in ("array", "map"):
             self._skip_blocks(schema, kind)
-        elif kind in _LONGS or kind == "enum":
+        elif kind in LONGS or kind == "enum":
             self._long()
-        elif kind in _TEXTS:
+        elif kind in TEXTS:
             self._forward(self._long())
         elif kind == "fixed":
             self._forward(schema["size"])
-        elif kind in _FIXED:
-            self._forward(_FIXED[kind])
+        elif kind in FIXED:
+            self._forward(FIXED[kind])
         else:
             self.skip(self.named[kind])
 
@@ -256,164 +247,9 @@ class _Walker:
             raise IndexError
 
 
-_MOST_STEPS = 100_000
-"""Maximum steps of a program: a schema whose types refer to each other may expand beyond any memory."""
-
 _MOST_WIDTHLESS = 64
 """Maximum zero-byte values (nulls, empty records) in one record that a reader builds: nothing in the file limits
 them."""
 
 _MOST_WALKED = 16 << 20
 """Maximum bytes whose values are walked in Python: only recursive schemas need it, which no Iceberg writer uses."""
-
-
-class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
-    pass
-
-
-def compile_scan(schema: Any, fields: Mapping[str, tuple[str, ...]]) -> Program | None:
-    """Return the program that reads `fields` (name -> the field's way through nested records) from records of `schema`.
-
-    `schema` is parsed JSON without annotations. Fields that it lacks have no column. None if no program can follow the
-    schema.
-    """
-    compiler = _Compiler({way: name for name, way in fields.items()})
-    try:
-        compiler.add(schema, ())
-        return compiler.finish()
-    except (_CannotFollow, KeyError, TypeError, RecursionError):
-        return None
-
-
-class _Compiler:
-    def __init__(self, wanted: Mapping[tuple[str, ...], str]) -> None:
-        self.wanted = wanted
-        self.steps: list[list[int]] = []
-        self.targets: list[int] = []
-        self.longs: list[str] = []
-        self.texts: list[str] = []
-        self.named: dict[str, Any] = {}
-        self.open: list[str] = []
-        self.added = 0
-        self.widthless = 0
-
-    def finish(self) -> Program:
-        self._step(steps.END)
-        return Program(
-            np.array(self.steps, np.int64),
-            np.array(self.targets or [0], np.int64),
-            tuple(self.longs),
-            tuple(self.texts),
-            self.widthless,
-        )
-
-    def _step(self, code: int, one: int = 0, two: int = 0) -> int:
-        self.steps.append([code, one, two])
-        return len(self.steps) - 1
-
-    def add(self, schema: Any, way: tuple[str, ...] | None) -> None:
-        """`way` leads to this value through records only; None inside arrays and maps, where nothing is taken."""
-        self.added += 1
-        if self.added > _MOST_STEPS:
-            raise _CannotFollow
-        if isinstance(schema, list):
-            self._union(schema, way)
-            return
-        kind = schema.get("type") if isinstance(schema, dict) else schema
-        if isinstance(kind, dict | list):
-            self.add(kind, way)
-        elif kind in ("record", "error"):
-            self._record(schema, way)
-        elif kind in ("array", "map"):
-            self._blocks(schema, kind)
-        elif kind == "fixed":
-            self._define(schema)
-            self.widthless += not schema["size"]
-            self._step(steps.SKIP_FIXED, int(schema["size"]))
-        elif kind == "enum":
-            self._define(schema)
-            self._step(steps.SKIP_LONG)
-        elif kind in _LONGS:
-            name = self._name(way)
-            if name is None:
-                self._step(steps.SKIP_LONG)
-            else:
-                self._step(steps.TAKE_LONG, self._column(self.longs, self.texts, name))
-        elif kind in _TEXTS:
-            name = self._name(way)
-            if name is None:
-                self._step(steps.SKIP_BYTES)
-            else:
-                self._step(steps.TAKE_BYTES, self._column(self.texts, self.longs, name))
-        elif kind in _FIXED:
-            if _FIXED[kind]:
-                self._step(steps.SKIP_FIXED, _FIXED[kind])
-            else:
-                self.widthless += 1
-        elif isinstance(kind, str) and kind in self.named:
-            if kind in self.open:
-                raise _CannotFollow
-            self.add(self.named[kind], way)
-        else:
-            raise _CannotFollow
-
-    def _name(self, way: tuple[str, ...] | None) -> str | None:
-        return None if way is None else self.wanted.get(way)
-
-    @staticmethod
-    def _column(mine: list[str], other: Sequence[str], name: str) -> int:
-        if name in other:
-            # A union of a number and a text: no column can store it.
-            raise _CannotFollow
-        if name not in mine:
-            mine.append(name)
-        return mine.index(name)
-
-    def _define(self, schema: Any) -> None:
-        self.named[schema["name"]] = schema
-
-    def _record(self, schema: Any, way: tuple[str, ...] | None) -> None:
-        self._define(schema)
-        self.widthless += not schema["fields"]
-        self.open.append(schema["name"])
-        for field in schema["fields"]:
-            self.add(field["type"], None if way is None else (*way, field["name"]))
-        self.open.pop()
-
-    def _union(self, options: list[Any], way: tuple[str, ...] | None) -> None:
-        first = len(self.targets)
-        self.targets += [0] * len(options)
-        self._step(steps.UNION, first, len(options))
-        ends = []
-        for number, option in enumerate(options):
-            self.targets[first + number] = len(self.steps)
-            self.add(option, way)
-            # The branch's number takes one byte.
-            self.widthless -= option == "null"
-            ends.append(self._step(steps.JUMP))
-        for end in ends:
-            self.steps[end][1] = len(self.steps)
-
-    def _pair(self, items: Any) -> int | None:
-        """Return 1 for records of a number and bytes, 0 for records of two numbers; None for anything else."""
-        if not isinstance(items, dict) or items.get("type") != "record" or len(items["fields"]) != 2:
-            return None
-        first, second = (field["type"] for field in items["fields"])
-        if not isinstance(first, str) or not isinstance(second, str):
-            return None
-        if first not in _LONGS or second not in _LONGS | _TEXTS:
-            return None
-        self._define(items)
-        return int(second in _TEXTS)
-
-    def _blocks(self, schema: Any, kind: str) -> None:
-        pair = self._pair(schema["items"]) if kind == "array" else None
-        if pair is not None:
-            self._step(steps.SKIP_PAIRS, pair)
-            return
-        begin = self._step(steps.BLOCKS)
-        if kind == "map":
-            self._step(steps.SKIP_BYTES)
-        self.add(schema["items" if kind == "array" else "values"], None)
-        self._step(steps.NEXT, begin + 1)
-        self.steps[begin][1] = len(self.steps)

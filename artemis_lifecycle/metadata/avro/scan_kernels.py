@@ -15,14 +15,19 @@ from numba import njit, types
 from artemis_lifecycle.metadata.avro.steps import (
     BLOCKS,
     END,
+    END_MARK,
+    INDEX,
     JUMP,
+    MARK,
     MAX_EMPTY,
     NEXT,
     SKIP_FIXED,
     SKIP_LONG,
     SKIP_PAIRS,
     TAKE_BYTES,
+    TAKE_FIXED,
     TAKE_LONG,
+    TAKE_PAIRS,
     UNION,
 )
 
@@ -64,6 +69,8 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     empty = 0
     left = np.zeros(MAX_DEPTH, np.int64)
     begun = np.zeros(MAX_DEPTH, np.int64)
+    items = np.zeros(MAX_DEPTH, np.int64)
+    offset = 0
     for record in range(records):
         step, depth = 0, 0
         while True:
@@ -87,7 +94,57 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                 value, at = _long(data, at, end)
                 if at < 0:
                     return CUT, record
-                longs[one, record] = value
+                longs[one + offset, record] = value
+                offset = 0
+            elif code == TAKE_FIXED:
+                if two > end - at:
+                    return CUT, record
+                starts[one + offset, record] = at
+                sizes[one + offset, record] = two
+                offset = 0
+                at += two
+            elif code == INDEX:
+                offset = min(items[depth - 1], one)
+            elif code == MARK:
+                starts[one, record] = at
+            elif code == END_MARK:
+                sizes[one, record] = at - starts[one, record]
+            elif code == TAKE_PAIRS:
+                keys = targets[two]
+                while True:
+                    count, at = _long(data, at, end)
+                    if at < 0:
+                        return CUT, record
+                    if count == 0:
+                        break
+                    if count < 0:
+                        count = -count
+                        _, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                    if count < 0 or count > end - at:
+                        return CUT, record
+                    for _pair in range(count):
+                        key, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                        value, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                        column = -1
+                        for index in range(keys):
+                            if targets[two + 1 + 2 * index] == key:
+                                column = targets[two + 2 + 2 * index]
+                        if one == 0:
+                            if column >= 0:
+                                longs[column, record] = value
+                        else:
+                            if value < 0 or value > end - at:
+                                return CUT, record
+                            if column >= 0:
+                                starts[column, record] = at
+                                sizes[column, record] = value
+                            at += value
             elif code == SKIP_PAIRS:
                 while True:
                     count, at = _long(data, at, end)
@@ -123,6 +180,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     if depth == MAX_DEPTH:
                         return MALFORMED, record
                     left[depth] = 0
+                    items[depth] = -1
                     depth += 1
                     # `one` is the step after the NEXT that closes this; NEXT's own operand leads back here.
                     behind, body = one, step
@@ -135,6 +193,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                             return MALFORMED, record
                         empty += left[depth - 1] + 1
                         left[depth - 1] = 0
+                items[depth - 1] += 1
                 if left[depth - 1] > 0:
                     begun[depth - 1] = at
                     step = body
@@ -169,8 +228,9 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     if value < 0 or value > end - at:
                         return CUT, record
                     if code == TAKE_BYTES:
-                        starts[one, record] = at
-                        sizes[one, record] = value
+                        starts[one + offset, record] = at
+                        sizes[one + offset, record] = value
+                        offset = 0
                     at += value
     return (OK, records) if at == end else (MALFORMED, records)
 

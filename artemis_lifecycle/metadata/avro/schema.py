@@ -77,8 +77,13 @@ def field_type(schema: Any, name: str, path: str) -> Any:
 
 def record_names(schema: Any, name: str) -> tuple[str, ...]:
     """Return the names of the fields of the record in field `name` of a record, in order; none if it has no such."""
+    return tuple(field["name"] for field in record_fields(schema, name))
+
+
+def record_fields(schema: Any, name: str) -> list[Mapping[str, Any]]:
+    """Return the fields of the record in field `name` of a record, with their annotations; none if it has no such."""
     types = [field.get("type") for field in _fields(_record_type(schema)) if field["name"] == name]
-    return tuple(field["name"] for field in _fields(_record_type(types[0] if types else None)))
+    return _fields(_record_type(types[0] if types else None))
 
 
 def _record_type(schema: Any) -> Mapping[str, Any] | None:

@@ -1,0 +1,383 @@
+"""Predicates: parsed and bound by pyiceberg, as a small tree whose leaves compare keys. Belongs here: what a user may
+write, and where pyiceberg 0.12 binds differently from Iceberg's Java planner. Does not belong here: evaluation.
+
+The differences, each found by tests against the Java planner or by reading both:
+
+- Values outside an int or long are dropped from IN and NOT IN; pyiceberg keeps the type's limit in their place.
+- A decimal literal gets the column's scale where that loses nothing, and a float literal is one of 32 bits.
+- A fraction is no value of an integer column; pyiceberg rounds it, which would drop matching rows.
+- IS NULL of a required field in an optional struct is not always false.
+- A string is hex for binary and fixed. IS NAN needs a float, and LIKE needs a string.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.planning.keys import Key, literal_key
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression, BoundPredicate
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType, NestedField
+
+_HINT = "use Iceberg's row filters, such as: day >= '2024-03-15' and region in ('eu', 'us') and name like 'a%'"
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One comparison of a column (or partition field) with literals. `op` is one of is_null, not_null, is_nan, not_nan,
+    lt, lt_eq, gt, gt_eq, eq, not_eq, in, not_in, starts_with, not_starts_with."""
+
+    op: str
+    field_id: int
+    kind: IcebergType
+    keys: tuple[Key, ...]
+    bound: BoundPredicate
+    text: str
+
+    @property
+    def key(self) -> Key:
+        return self.keys[0]
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: bool
+
+
+@dataclass(frozen=True)
+class Both:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Either:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Negation:
+    child: Node
+
+
+Node: TypeAlias = Leaf | Constant | Both | Either | Negation
+
+ALWAYS = Constant(True)
+NEVER = Constant(False)
+
+
+def pyiceberg_expressions() -> Any:
+    """The module `pyiceberg.expressions`. Its constructors return other classes than their own, which types cannot
+    follow."""
+    from pyiceberg import expressions
+
+    return expressions
+
+
+def parse_predicate(predicate: str | BooleanExpression) -> BooleanExpression:
+    """Return a row filter given as text, or as pyiceberg's expression. Raises BadInput."""
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.expressions.parser import parse
+    from pyparsing import ParseBaseException
+
+    if isinstance(predicate, BooleanExpression):
+        return predicate
+    try:
+        found = parse(predicate)
+    except ParseBaseException as error:
+        near = predicate[error.loc : error.loc + 20] or "its end"
+        raise BadInput(f"The predicate cannot be parsed at {near!r}: {predicate!r:.200}", hint=_HINT) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadInput(f"The predicate cannot be parsed: {error!s:.200}", hint=_HINT) from error
+    if not isinstance(found, BooleanExpression):
+        raise BadInput(f"The predicate is not a condition: {predicate!r:.200}", hint=_HINT)
+    return found
+
+
+def bind_predicate(
+    predicate: BooleanExpression, schema: Schema, table: str, *, case_sensitive: bool = True
+) -> BooleanExpression:
+    """Bind a predicate to the table's schema. Raises BadInput for unknown columns, and for literals that their column
+    cannot have."""
+    try:
+        found: BooleanExpression = _map(predicate, lambda each: _bound(each, schema, table, case_sensitive))
+        return found
+    except RecursionError as error:
+        raise BadInput("The predicate is nested too deeply", table=table) from error
+
+
+def without_not(bound: BooleanExpression) -> BooleanExpression:
+    """Return a bound expression with its negations pushed down to the comparisons."""
+    from pyiceberg.expressions.visitors import rewrite_not
+
+    return rewrite_not(bound)
+
+
+def node_of(bound: BooleanExpression) -> Node:
+    """Return a bound expression of pyiceberg as a tree of this module."""
+    ex = pyiceberg_expressions()
+
+    if isinstance(bound, ex.AlwaysTrue):
+        return ALWAYS
+    if isinstance(bound, ex.AlwaysFalse):
+        return NEVER
+    if isinstance(bound, ex.And):
+        return Both(node_of(bound.left), node_of(bound.right))
+    if isinstance(bound, ex.Or):
+        return Either(node_of(bound.left), node_of(bound.right))
+    if isinstance(bound, ex.Not):
+        return Negation(node_of(bound.child))
+    assert isinstance(bound, ex.BoundPredicate)
+    return leaf_of(bound)
+
+
+def leaf_of(bound: BoundPredicate) -> Leaf:
+    """Return one bound comparison as a leaf."""
+    ex = pyiceberg_expressions()
+
+    field = bound.term.ref().field
+    op = _ops()[type(bound)]
+    if isinstance(bound, ex.BoundSetPredicate):
+        keys = tuple(sorted({literal_key(field.field_type, each.value) for each in bound.literals}))
+    elif isinstance(bound, ex.BoundLiteralPredicate):
+        keys = (literal_key(field.field_type, bound.literal.value),)
+    else:
+        keys = ()
+    return Leaf(op, field.field_id, field.field_type, keys, bound, _text(bound, op))
+
+
+def field_ids(node: Node) -> tuple[int, ...]:
+    """Return the ids of the columns in a tree, sorted."""
+    found: set[int] = set()
+
+    def walk(each: Node) -> None:
+        if isinstance(each, Leaf):
+            found.add(each.field_id)
+        elif isinstance(each, Both | Either):
+            walk(each.left)
+            walk(each.right)
+        elif isinstance(each, Negation):
+            walk(each.child)
+
+    walk(node)
+    return tuple(sorted(found))
+
+
+def text_of(node: Node) -> str:
+    """Return a tree as a row filter that can be parsed again."""
+    if isinstance(node, Constant):
+        return str(node.value).lower()
+    if isinstance(node, Leaf):
+        return node.text
+    if isinstance(node, Negation):
+        return f"not ({text_of(node.child)})"
+    word, inner = ("and", Either) if isinstance(node, Both) else ("or", Both)
+    sides = (f"({text_of(each)})" if isinstance(each, inner) else text_of(each) for each in (node.left, node.right))
+    return f" {word} ".join(sides)
+
+
+def _map(node: Any, leaf: Callable[[Any], Any]) -> Any:
+    ex = pyiceberg_expressions()
+
+    if isinstance(node, ex.And):
+        return ex.And(_map(node.left, leaf), _map(node.right, leaf))
+    if isinstance(node, ex.Or):
+        return ex.Or(_map(node.left, leaf), _map(node.right, leaf))
+    if isinstance(node, ex.Not):
+        return ex.Not(_map(node.child, leaf))
+    if isinstance(node, ex.AlwaysTrue | ex.AlwaysFalse):
+        return node
+    return leaf(node)
+
+
+def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> Any:
+    ex = pyiceberg_expressions()
+    from pyiceberg.expressions.literals import AboveMax, BelowMin
+    from pyiceberg.types import DoubleType, FloatType, StringType
+
+    if not isinstance(predicate, ex.UnboundPredicate):
+        raise BadInput("The predicate is bound already", table=table, hint="pass an unbound expression, or text")
+    name = predicate.term.name
+    term = _term(predicate, name, schema, table, case_sensitive)
+    kind = term.ref().field.field_type
+    if isinstance(predicate, ex.UnaryPredicate):
+        if isinstance(predicate, ex.IsNaN | ex.NotNaN) and not isinstance(kind, FloatType | DoubleType):
+            raise BadInput(f"{name} is a {kind}, which has no NaN", table=table, hint="omit the condition")
+        return predicate.as_bound(term)
+    if isinstance(predicate, ex.SetPredicate):
+        found = {_literal(each, kind, name, table) for each in predicate.literals}
+        inside = {each for each in found if not isinstance(each, AboveMax | BelowMin)}
+        return predicate.as_bound(term, inside)
+    assert isinstance(predicate, ex.LiteralPredicate)
+    if isinstance(predicate, ex.StartsWith | ex.NotStartsWith) and not isinstance(kind, StringType):
+        raise BadInput(f"{name} is a {kind}, and LIKE needs a string", table=table, hint=_HINT)
+    literal = _literal(predicate.literal, kind, name, table)
+    if isinstance(literal, AboveMax | BelowMin):
+        # What is beyond the type is not equal to any value, and above or below all of them.
+        above = isinstance(literal, AboveMax)
+        always = (ex.LessThan, ex.LessThanOrEqual) if above else (ex.GreaterThan, ex.GreaterThanOrEqual)
+        return ex.AlwaysTrue() if isinstance(predicate, (*always, ex.NotEqualTo)) else ex.AlwaysFalse()
+    return predicate.as_bound(term, literal)
+
+
+def _term(predicate: Any, name: str, schema: Schema, table: str, case_sensitive: bool) -> Any:
+    ex = pyiceberg_expressions()
+    try:
+        field = schema.find_field(name, case_sensitive=case_sensitive)
+    except ValueError as error:
+        names = schema.column_names
+        near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=3)
+        like = [each for each in names if each.lower() in near] or names[:10]
+        raise BadInput(
+            f"The table has no column {name!r}",
+            table=table,
+            hint=f"{'did you mean' if near else 'it has'} {', '.join(like)}{'?' if near else ''}",
+        ) from error
+    try:
+        accessor = schema.accessor_for_field(field.field_id)
+    except (ValueError, KeyError) as error:
+        raise BadInput(f"{name} is inside a list or map, which has no bounds", table=table, hint=_HINT) from error
+    required = field.required and _ancestors_required(schema, name, case_sensitive)
+    whole = schema.find_column_name(field.field_id)
+    return ex.BoundReference(field.model_copy(update={"required": required, "name": whole}), accessor)
+
+
+def _ancestors_required(schema: Schema, name: str, case_sensitive: bool) -> bool:
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        try:
+            parent: NestedField = schema.find_field(".".join(parts[:end]), case_sensitive=case_sensitive)
+        except ValueError:
+            continue  # A dot in the column's own name.
+        if not parent.required:
+            return False
+    return True
+
+
+def _literal(literal: Any, kind: IcebergType, name: str, table: str) -> Any:
+    from pyiceberg.expressions.literals import BinaryLiteral, DecimalLiteral, DoubleLiteral, StringLiteral
+    from pyiceberg.types import BinaryType, DecimalType, FixedType, IntegerType, LongType
+
+    value = literal.value
+    try:
+        if isinstance(kind, DecimalType) and isinstance(literal, DecimalLiteral | StringLiteral | DoubleLiteral):
+            return DecimalLiteral(_decimal(value, kind.scale))
+        if isinstance(kind, BinaryType | FixedType) and isinstance(literal, StringLiteral):
+            return BinaryLiteral(bytes.fromhex(value)).to(kind)
+        if isinstance(literal, DecimalLiteral) and isinstance(kind, IntegerType | LongType):
+            if value != value.to_integral_value():
+                raise ValueError("it has a fraction")
+            return literal.to(kind)
+        return literal.to(kind)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise BadInput(
+            f"{str(value)!r:.60} is not a value of {name}, a {kind}", table=table, hint=f"compare {name} with a {kind}"
+        ) from error
+
+
+def _decimal(value: Any, scale: int) -> Decimal:
+    """Return the value with `scale` digits behind the point. Raises ValueError if it has more."""
+    exact, unit = Context(prec=2 * _MOST_DIGITS), Decimal((0, (1,), -scale))
+    if isinstance(value, float):
+        found = Decimal(repr(value)).quantize(unit, ROUND_HALF_UP, exact)
+    else:
+        given = Decimal(value)
+        if not given.is_finite():
+            raise ValueError("it is not finite")
+        found = given.quantize(unit, context=exact)
+        if found != given:
+            raise ValueError(f"it has more than {scale} digits behind the point")
+    if len(found.as_tuple().digits) > _MOST_DIGITS:
+        raise ValueError(f"it has more than {_MOST_DIGITS} digits")
+    return found
+
+
+def _ops() -> dict[type, str]:
+    ex = pyiceberg_expressions()
+
+    return {
+        ex.BoundIsNull: "is_null",
+        ex.BoundNotNull: "not_null",
+        ex.BoundIsNaN: "is_nan",
+        ex.BoundNotNaN: "not_nan",
+        ex.BoundLessThan: "lt",
+        ex.BoundLessThanOrEqual: "lt_eq",
+        ex.BoundGreaterThan: "gt",
+        ex.BoundGreaterThanOrEqual: "gt_eq",
+        ex.BoundEqualTo: "eq",
+        ex.BoundNotEqualTo: "not_eq",
+        ex.BoundIn: "in",
+        ex.BoundNotIn: "not_in",
+        ex.BoundStartsWith: "starts_with",
+        ex.BoundNotStartsWith: "not_starts_with",
+    }
+
+
+_WORDS = {
+    "is_null": "is null",
+    "not_null": "is not null",
+    "is_nan": "is nan",
+    "not_nan": "is not nan",
+    "lt": "<",
+    "lt_eq": "<=",
+    "gt": ">",
+    "gt_eq": ">=",
+    "eq": "=",
+    "not_eq": "!=",
+    "in": "in",
+    "not_in": "not in",
+    "starts_with": "like",
+    "not_starts_with": "not like",
+}
+
+
+def _text(bound: Any, op: str) -> str:
+    from pyiceberg.expressions import BoundLiteralPredicate, BoundSetPredicate
+
+    field = bound.term.ref().field
+    if isinstance(bound, BoundSetPredicate):
+        values = sorted(bound.literals, key=lambda each: literal_key(field.field_type, each.value))
+        inside = ", ".join(_literal_text(field.field_type, each.value) for each in values)
+        return f"{field.name} {_WORDS[op]} ({inside})"
+    if not isinstance(bound, BoundLiteralPredicate):
+        return f"{field.name} {_WORDS[op]}"
+    value = bound.literal.value
+    if op in ("starts_with", "not_starts_with"):
+        value = value.replace("%", "\\%") + "%"
+    return f"{field.name} {_WORDS[op]} {_literal_text(field.field_type, value)}"
+
+
+def _literal_text(kind: Any, value: Any) -> str:
+    from pyiceberg.types import DateType, TimestampType, TimestamptzType, TimeType, UUIDType
+    from pyiceberg.utils import datetime as times
+
+    by_type: dict[Any, Any] = {
+        DateType: times.to_human_day,
+        TimeType: times.to_human_time,
+        TimestampType: times.to_human_timestamp,
+        TimestamptzType: times.to_human_timestamptz,
+    }
+    human = by_type.get(type(kind))
+    if human is not None:
+        try:
+            return f"'{human(value)}'"
+        except (OverflowError, ValueError):
+            return str(value)
+    if isinstance(kind, UUIDType):
+        import uuid
+
+        return f"'{uuid.UUID(bytes=value)}'"
+    if isinstance(value, bytes):
+        return f"'{value.hex()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower() if isinstance(value, bool) else str(value)
