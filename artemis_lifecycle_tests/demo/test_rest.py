@@ -37,7 +37,7 @@ def test_rest_passes_both_gates_with_lineage_and_neither_without(
     path.write_text(json.dumps({**addresses, "tables": {TABLE: {}}}))
     live = config.catalogs.live
     spark.sql(f"CREATE NAMESPACE {live.name}.ns")
-    spark.sql(f"CREATE TABLE {live.name}.{TABLE} USING iceberg AS SELECT 1 AS id")
+    spark.sql(f"CREATE TABLE {live.name}.{TABLE} USING iceberg PARTITIONED BY (id) AS SELECT 1 AS id")
     with Lifecycle.open(config, spark=spark) as lifecycle:
         lifecycle.enable_gate()
 
