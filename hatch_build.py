@@ -48,7 +48,8 @@ class JavaClasses(BuildHookInterface):  # type: ignore[type-arg]
                 )
                 continue
             jar = Path(self.work.name) / f"{folder}.jar"
-            said = java.compile_folder(folder, [javac, "--release", "17", "-nowarn", "-Xlint:none"], libraries, jar)
+            compiler = [javac, "--release", "17", "-nowarn", "-Xlint:none"]
+            said = java.compile_folder(java.SOURCES / folder, compiler, libraries, jar)
             if said:
                 raise RuntimeError(f"{java.SOURCES / folder} does not compile:\n{said}")
             build_data["force_include"][str(jar)] = f"artemis_lifecycle/spark/java/{folder}.jar"

@@ -40,22 +40,24 @@ _RESOLVE_SECONDS = 900
 
 @dataclass(frozen=True)
 class Jar:
-    """One artifact by its Maven coordinates; `sha256` in hex, so that a mirror cannot hand out another."""
+    """One artifact by its Maven coordinates; `sha256` in hex, so that a mirror cannot hand out another. Spark's own
+    resolution, and so `resolve`, knows no `classifier`: `ivy.fetch` does."""
 
     group: str
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
 
     @property
     def coordinates(self) -> str:
-        """`group:artifact:version`, as `spark.jars.packages` takes it."""
-        return f"{self.group}:{self.artifact}:{self.version}"
+        """`group:artifact:version`, as `spark.jars.packages` takes it; then the classifier, if there is one."""
+        return f"{self.group}:{self.artifact}:{self.version}{self.classifier and f':{self.classifier}'}"
 
     @property
     def file_name(self) -> str:
         """The name of its file in `<home>/jars`."""
-        return f"{self.artifact}-{self.version}.jar"
+        return f"{self.artifact}-{self.version}{self.classifier and f'-{self.classifier}'}.jar"
 
 
 ICEBERG = Jar(
@@ -135,16 +137,19 @@ def _own(home: Path, jars: Sequence[Jar], files: Sequence[Path]) -> list[Path]:
     for folder, needs in CLASS_PATHS.items():
         packaged = SOURCES / f"{folder}.jar"
         if artifacts.issuperset(needs):
-            own.append(packaged if packaged.exists() else _compiled(home, folder, class_path(folder, files)))
+            own.append(packaged if packaged.exists() else compiled(home, SOURCES / folder, class_path(folder, files)))
     return own
 
 
-def _compiled(home: Path, folder: str, libraries: Sequence[Path]) -> Path:
-    """The jar of `folder`, named by what it was made from. Janino compiles it, which every Spark has: a Java that only
-    runs programs has no compiler."""
-    source = b"".join(file.read_bytes() for file in sorted((SOURCES / folder).glob("*.java")))
+def compiled(home: Path, folder: Path, libraries: Sequence[Path]) -> Path:
+    """Return the jar of the classes of `folder`, in `<home>/jars`, named by what it was made from.
+
+    Janino compiles it, which every Spark has: a Java that only runs programs has no compiler. Raises EnvironmentMissing
+    when it does not compile.
+    """
+    source = b"".join(file.read_bytes() for file in sorted(folder.glob("*.java")))
     made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
-    jar = home.resolve() / "jars" / f"artemis-{folder}-{made_from}.jar"
+    jar = home.resolve() / "jars" / f"artemis-{folder.name}-{made_from}.jar"
     if jar.exists():
         return jar
     with file_lock(jar.parent / "lock", timeout=_RESOLVE_SECONDS):
@@ -164,7 +169,7 @@ def _compiled(home: Path, folder: str, libraries: Sequence[Path]) -> Path:
             if said:
                 raise EnvironmentMissing(
                     f"The project's own Java does not compile: {_reason(said)}",
-                    path=str(SOURCES / folder),
+                    path=str(folder),
                     hint="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
                 )
     return jar

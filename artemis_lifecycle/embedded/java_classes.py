@@ -31,13 +31,13 @@ def class_path(folder: str, jars: Iterable[Path]) -> list[Path]:
     return [jar for same in found for jar in same] if all(found) else []
 
 
-def compile_folder(folder: str, compiler: Sequence[str], libraries: Sequence[Path], jar: Path) -> str:
+def compile_folder(folder: Path, compiler: Sequence[str], libraries: Sequence[Path], jar: Path) -> str:
     """Compile all of `folder` to `jar` with `compiler`, a command that takes javac's `-d` and `-classpath`.
 
     Returns what the compiler said when it failed, and then leaves no jar; "" when all went well. The same classes
     always make the same bytes.
     """
-    sources = sorted((SOURCES / folder).glob("*.java"))
+    sources = sorted(folder.glob("*.java"))
     with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
         classes = Path(work) / "classes"
         classes.mkdir()

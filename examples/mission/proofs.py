@@ -165,18 +165,28 @@ def prove_in_flight(
     return Proof(table, "the writer in flight commits after the walk, and its rows read", holds, detail)
 
 
-def prove_gate(table: str, passed: Mapping[str, int], refusals: Mapping[str, str], added: int) -> Proof:
+def prove_gate(
+    table: str,
+    passed: Mapping[str, int],
+    refusals: Mapping[str, str],
+    added: int,
+    *,
+    expected: int = 1,
+    skipped: str = "",
+) -> Proof:
     """With the lineage gate enabled, the writers' commits passed and every commit without lineage was refused.
     `passed` counts commits by writer; `refusals` are by engine, empty for one that got in; `added` counts the snapshots
-    that the table has more, of which one is its own writer's."""
+    that the table has more, of which `expected` are commits with lineage; `skipped` says why REST was not tried."""
     let_in = [engine for engine, refusal in refusals.items() if not refusal]
     unnamed = passed.get("", 0)
-    holds = len(passed) > 1 and not unnamed and bool(refusals) and not let_in and added == 1
+    holds = len(passed) > 1 and not unnamed and bool(refusals) and not let_in and added == expected
     writers = ", ".join(f"{writer} {commits:,}" for writer, commits in sorted(passed.items()) if writer)
     detail = f"{sum(passed.values()):,} commits with their lineage passed ({writers}); refused: " + "; ".join(
         f"{engine} ({refusal[:60]}…)" for engine, refusal in refusals.items() if refusal
     )
-    if let_in or unnamed or added != 1:
+    if skipped:
+        detail += f"; REST was skipped: {skipped}"
+    if let_in or unnamed or added != expected:
         detail += f"; got in: {', '.join(let_in)}, {added} snapshots more, {unnamed} without a writer"
     return Proof(table, "the lineage gate refuses a commit that does not record who wrote it", holds, detail)
 

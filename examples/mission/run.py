@@ -25,14 +25,14 @@ from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
-from artemis_lifecycle.errors import InDeepArchive
+from artemis_lifecycle.errors import EnvironmentMissing, InDeepArchive
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
 
-from . import proofs
+from . import proofs, rest
 from .area import SET_ASIDE, Area, demo_area
 from .history import TICKET, Debris, InFlight, TableHistory, commit_in_flight, write_histories
 from .progress import Board
@@ -125,7 +125,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
             found = [thawed, *_read_after(lifecycle, board, before)]
             found += _debris_proofs(lifecycle, histories)
         with board.phase("The writer in flight commits, others are refused"):
-            found += _commit_through_gate(lifecycle, in_flight, expected, histories)
+            found += _commit_through_gate(lifecycle, area, in_flight, expected, histories)
     return DemoReport(
         tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
         tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
@@ -377,21 +377,32 @@ def _gate(lifecycle: Lifecycle) -> Iterator[None]:
 
 
 def _commit_through_gate(
-    lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint, histories: tuple[TableHistory, ...]
+    lifecycle: Lifecycle, area: Area, writer: InFlight, expected: Fingerprint, histories: tuple[TableHistory, ...]
 ) -> list[Proof]:
-    """The writer in flight commits; two that record nothing try to."""
+    """The writer in flight commits, and one over REST; others that record nothing try to, each by another way."""
 
     def snapshots() -> int:
         return sum(len(lifecycle.snapshot_history(table).snapshots) for table in TABLES)
 
     before = snapshots()
-    refusals = {"Spark": _refusal(_append_by_spark, lifecycle, writer.table)}
     # pyiceberg writes no format version 3, which the other table has.
-    refusals["pyiceberg"] = _refusal(_append_by_pyiceberg, lifecycle, TABLES[0])
+    refusals = {
+        "Spark": _refusal(_append_by_spark, lifecycle, writer.table),
+        "pyiceberg": _refusal(_append_by_pyiceberg, lifecycle, TABLES[0]),
+    }
+    commits, skipped = {writer.writer_id: 1}, ""
+    try:
+        with rest.rest_gate(lifecycle.config, area.config_path, area.folder) as address:
+            refusals["REST"] = rest.refusal(address, TABLES[0])
+            rest.append(address, TABLES[0], {**writer.lineage, "writer.id": rest.WRITER})
+            commits[rest.WRITER] = 1
+    except EnvironmentMissing as error:
+        skipped = str(error)
     committed = _commit(lifecycle, writer, expected)
     added = snapshots() - before
-    passed = sum((Counter(history.writers) for history in histories), Counter({writer.writer_id: added}))
-    return [committed, proofs.prove_gate(writer.table, passed, refusals, added)]
+    passed = sum((Counter(history.writers) for history in histories), Counter(commits))
+    gate = proofs.prove_gate(writer.table, passed, refusals, added, expected=len(commits), skipped=skipped)
+    return [committed, gate]
 
 
 def _refusal(append: Callable[[Lifecycle, str], None], lifecycle: Lifecycle, table: str) -> str:
