@@ -84,7 +84,7 @@ def _places(rules: LocationRules, files: Iterable[pa.RecordBatch], *, exists: bo
 
 def _suspects(reachable: pa.Table, seen: pa.Table) -> pa.Table:
     """Return the reachable files that are not listed, or that a deletion removed since."""
-    listed, gone = (seen.filter(pc.equal(seen.column("there"), each)).column("location") for each in (True, False))
+    listed, gone = (seen.filter(pc.equal(seen.column("exists"), each)).column("location") for each in (True, False))
     places = reachable.column("location")
     return reachable.filter(pc.or_(pc.invert(pc.is_in(places, listed)), pc.is_in(places, gone)))
 

@@ -46,7 +46,7 @@ def bound(predicate: str | BooleanExpression) -> Node:
 @pytest.mark.parametrize(
     ("predicate", "message"),
     [
-        ("regoin = 'eu'", r"no column 'regoin'.*did you mean region\?"),
+        ("regiom = 'eu'", r"no column 'regiom'.*did you mean region\?"),
         ("id >", "cannot be parsed"),
         ("region like 'a%b'", "cannot be parsed"),
         ("id = 1.5", "not a value of id"),
