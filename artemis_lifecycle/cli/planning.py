@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -16,7 +16,10 @@ from artemis_lifecycle.cli.options import (
     require_picture,
 )
 from artemis_lifecycle.cli.output import opened, say, show_json, show_table
-from artemis_lifecycle.planning.query_plan import QueryPlan
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.planning.query_plan import QueryPlan
+
 
 app = typer.Typer()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -34,8 +34,7 @@ class HandoffInput:
 class HandoffContext:
     """What a handoff needs. `check` raises when the worker's lease is lost. It is called before each batch and before
     the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
-    must commit together; its connection is to the cold catalog's database. `lineage` has the keys of who commits, which
-    the changed cold tables note."""
+    must commit together; its connection is to the cold catalog's database."""
 
     spark: Spark
     live_stores: Stores
@@ -46,7 +45,6 @@ class HandoffContext:
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
     record: Callable[[Connection, str], None] | None = None
-    lineage: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runner(self) -> Runner:

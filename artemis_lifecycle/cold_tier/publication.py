@@ -4,10 +4,9 @@ what changes, and the compare-and-swap. Does not belong here: the content of a c
 
 from __future__ import annotations
 
-import json
 import random
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffI
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
-from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed
 from artemis_lifecycle.metadata import manifest_lists
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
@@ -69,7 +67,6 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                 current, changes = _changes(context, entries, what)
                 if not changes:
                     return current.location, attempt - 1
-                changes = [_noting(change, context.lineage) for change in changes]
                 written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
                 newest = next(location for change, location in written if change.table == identity.cold_table)
                 context.check()
@@ -95,15 +92,6 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
         raise AssertionError("unreachable")
     finally:
         engine.dispose()
-
-
-def _noting(change: _Change, lineage: Mapping[str, str]) -> _Change:
-    """Return the change with the lineage of this commit in the table's properties."""
-    if not lineage:
-        return change
-    note = json.dumps({**lineage, OPERATION: "handoff", "base": change.before.location}, ensure_ascii=False)
-    properties = {**(change.metadata.get("properties") or {}), COMMIT_PROPERTY: note}
-    return replace(change, metadata={**change.metadata, "properties": properties})
 
 
 def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:

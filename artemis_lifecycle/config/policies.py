@@ -260,9 +260,10 @@ class ScoreLimits(Model):
 
 class HealthLimits(Model):
     """The limits of each part's score. A part that is measured in time and costs less than `seconds` passes: nobody
-    waits for it."""
+    waits for it. So does one that is measured in bytes and wastes less than `wasted_bytes`."""
 
     seconds: float = Field(default=10, ge=0)
+    wasted_bytes: int = Field(default=1 << 30, ge=0)
     small_files: ScoreLimits = ScoreLimits()
     deletes: ScoreLimits = ScoreLimits()
     manifests: ScoreLimits = ScoreLimits()

@@ -99,7 +99,6 @@ class ColdTier:
                 config=self.resources.config,
                 batches=self.resources.operations.handoffs,
                 check=step.check,
-                lineage=worker.summary(),
             )
             wanted = self._to_archive(plan)
             request = HandoffInput(
@@ -128,6 +127,7 @@ class ColdTier:
                 published = replace(record, cold_metadata_location=location)
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
                 if done.archived:
+                    # Not in the cold table: its metadata is the same whoever ends an interrupted handoff.
                     recording = self.expiration.recording
                     recording.record_handoff(plan.table, plan.table_uuid, plan.plan_id, worker, location)
                 self.resources.operations.plans.mark(

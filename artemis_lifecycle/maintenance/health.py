@@ -49,6 +49,7 @@ class HealthPart:
     `score` is 100 times what the part's work costs a fit table, by what it costs this one; None if it is unknown.
     `seconds` is how much longer one connection plans or reads the whole table; None if the part costs no time.
     `per_read` is the price of the requests behind them, `per_month` that of the storage; None without a price.
+    `wasted_bytes` are stored for nothing; None if the part is not about that.
     `gain` is how many points the table's score gains once the part is fit. `next_step` is the command that makes it
     fit; None while it is not due.
     """
@@ -63,6 +64,7 @@ class HealthPart:
     per_month: float | None
     gain: float
     next_step: str | None
+    wasted_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class _Cost:
     per_read: float | None = None
     per_month: float | None = None
     counts_as: float = 1.0
+    wasted_bytes: int | None = None
 
     @property
     def factor(self) -> float:
@@ -127,6 +128,7 @@ def scored(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rates: Rate
             per_month=cost.per_month,
             gain=round(100 * (whole / cost.factor - whole), 2),
             next_step=cost.next_step,
+            wasted_bytes=cost.wasted_bytes,
         )
         for cost in costs
     )
@@ -218,6 +220,7 @@ def _snapshots(health: TableHealth, upkeep: Upkeep, rates: Rates) -> _Cost:
         f"artemis expire {quote(health.table)}" if upkeep.expirable_snapshots else None,
         seconds=extra,
         per_month=rates.storage(upkeep.expirable_bytes),
+        wasted_bytes=upkeep.expirable_bytes,
     )
 
 
@@ -259,6 +262,7 @@ def _orphan_share(health: TableHealth, upkeep: Upkeep, policy: TablePolicy, rate
         f"the newest scan left orphans of {upkeep.orphan_bytes:,} bytes",
         upkeep.orphan_command if upkeep.orphan_bytes else None,
         per_month=rates.storage(upkeep.orphan_bytes),
+        wasted_bytes=upkeep.orphan_bytes,
     )
 
 

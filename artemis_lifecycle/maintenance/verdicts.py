@@ -38,14 +38,18 @@ class CompactionEffect:
 
 
 def judge_part(health: TableHealth, name: str, checks: Checks) -> Verdict:
-    """Check that a part of the scored `health` is within its limits. An unknown part warns."""
+    """Check that a part of the scored `health` is within its limits. An unknown part passes: the score counts it, and
+    the staleness of its step has its own check."""
     part = next(part for part in health.parts if part.name == name)
     limits: ScoreLimits = getattr(checks.health, name)
     text = part.why[0].upper() + part.why[1:]
     next_step = "" if part.next_step is None else f" Next: {part.next_step}"
     if part.score is None:
-        return Verdict(health_check(name), False, f"Unknown: {text}.{next_step}", warns=True)
-    is_felt = name not in _ONLY_TIME or (part.seconds or 0.0) >= checks.health.seconds
+        return Verdict(health_check(name), True, f"Unknown: {text}.{next_step}")
+    if name in _ONLY_TIME:
+        is_felt = (part.seconds or 0.0) >= checks.health.seconds
+    else:
+        is_felt = part.wasted_bytes is None or part.wasted_bytes >= checks.health.wasted_bytes
     return Verdict(
         health_check(name),
         part.score >= limits.warn or not is_felt,

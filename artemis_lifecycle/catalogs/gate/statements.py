@@ -7,8 +7,6 @@ of the same data. What does not depend on a table (the keys, their lengths and f
 
 from __future__ import annotations
 
-import sys
-
 from artemis_lifecycle.catalogs.triggers import Function, Parts, Trigger
 from artemis_lifecycle.contracts.summary import (
     INPUT_SNAPSHOTS,
@@ -42,7 +40,8 @@ def _form(place: int, key: str) -> str:
 
 _FORMS = ", ".join(_form(place, key) for place, key in enumerate(KEYS))
 _CONTROL = _literal(r"[\x01-\x1f\x7f]")
-_SPACES = "".join(each for each in map(chr, range(1, sys.maxunicode + 1)) if each.isspace())
+_SPACES = "".join(each for each in map(chr, range(1, 0x3001)) if each.isspace())
+"""What Python calls white space; the last one is U+3000."""
 
 _VALUE_OF = """
     BEGIN
