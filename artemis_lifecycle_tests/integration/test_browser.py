@@ -253,8 +253,10 @@ def test_a_person_reads_on_the_fleet_page_what_waits_and_approves_it_in_the_ui(
     assert waits is not None, row.inner_text()
     picture(page, "fleet")
     assert page.locator("figure svg").count() == 4
-    page.get_by_role("columnheader", name="stored", exact=True).click()
-    stored = page.locator("tbody tr td:nth-child(9)").evaluate_all("each => each.map(cell => Number(cell.dataset.key))")
+    header = page.get_by_role("columnheader", name="stored", exact=True)
+    header.click()
+    cells = page.locator(f"tbody tr td:nth-child({header.evaluate('each => each.cellIndex') + 1})")
+    stored = cells.evaluate_all("each => each.map(cell => Number(cell.dataset.key))")
     assert len(stored) > 2 and stored == sorted(stored) and stored[-1] > 0
     decision = {"plan": waits[1], "what": "large", "who": "Ada", "why": "the old partition is gone on purpose"}
     page.goto(f"{address}/locations/artemis_lifecycle.definitions/jobs/approve/playground")
