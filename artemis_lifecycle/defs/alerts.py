@@ -42,7 +42,6 @@ _WINDOW = "window"
 
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
-_MOST = 1_000
 
 
 @sensor(
@@ -112,7 +111,7 @@ def conditions(
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
     recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)
-    for run in instance.get_runs(recent, limit=_MOST, ascending=True):
+    for run in instance.get_runs(recent, ascending=True):
         if is_of_this_project(run, keys, alone=False):
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
             found[f"run {run.run_id}"] = f"{table}: a run of {run.tags.get(JOB_TAG, 'assets')} failed ({run.run_id})"

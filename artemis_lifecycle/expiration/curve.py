@@ -95,11 +95,11 @@ class RetentionCurve:
         curve.legend(loc="lower right")
         if not self.refs:
             return drawn(figure, kind)
-        costs, dearest = panels[0][1], self.refs[:12][::-1]
-        part, part_name = size_unit(max((cost.size_in_bytes for cost in dearest), default=0))
+        costs, largest = panels[0][1], self.refs[:12][::-1]
+        part, part_name = size_unit(max((cost.size_in_bytes for cost in largest), default=0))
         # An axis creates its labels again when it is drawn.
         costs.barh(
-            [label(cost.ref) for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b"
+            [label(cost.ref) for cost in largest], [cost.size_in_bytes / part for cost in largest], color="#1f6f8b"
         )
         costs.set(xlabel=f"freed by its removal ({part_name})", title="What each ref costs")
         costs.tick_params(axis="y", labelsize=8)

@@ -48,7 +48,7 @@ _GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 _COLUMNS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _BYTES = ("freeable_bytes", "freed_bytes", "stored_bytes")
-_DEAREST = 6
+_RANKED = 6
 _STYLE = """
 body { font: 13px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #1d2433; background: #fff }
 h1 { font-size: 1.3rem; margin: 0 0 .2rem } p { margin: 0 0 1rem; color: #5b6472 }
@@ -123,11 +123,11 @@ def _plots(tables: Sequence[Mapping[str, Any]], history: Sequence[FleetDay], cur
         ]
     priced = [table for table in tables if table["cost_per_month"]]
     name = "cost_per_month" if priced else "stored_bytes"
-    dearest = sorted((table for table in tables if table[name]), key=lambda table: -table[name])[:_DEAREST]
-    if dearest:
-        title = f"The dearest tables, {currency} a month" if priced else "The largest tables, all tiers"
+    ranked = sorted((table for table in tables if table[name]), key=lambda table: -table[name])[:_RANKED]
+    if ranked:
+        title = f"The most expensive tables, {currency} a month" if priced else "The largest tables, all tiers"
         shown = "{:,.2f}".format if priced else _size
-        found.append(ranks(title, [table["table"] for table in dearest], [table[name] for table in dearest], shown))
+        found.append(ranks(title, [table["table"] for table in ranked], [table[name] for table in ranked], shown))
     return found
 
 

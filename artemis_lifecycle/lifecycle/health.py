@@ -17,7 +17,7 @@ from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.health_history import HealthHistory
 from artemis_lifecycle.maintenance.score import Rates, StepAge, Upkeep, scored
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.fleet import last_done
+from artemis_lifecycle.operations.fleet import last_done_of
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
@@ -135,7 +135,7 @@ class Measuring:
         operations, policy, now = self.resources.operations, self.resources.config.policy(state.name), state.read_at
         began = min((each.timestamp_ms for each in state.metadata.snapshots), default=None)
         age = timedelta(0) if began is None else now - of_milliseconds(began)
-        done = last_done(operations.engine).get(state.name, {})
+        done = last_done_of(operations.engine, state.name)
 
         def last(step: str, name: str, allowed: timedelta, command: str) -> StepAge:
             if step in done:

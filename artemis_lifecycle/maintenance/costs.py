@@ -55,7 +55,7 @@ class TagCost:
 
 @dataclass(frozen=True)
 class TableCosts:
-    """What the tiers of a table hold, the live one first; and its tags, the dearest first."""
+    """What the tiers of a table hold, the live one first; and its tags, the most expensive first."""
 
     table: str
     currency: str
@@ -77,7 +77,7 @@ class TableCosts:
         return _frame(self.tags, TagCost, ("per_month",))
 
     def plot(self, kind: str = "png") -> bytes:
-        """What each tier holds, and beside it the dearest tags, as a picture (`png` or `svg`)."""
+        """What each tier holds, and beside it the most expensive tags, as a picture (`png` or `svg`)."""
         figure = new_figure(11, 3.5)
         panels = figure.subplots(1, 2 if self.tags else 1, squeeze=False)[0]
         self._bars(panels[0], [(tier.tier, tier) for tier in self.tiers], f"{self.table}: held by tier")

@@ -20,7 +20,6 @@ from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,10 +150,6 @@ class TableHealth:
         import pandas as pd
 
         return pd.DataFrame(list(self.figures().items()), columns=["figure", "value"]).astype("object")
-
-    def parts_to_pandas(self) -> pd.DataFrame:
-        """One row per part, with the fields of HealthPart."""
-        return frame_of(HealthPart, self.parts)
 
 
 def target_file_size(metadata: TableMetadata) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.metadata.avro.container import Container
+from artemis_lifecycle.metadata.avro.container import Container, read_long
 from artemis_lifecycle.metadata.avro.programs import Further, Program, compile_scan
 from artemis_lifecycle.metadata.avro.scan import Scan, scan_records
 from artemis_lifecycle.metadata.avro.schema import field_type, record_fields, structure
@@ -282,21 +282,12 @@ def _partition_names(schema: Any, outer: str, inner: Mapping[str, str]) -> dict[
 def _longs(encoded: bytes) -> tuple[int, ...]:
     """Decode an Avro array of ints or longs."""
     found: list[int] = []
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = encoded[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-
-    while count := number():
+    count, at = read_long(encoded, 0)
+    while count:
         if count < 0:
-            number()
-        found += [number() for _ in range(abs(count))]
+            _, at = read_long(encoded, at)
+        for _ in range(abs(count)):
+            value, at = read_long(encoded, at)
+            found.append(value)
+        count, at = read_long(encoded, at)
     return tuple(found)

@@ -57,6 +57,17 @@ def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
     return found
 
 
+def last_done_of(engine: Engine, table: str) -> dict[str, datetime]:
+    """Return `last_done` of one table."""
+    newest = (
+        select(steps.c.step, func.max(steps.c.finished_at).label("at"))
+        .where(steps.c.table_name == table, *_ENDED_WELL)
+        .group_by(steps.c.step)
+    )
+    with engine.connect() as connection:
+        return {row.step: row.at for row in connection.execute(newest)}
+
+
 def newest_states(engine: Engine, step: str) -> dict[str, str]:
     """Return for each table whether that step last was `done`, or was `skipped` because it had nothing to do."""
     query = (

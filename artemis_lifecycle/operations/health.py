@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import Key, one, records, table_of, values_of
+from artemis_lifecycle.operations.tables import Key, one, put_newest, records, table_of, values_of
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,10 @@ class Health:
 
     def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
         """Replace the table's record, unless that one is newer; and add its score to the history."""
-        statement = upsert(health).values(values_of(record))
-        newer = statement.on_conflict_do_update(
-            index_elements=["table_uuid"],
-            set_=values_of(record, without=frozenset({"table_uuid"})),
-            where=health.c.measured_at <= statement.excluded.measured_at,
-        )
         point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
         added = upsert(health_history).values(values_of(point)).on_conflict_do_nothing()
         with around("health.note"), self._engine.begin() as connection:
-            connection.execute(newer)
+            put_newest(connection, health, record, "measured_at")
             connection.execute(added)
 
     def of_table(self, table_uuid: str) -> HealthRecord | None:

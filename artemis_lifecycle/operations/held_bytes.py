@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Engine
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import Key, records, table_of, values_of
+from artemis_lifecycle.operations.tables import Key, put_newest, records, table_of
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,8 @@ class Held:
 
     def note(self, record: HeldBytes) -> None:
         """Replace the table's record, unless that one is newer."""
-        statement = upsert(held_bytes).values(values_of(record))
-        newer = statement.on_conflict_do_update(
-            index_elements=["table_uuid"],
-            set_=values_of(record, without=frozenset({"table_uuid"})),
-            where=held_bytes.c.measured_at <= statement.excluded.measured_at,
-        )
         with around("held_bytes.note"), self._engine.begin() as connection:
-            connection.execute(newer)
+            put_newest(connection, held_bytes, record, "measured_at")
 
     def by_table(self) -> dict[str, HeldBytes]:
         """Return the newest record of each table name."""

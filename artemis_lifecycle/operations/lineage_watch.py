@@ -85,7 +85,7 @@ class LineageWatch:
         unmet: Sequence[FoundSnapshot],
     ) -> None:
         """Record that the table was checked up to this metadata file, and what was found. Known snapshots stay as they
-        are."""
+        are, except one that was committed anew under its id: what a person acknowledged was another."""
         values = {
             "table_name": table,
             "metadata_location": metadata_location,
@@ -95,10 +95,14 @@ class LineageWatch:
         with around("lineage_watch.checked"), self._engine.begin() as connection:
             for each in unmet:
                 row = {**values_of(each), "problems": list(each.problems)}
+                found = insert(unmet_snapshots).values(table_uuid=table_uuid, table_name=table, **row)
+                anew = dict.fromkeys(("acknowledged_by", "acknowledged_why", "acknowledged_at"))
                 connection.execute(
-                    insert(unmet_snapshots)
-                    .values(table_uuid=table_uuid, table_name=table, **row)
-                    .on_conflict_do_nothing()
+                    found.on_conflict_do_update(
+                        constraint=unmet_snapshots.primary_key,
+                        set_={**row, **anew, "found_at": func.clock_timestamp()},
+                        where=unmet_snapshots.c.committed_at.is_distinct_from(found.excluded.committed_at),
+                    )
                 )
             connection.execute(
                 insert(watched_tables)

@@ -50,6 +50,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
@@ -197,6 +198,18 @@ def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
             read = plain
         found.append((field, _column(field), read))
     return tuple(found)
+
+
+def put_newest(connection: Connection, table: Table, record: Any, by: str) -> None:
+    """Insert the record of a table (`table_uuid`), or replace its former one, unless that has a later value of `by`."""
+    statement = upsert(table).values(values_of(record))
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["table_uuid"],
+            set_=values_of(record, without=frozenset({"table_uuid"})),
+            where=table.c[by] <= statement.excluded[by],
+        )
+    )
 
 
 def _same(value: Any) -> Any:

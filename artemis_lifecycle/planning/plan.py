@@ -159,12 +159,12 @@ class _Planning:
             {each: joined_metrics([part.metrics[each] for part in data]) for each in fields} if data else {},
         )
         of_data, of_delete = applicable(erased, files, fields)
-        rows = self._rows(data, files, erased, of_data, of_delete)
+        residuals = _distinct_residuals(self.condition, data)
+        rows = self._rows(data, files, erased, of_data, of_delete, residuals)
         second = self._second_pass(found, selected, data, rows, time.monotonic() - started)
         started = time.monotonic()
         third = None
         if self.footers:
-            residuals = _distinct_residuals(self.condition, data)
             third = read_row_groups(self.stores, rows, residuals, self.condition.schema, self.footers)
         return self._result(
             found, selected, first, second, third, time.monotonic() - started, data, rows, erased, files, of_delete
@@ -214,11 +214,12 @@ class _Planning:
         erased: DeleteFiles,
         of_data: NDArray[np.int64],
         of_delete: NDArray[np.int64],
+        residuals: tuple[list, NDArray[np.int64]],  # type: ignore[type-arg]
     ) -> pa.Table:
         bounds = np.searchsorted(of_data, np.arange(len(files) + 1))
         paths = erased.paths.take(pa.array(of_delete))
         sizes = np.concatenate([[0], np.cumsum(erased.sizes[of_delete])])
-        texts, codes = _distinct_residuals(self.condition, data)
+        texts, codes = residuals
         numbers = [np.zeros(0, np.int64)]
         columns = {
             "path": files.paths,

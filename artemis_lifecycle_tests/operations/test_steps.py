@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.fleet import _LAST_DONE, last_done
+from artemis_lifecycle.operations.fleet import _LAST_DONE, last_done, last_done_of
 from artemis_lifecycle.operations.steps import ENDED_UNSAID
 
 NIGHT = date(2026, 3, 1)
@@ -75,4 +75,5 @@ def test_when_each_step_last_ended_is_read_from_one_row_of_the_index_each(operat
     found = last_done(operations.engine)
     assert {(table, step): at for table, steps in found.items() for step, at in steps.items()} == expected
     assert len([table for table in found if table.startswith("many.")]) == 7
+    assert {table: last_done_of(operations.engine, table) for table in found} == found
     assert "Seq Scan" not in str(plan) and "steps_ended" in str(plan)

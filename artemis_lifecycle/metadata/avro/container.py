@@ -99,8 +99,8 @@ def _open(data: bytes, allowance: Allowance) -> Container:
     records = 0
     blocks: list[bytes] = []
     while position < len(data):
-        count, position = _read_long(data, position)
-        size, position = _read_long(data, position)
+        count, position = read_long(data, position)
+        size, position = read_long(data, position)
         end = position + size
         if count < 0 or size < 0 or end + 16 > len(data):
             raise _Broken(f"it ends inside a block, at byte {len(data)}")
@@ -178,11 +178,11 @@ def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
     position = len(_MAGIC)
     pairs: dict[bytes, bytes] = {}
     while True:
-        count, position = _read_long(data, position)
+        count, position = read_long(data, position)
         if count == 0:
             return pairs, position
         if count < 0:
-            _, position = _read_long(data, position)
+            _, position = read_long(data, position)
             count = -count
         for _ in range(count):
             key, position = _read_bytes(data, position)
@@ -241,13 +241,14 @@ def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _read_long(data: bytes, position: int) -> tuple[int, int]:
+def read_long(data: bytes, position: int) -> tuple[int, int]:
+    """Return an Avro int or long, and the position after it."""
     value, position = _read_unsigned(data, position)
     return (value >> 1) ^ -(value & 1), position
 
 
 def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
-    size, position = _read_long(data, position)
+    size, position = read_long(data, position)
     if size < 0 or position + size > len(data):
         raise _Broken("it ends inside its header")
     return data[position : position + size], position + size

@@ -57,6 +57,18 @@ def _long(data: Any, at: int, end: int) -> Any:
     return np.int64(0), -1
 
 
+@njit(cache=True, nogil=True)
+def _block(data: Any, at: int, end: int) -> Any:
+    """Return (items of the block that begins here, position of the first), or position -1 if a number does not end in
+    time. The last block has no items. Negative if the count is."""
+    count, at = _long(data, at, end)
+    if at >= 0 and count < 0:
+        # The writer gave the block's size in bytes, for readers that skip it.
+        count = -count
+        _, at = _long(data, at, end)
+    return count, at
+
+
 @njit(types.UniTuple(types.int64, 2)(_BYTES, types.int64, _TABLE, _LONGS, _OUT, _OUT, _OUT), cache=True, nogil=True)
 def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any, starts: Any, sizes: Any) -> Any:
     """Run `program` once per record. Return (OK, CUT or MALFORMED; the record at which it stopped).
@@ -112,16 +124,11 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
             elif code == TAKE_PAIRS:
                 keys = targets[two]
                 while True:
-                    count, at = _long(data, at, end)
+                    count, at = _block(data, at, end)
                     if at < 0:
                         return CUT, record
                     if count == 0:
                         break
-                    if count < 0:
-                        count = -count
-                        _, at = _long(data, at, end)
-                        if at < 0:
-                            return CUT, record
                     if count < 0 or count > end - at:
                         return CUT, record
                     for _pair in range(count):
@@ -147,16 +154,11 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                             at += value
             elif code == SKIP_PAIRS:
                 while True:
-                    count, at = _long(data, at, end)
+                    count, at = _block(data, at, end)
                     if at < 0:
                         return CUT, record
                     if count == 0:
                         break
-                    if count < 0:
-                        count = -count
-                        _, at = _long(data, at, end)
-                        if at < 0:
-                            return CUT, record
                     if count < 0 or count > end - at:
                         # Each pair takes at least two bytes.
                         return CUT, record
@@ -198,15 +200,9 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     begun[depth - 1] = at
                     step = body
                 else:
-                    count, at = _long(data, at, end)
+                    count, at = _block(data, at, end)
                     if at < 0:
                         return CUT, record
-                    if count < 0:
-                        # The writer gave the block's size in bytes, for readers that skip it.
-                        count = -count
-                        _, at = _long(data, at, end)
-                        if at < 0:
-                            return CUT, record
                     if count < 0:
                         return MALFORMED, record
                     if count == 0:
