@@ -5,15 +5,13 @@ Only the handoff commits to the cold catalog, and its journal row belongs to the
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.tables import IS_TABLE, iceberg_namespace_properties, iceberg_tables
-from artemis_lifecycle.errors import BadInput, CommitConflict
-
-_LONGEST_LOCATION = 1000
+from artemis_lifecycle.catalogs.pointer import conflict, require_storable, swap
+from artemis_lifecycle.catalogs.tables import iceberg_namespace_properties, iceberg_tables
 
 
 def publish(
@@ -26,51 +24,27 @@ def publish(
     """
     identifier = parse(table)
     namespace, name = identifier.row
-    if len(new_location) > _LONGEST_LOCATION:
-        raise BadInput(
-            f"The metadata location has {len(new_location)} characters; the catalog's column takes {_LONGEST_LOCATION}",
-            table=table,
-            path=new_location,
-            untouched="the catalog",
-            hint="use a shorter warehouse path",
-        )
+    require_storable(identifier, new_location)
     connection.execute(
         upsert(iceberg_namespace_properties)
         .values(catalog_name=catalog, namespace=namespace, property_key="exists", property_value="true")
         .on_conflict_do_nothing()
     )
-    key = (
-        iceberg_tables.c.catalog_name == catalog,
-        iceberg_tables.c.table_namespace == namespace,
-        iceberg_tables.c.table_name == name,
-    )
-    if expected_location is None:
-        done = connection.execute(
-            upsert(iceberg_tables)
-            .values(
-                catalog_name=catalog,
-                table_namespace=namespace,
-                table_name=name,
-                metadata_location=new_location,
-                iceberg_type="TABLE",
-            )
-            .on_conflict_do_nothing()
-            .returning(iceberg_tables.c.metadata_location)
-        ).first()
-    else:
-        done = connection.execute(
-            update(iceberg_tables)
-            .where(*key, iceberg_tables.c.metadata_location == expected_location, IS_TABLE)
-            .values(metadata_location=new_location, previous_metadata_location=expected_location)
-            .returning(iceberg_tables.c.metadata_location)
-        ).first()
-    if done is None:
-        actual = connection.execute(select(iceberg_tables.c.metadata_location).where(*key)).scalar_one_or_none()
-        raise CommitConflict(
-            f"Catalog {catalog} has {actual or 'no such table'}, not {expected_location or 'no such table'}",
-            table=table,
-            path=new_location,
-            untouched="the catalog's row",
-            hint="run the handoff again: it starts from the catalog's current state",
+    if expected_location is not None:
+        swap(connection, catalog, identifier, expected_location, new_location)
+        return CatalogEntry(catalog, identifier, new_location, expected_location)
+    done = connection.execute(
+        upsert(iceberg_tables)
+        .values(
+            catalog_name=catalog,
+            table_namespace=namespace,
+            table_name=name,
+            metadata_location=new_location,
+            iceberg_type="TABLE",
         )
-    return CatalogEntry(catalog, identifier, new_location, expected_location)
+        .on_conflict_do_nothing()
+        .returning(iceberg_tables.c.metadata_location)
+    ).first()
+    if done is None:
+        raise conflict(connection, catalog, identifier, None, new_location)
+    return CatalogEntry(catalog, identifier, new_location)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
+from artemis_lifecycle.catalogs.pointer import compare_and_swap, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config import deployment
@@ -34,6 +35,7 @@ from artemis_lifecycle.errors import (
     LifecycleError,
     NoSuchTable,
     OperationsUnavailable,
+    Refused,
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
@@ -117,6 +119,18 @@ class CatalogReader:
         catalog that is not in SQL."""
         return self._source.deployments(stores)
 
+    def compare_and_swap(
+        self, table: str, expected_location: str, new_location: str, summaries: Sequence[Mapping[str, str]] = ()
+    ) -> CatalogEntry:
+        """Point the table to `new_location` if it points to `expected_location`; return its new row. Linearizable, as
+        `entry` is, while every connection is to the same primary server.
+
+        `summaries` are those of the new snapshots, for the lineage gate. Raises NoSuchTable; CommitConflict if the
+        table points elsewhere; CommitStateUnknown; OperationsUnavailable if the pointer did not move; LineageRejected;
+        Refused where the database refuses, and for a catalog that is not in SQL; BadInput.
+        """
+        return self._source.compare_and_swap(self.entry(table).name, expected_location, new_location, summaries)
+
     def close(self) -> None:
         self._source.close()
 
@@ -161,6 +175,11 @@ class _Source(ABC):
     def deployments(self, stores: Stores) -> DeploymentRecords: ...
 
     @abstractmethod
+    def compare_and_swap(
+        self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
+    ) -> CatalogEntry: ...
+
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -188,13 +207,7 @@ class _Sql(_Source):
             return [Identifier.of_row(namespace, name) for namespace, name in connection.execute(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        namespace, name = identifier.row
-        query = select(iceberg_tables).where(
-            iceberg_tables.c.catalog_name == self._name,
-            iceberg_tables.c.table_namespace == namespace,
-            iceberg_tables.c.table_name == name,
-            IS_TABLE,
-        )
+        query = select(iceberg_tables).where(*row_of(self._name, identifier), IS_TABLE)
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None or row.metadata_location is None else self._entry(row)
@@ -237,6 +250,11 @@ class _Sql(_Source):
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
         return DeploymentsInSql(self._engine, self._name)
+
+    def compare_and_swap(
+        self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
+    ) -> CatalogEntry:
+        return compare_and_swap(self._engine, self._name, name, expected, new, summaries)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -335,6 +353,16 @@ class _Other(_Source):
                 hint="set catalogs.live.warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
+
+    def compare_and_swap(
+        self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
+    ) -> CatalogEntry:
+        raise Refused(
+            f"Catalog {self._name} is not in SQL: it writes metadata files and moves its pointers itself",
+            table=str(name),
+            untouched="the table",
+            hint="commit through its own client, or with Lifecycle.append",
+        )
 
     def close(self) -> None:
         self._catalog().close()

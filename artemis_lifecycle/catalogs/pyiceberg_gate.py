@@ -19,15 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from sqlalchemy import Engine
-from sqlalchemy.exc import ProgrammingError
 from typing_extensions import override
 
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, request_pass
-from artemis_lifecycle.catalogs.identifier import Identifier as TableIdentifier
-from artemis_lifecycle.contracts.requirements import rejected
+from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, require_pass
 from artemis_lifecycle.contracts.summary import OPERATION
-from artemis_lifecycle.errors import ConfigError, Refused
-from artemis_lifecycle.operations.roles import INGEST, NO_RIGHT
+from artemis_lifecycle.errors import ConfigError
 
 
 class GatedSqlCatalog(SqlCatalog):
@@ -108,25 +104,7 @@ class GatedSqlCatalog(SqlCatalog):
             return is_installed(connection) and mode_of(connection, row) != "none"
 
     def _require_pass(self, row: GatedRow, snapshots: Iterable[Snapshot], *, base: str | None, location: str) -> None:
-        """Request a pass, in a transaction of its own, so that a refusal is recorded. Raises LineageRejected; Refused
-        for a login that may not request passes."""
-        summaries = [_summary(snapshot) for snapshot in snapshots]
-        try:
-            with self.engine.begin() as connection:
-                if not is_installed(connection):
-                    return
-                problems = request_pass(connection, row, summaries, base=base, location=location)
-        except ProgrammingError as error:
-            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
-                raise
-            raise Refused(
-                f"This login of Postgres may not request a pass of the lineage gate: {str(error.orig).splitlines()[0]}",
-                table=str(TableIdentifier.of_row(row.namespace, row.name)),
-                untouched="the table",
-                hint=f"GRANT {INGEST} TO it (docs/roles.md)",
-            ) from None
-        if problems:
-            raise rejected(problems, str(TableIdentifier.of_row(row.namespace, row.name)))
+        require_pass(self.engine, row, [_summary(each) for each in snapshots], base=base, location=location)
 
 
 def _new_snapshots(new: TableMetadata, base: TableMetadata | None) -> list[Snapshot]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.gate.installation import GateAttempt
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
@@ -58,6 +59,7 @@ from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.past import HistoryCompaction, Past
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
+from artemis_lifecycle.lifecycle.pointer import Pointer
 from artemis_lifecycle.lifecycle.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
@@ -151,6 +153,7 @@ class Lifecycle:
         self._publishing = Publishing(resources, self._events)
         self._gate = Gate(resources)
         self._commits = Commits(resources, self._gate)
+        self._pointer = Pointer(resources)
         self._lineage_watching = LineageWatching(resources, steps, self._gate)
         self._auditing = Auditing(resources, steps, self._recording)
         self._incidents = Incidents(resources, steps, self._auditing, self._expiration)
@@ -235,6 +238,21 @@ class Lifecycle:
         """Return the identifiers (`namespace.table`) of the live catalog's tables, without the project's own result
         tables."""
         return self.steps.tables()
+
+    def get_current(self, table: str) -> CatalogEntry:
+        """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""
+        return self._pointer.current(table)
+
+    def compare_and_swap(self, table: str, expected: str, new: str) -> CatalogEntry:
+        """Move the table's pointer from the metadata file `expected` to the metadata file `new`, or leave it. Of
+        writers with one `expected`, one succeeds. Checked before anything is touched: `new` is readable, of this table,
+        and its metadata log ends with `expected`. New snapshots pass the lineage gate, if the database has one.
+
+        Linearizable with `get_current` in a catalog on one Postgres primary. Raises CommitConflict if the table is
+        elsewhere; BadInput, UnreadableMetadata for a `new` that cannot follow; LineageRejected; NoSuchTable;
+        OperationsUnavailable: not moved; CommitStateUnknown; Refused for a catalog that is not in SQL.
+        """
+        return self._pointer.compare_and_swap(table, expected, new)
 
     def snapshot_history(self, table: str) -> SnapshotHistory:
         """Return the table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class DataFile:
     """One data or delete file of a manifest, with the statistics of its columns by field id.
 
-    `partition` maps the partition field's name to its value as Avro stores it. Counts and sizes (bytes) are empty if
+    `partition` maps the partition field's name to its value as Avro stores it. `values.column_statistics` decodes the
+    rest. Counts and sizes (bytes) are empty if
     the writer recorded none. Bounds are in Iceberg's single-value serialization; they may be truncated. A sequence
     number is None if the entry inherits its manifest's.
     """
@@ -43,6 +44,7 @@ class DataFile:
     nan_value_counts: Mapping[int, int] = field(default_factory=dict)
     lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    split_offsets: tuple[int, ...] = ()
     equality_ids: tuple[int, ...] = ()
     sort_order_id: int | None = None
     referenced_data_file: str | None = None
@@ -58,7 +60,7 @@ _BY_COLUMN = (
 )
 
 
-def data_files(stores: Stores, entry: ManifestListEntry) -> tuple[DataFile, ...]:
+def read_manifest(stores: Stores, entry: ManifestListEntry) -> tuple[DataFile, ...]:
     """Return all entries of the manifest `entry`, deleted ones included. Raises UnreadableMetadata, EncryptedTable."""
     path = entry.manifest_path
     with within_memory(path):
@@ -90,6 +92,7 @@ def _data_file(record: Mapping[str, Any], outer: Mapping[str, str], inner: Mappi
             snapshot_id=record.get(outer.get("snapshot_id", "")),
             sequence_number=record.get(outer.get("sequence_number", "")),
             **{name: {pair["key"]: pair["value"] for pair in value(name) or ()} for name in _BY_COLUMN},
+            split_offsets=tuple(value("split_offsets") or ()),
             equality_ids=tuple(value("equality_ids") or ()),
             sort_order_id=value("sort_order_id"),
             referenced_data_file=value("referenced_data_file"),

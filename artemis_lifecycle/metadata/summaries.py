@@ -28,7 +28,6 @@ from artemis_lifecycle.metadata.manifest_lists import (
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_SNAPSHOT,
     ManifestListEntry,
-    PartitionSummary,
     Snapshot,
     TableMetadata,
 )
@@ -124,12 +123,6 @@ def summarized_manifests(stores: Stores, snapshot: Snapshot, metadata: TableMeta
             _column(scan, "sequence_number"),
             tuple(_summary(scan, position) for position in range(most)),
         )
-
-
-def named_summaries(metadata: TableMetadata, entry: ManifestListEntry) -> Mapping[str, PartitionSummary]:
-    """Return the partition summaries of a manifest by the names of its spec's fields, in the spec's order."""
-    fields = _fields(metadata.partition_specs[entry.partition_spec_id])
-    return {field["name"]: summary for field, summary in zip(fields, entry.partitions, strict=False)}
 
 
 def _fields(spec: str) -> Sequence[Mapping[str, Any]]:

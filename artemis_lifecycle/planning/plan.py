@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
 from artemis_lifecycle.metadata.summaries import SummarizedManifests, summarized_manifests
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, Snapshot, TableMetadata
-from artemis_lifecycle.metadata.unreadable import unreadable
+from artemis_lifecycle.metadata.values import table_schema
 from artemis_lifecycle.planning.advice import Found, Targets, advice
 from artemis_lifecycle.planning.deletes import (
     DELETE_PATH,
@@ -43,7 +43,6 @@ from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
 
@@ -74,7 +73,7 @@ def plan_query(
         raise BadInput(f"footers={query.footers} is negative", table=table, hint="0 reads none")
     parsed = parse_predicate(query.predicate)
     snapshot, schema_id = _snapshot(table, metadata, query)
-    schema = _schema(metadata, schema_id)
+    schema = table_schema(metadata, schema_id)
     bound = bind_predicate(parsed, schema, table, case_sensitive=query.case_sensitive)
     condition = Filter(
         pruning=node_of(without_not(bound)),
@@ -115,18 +114,6 @@ def _schema_id(metadata: TableMetadata, snapshot: Snapshot) -> int:
     # Iceberg prunes the current snapshot by the table's schema, even if it was asked for by its id.
     is_current = snapshot.snapshot_id == metadata.current_snapshot_id
     return metadata.current_schema_id if is_current or snapshot.schema_id is None else snapshot.schema_id
-
-
-def _schema(metadata: TableMetadata, schema_id: int) -> Schema:
-    from pyiceberg.schema import Schema
-
-    text = metadata.schemas.get(schema_id)
-    if text is None:
-        raise unreadable(f"The metadata has no schema {schema_id}", metadata.metadata_location)
-    try:
-        return Schema.model_validate_json(text)
-    except ValueError as error:
-        raise unreadable(f"Schema {schema_id} cannot be read", metadata.metadata_location) from error
 
 
 @dataclass(frozen=True)
@@ -332,7 +319,7 @@ def _fields(metadata: TableMetadata, ids: set[int]) -> dict[int, NestedField]:
     """Return the newest field of each id, of all schemas. Ids that no schema has are left out."""
     found: dict[int, NestedField] = {}
     for schema_id in sorted(metadata.schemas) if ids else ():
-        schema = _schema(metadata, schema_id)
+        schema = table_schema(metadata, schema_id)
         for each in ids:
             try:
                 found[each] = schema.find_field(each)

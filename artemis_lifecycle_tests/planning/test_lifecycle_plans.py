@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.maintenance.actions import jvm_table
-from artemis_lifecycle.metadata.data_files import data_files
+from artemis_lifecycle.metadata.data_files import read_manifest
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
-from artemis_lifecycle.metadata.summaries import named_summaries
+from artemis_lifecycle.metadata.values import partition_ranges
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner
 
 PREDICATES = {
@@ -140,9 +139,9 @@ def test_a_bad_predicate_is_refused_before_anything_is_read_and_a_cut_manifest_s
     metadata = lifecycle.steps.table_state(table).metadata
     assert metadata.current_snapshot is not None and entry
     manifests = manifests_of(lifecycle.live_stores, metadata.current_snapshot).entries
-    files = data_files(lifecycle.live_stores, manifests[0])
+    files = read_manifest(lifecycle.live_stores, manifests[0])
     assert [each.kind for each in files] == ["data"] and files[0].value_counts[1] == 20
-    assert set(named_summaries(metadata, manifests[0])) == {"day"} and parse(table).parts == ("ns", "t")
+    assert [each.name for each in partition_ranges(metadata, manifests[0])] == ["day"]
     path = manifests[-1].manifest_path.removeprefix("file:")
     os.truncate(path, os.path.getsize(path) - 1)
     with pytest.raises(BadInput):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.data_files import data_files
+from artemis_lifecycle.metadata.data_files import read_manifest
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.statistics import Wanted, live_statistics
 from artemis_lifecycle.metadata.summaries import summarized_manifests
@@ -42,7 +42,7 @@ def test_columns_are_the_values_of_entries(spark: object, tmp_path: Path, seed: 
         for row in range(len(live)):
             entry = listed[int(live.manifests[row])]
             path = live.texts("file_path", np.array([row]))[0].as_py()
-            (file,) = [each for each in data_files(stores, entry) if each.path == path]
+            (file,) = [each for each in read_manifest(stores, entry) if each.path == path]
             found += 1
             assert (live.sizes[row], live.record_counts[row]) == (file.size_in_bytes, file.record_count)
             assert live.sequence_numbers[row] == (
@@ -56,7 +56,7 @@ def test_columns_are_the_values_of_entries(spark: object, tmp_path: Path, seed: 
                     assert (int(count.values[row]) if count.known[row] else None) == expected
                 for kind in ("lower_bounds", "upper_bounds"):
                     assert live.bound(kind, field_id)[row].as_py() == getattr(file, kind).get(field_id)
-    files = (each for entry in listed for each in data_files(stores, entry))
+    files = (each for entry in listed for each in read_manifest(stores, entry))
     assert found == sum(each.status != EntryStatus.DELETED for each in files) > 0
 
 

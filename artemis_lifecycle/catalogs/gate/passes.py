@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle.catalogs.gate.statements import SCHEMA
+from artemis_lifecycle.catalogs.identifier import Identifier
+from artemis_lifecycle.contracts.requirements import rejected
+from artemis_lifecycle.operations.roles import INGEST, refusing
 
 # Without a right to the schema, its functions are still listed.
 _INSTALLED = text(
@@ -57,6 +60,26 @@ def request_pass(
     """
     values = {**vars(row), "base": base, "location": location, "summaries": as_json(summaries)}
     return tuple(connection.execute(_REQUEST, values).scalar_one())
+
+
+def require_pass(
+    engine: Engine, row: GatedRow, summaries: Sequence[Mapping[str, str]], *, base: str | None, location: str
+) -> None:
+    """Request a pass for a swap, in a transaction of its own, so that a refusal is recorded. Does nothing without a
+    gate. Raises LineageRejected; Refused for a login that may not request passes."""
+    table = str(Identifier.of_row(row.namespace, row.name))
+    refused = refusing(
+        "This login of Postgres may not request a pass of the lineage gate",
+        table=table,
+        untouched="the table",
+        hint=f"GRANT {INGEST} TO it (docs/roles.md)",
+    )
+    with refused, engine.begin() as connection:
+        if not is_installed(connection):
+            return
+        problems = request_pass(connection, row, summaries, base=base, location=location)
+    if problems:
+        raise rejected(problems, table)
 
 
 def as_json(summaries: Sequence[Mapping[str, str]]) -> str:
