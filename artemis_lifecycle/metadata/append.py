@@ -14,7 +14,6 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +33,12 @@ from artemis_lifecycle.metadata.types import (
     SnapshotSummary,
     TableMetadata,
 )
-from artemis_lifecycle.metadata.values import partition_spec, table_schema
+from artemis_lifecycle.metadata.values import partition_spec, stored_decimal, table_schema
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
-    from pyiceberg.types import IcebergType
+    from pyiceberg.types import IcebergType, NestedField
 
 _LOG_LENGTH = "write.metadata.previous-versions-max"
 _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
@@ -118,7 +117,7 @@ def build_append_snapshot(
         now_ms,
         manifest_list.path,
         schema_id=metadata.current_schema_id,
-        summary=_summary(parent, files, summary),
+        summary=_summary(parent, len(reused), files, summary),
         first_row_id=first_row_id,
         added_rows=None if first_row_id is None or next_row_id is None else next_row_id - first_row_id,
     )
@@ -167,13 +166,15 @@ def _manifest(
 ) -> tuple[NewFile, ManifestListEntry]:
     """Return the manifest of `files`, and how a manifest list records it."""
     from pyiceberg.manifest import data_file_with_partition, manifest_entry_schema_with_data_file
+    from pyiceberg.types import StructType
 
     schema, spec = (
         table_schema(metadata, metadata.current_schema_id),
         partition_spec(metadata, metadata.default_spec_id),
     )
+    fields = _partition_fields(spec, schema)
     version: Any = metadata.format_version
-    data_file = data_file_with_partition(partition_type=spec.partition_type(schema), format_version=version)
+    data_file = data_file_with_partition(partition_type=StructType(*fields), format_version=version)
     avro = _avro(manifest_entry_schema_with_data_file(format_version=version, data_file=data_file), "manifest_entry")
     partition = _field(_field(avro, "data_file")["type"], "partition")["type"]["fields"]
     for each in partition:
@@ -215,12 +216,13 @@ def _manifest(
         added_rows_count=sum(file.record_count for file in files),
         existing_rows_count=0,
         deleted_rows_count=0,
-        partitions=tuple(map(_partition_summary, _types(spec, schema), values.values())),
+        partitions=tuple(map(_partition_summary, (each.field_type for each in fields), values.values())),
     )
 
 
-def _types(spec: PartitionSpec, schema: Schema) -> list[IcebergType]:
-    return [each.field_type for each in spec.partition_type(schema).fields]
+def _partition_fields(spec: PartitionSpec, schema: Schema) -> list[NestedField]:
+    """Return the partition's fields. A value may be null even if its column is required, as by `void`."""
+    return [each.model_copy(update={"required": False}) for each in spec.partition_type(schema).fields]
 
 
 def _partition_summary(kind: IcebergType, stored: Sequence[Any]) -> PartitionSummary:
@@ -233,7 +235,7 @@ def _partition_summary(kind: IcebergType, stored: Sequence[Any]) -> PartitionSum
     # Readers disagree about the order of UUIDs, so no bound is the safe one.
     if numbers and not isinstance(kind, UUIDType):
         if isinstance(kind, DecimalType):
-            numbers = [Decimal(int.from_bytes(each, "big", signed=True)).scaleb(-kind.scale) for each in numbers]
+            numbers = [stored_decimal(each, kind.scale) for each in numbers]
         # −0.0 is less than 0.0.
         key = (lambda each: (each, math.copysign(1, each))) if isinstance(numbers[0], float) else None
         least: Any = to_bytes(kind, min(numbers, key=key))  # type: ignore[arg-type]
@@ -279,7 +281,9 @@ def _manifest_list(
     if first_row_id is not None:
         header["first-row-id"] = str(first_row_id)
     avro = _avro(MANIFEST_LIST_FILE_SCHEMAS[metadata.format_version], "manifest_file")
-    return NewFile(path, _encoded(avro, header, map(asdict, entries), path))
+    # fastavro takes a tuple for a choice among a union's types.
+    records = ({**asdict(each), "partitions": [asdict(field) for field in each.partitions]} for each in entries)
+    return NewFile(path, _encoded(avro, header, records, path))
 
 
 def _stored(file: DataFile) -> dict[str, Any]:
@@ -323,13 +327,16 @@ def _encoded(avro: Any, header: Mapping[str, str], records: Iterable[dict[str, A
         ) from error
 
 
-def _summary(parent: Snapshot | None, files: Sequence[DataFile], more: Mapping[str, str]) -> SnapshotSummary:
+def _summary(parent: Snapshot | None, kept: int, files: Sequence[DataFile], more: Mapping[str, str]) -> SnapshotSummary:
     records, size = sum(file.record_count for file in files), sum(file.size_in_bytes for file in files)
     counted = {
         "added-data-files": len(files),
         "added-records": records,
         "added-files-size": size,
         "changed-partition-count": len({tuple(file.partition.values()) for file in files}),
+        "manifests-created": 1,
+        "manifests-kept": kept,
+        "manifests-replaced": 0,
     }
     totals = {
         "total-data-files": len(files),

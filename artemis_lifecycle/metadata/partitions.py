@@ -9,12 +9,12 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from decimal import Decimal
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary, TableMetadata
+from artemis_lifecycle.metadata.values import stored_decimal
 
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
@@ -76,7 +76,7 @@ def _texts(human: Callable[[Any, Any], str], kind: IcebergType) -> Callable[[Any
     @lru_cache(maxsize=65_536)
     def text(stored: Any) -> str:
         if isinstance(kind, DecimalType) and isinstance(stored, bytes):
-            stored = Decimal(int.from_bytes(stored, "big", signed=True)).scaleb(-kind.scale)
+            stored = stored_decimal(stored, kind.scale)
         elif isinstance(kind, UUIDType) and isinstance(stored, bytes):
             stored = uuid.UUID(bytes=stored)
         return human(kind, stored)

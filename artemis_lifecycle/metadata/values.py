@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.metadata.data_files import DataFile
@@ -126,6 +127,11 @@ def decoded(kind: Any, bound: bytes, path: str) -> object:
     except OverflowError:
         pass  # Iceberg's times reach further than Python's.
     return value
+
+
+def stored_decimal(stored: bytes, scale: int) -> Decimal:
+    """Return a decimal of a partition. Exact: arithmetic would round to 28 digits."""
+    return Decimal(f"{int.from_bytes(stored, 'big', signed=True)}E-{scale}")
 
 
 def _column(file: DataFile, field_id: int, name: str, kind: IcebergType) -> ColumnStatistics:
