@@ -1,4 +1,4 @@
-"""Reads the catalog itself, never a cache: a table's current pointer."""
+"""Reads the catalog itself, never a cache: a table's current pointer; and moves it."""
 
 from __future__ import annotations
 

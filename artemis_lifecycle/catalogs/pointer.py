@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy import ColumnElement, Connection, Engine, String, literal_column, select, text, update
+from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
@@ -117,7 +118,8 @@ def _settle(engine: Engine, xid: str, name: Identifier, location: str, broken: O
     """Return if the transaction was committed."""
     try:
         status = _final_status(engine, xid)
-    except OperationsUnavailable:
+    except (OperationsUnavailable, DBAPIError):
+        # A server that took over may not know the transaction's number, which is an error.
         status = None
     if status == "committed":
         return

@@ -123,7 +123,7 @@ def build_append_snapshot(
     )
     node = _appended(metadata_json(base, base_location), metadata, snapshot, next_row_id)
     version = base_location.rpartition("/")[2].partition("-")[0]
-    location = f"{folder}/{int(version) + 1 if version.isdigit() else 0:05d}-{name}.metadata.json"
+    location = f"{folder}/{int(version) + 1 if version.isdecimal() else 0:05d}-{name}.metadata.json"
     return AppendSnapshot(
         snapshot, listed, reused, manifest, manifest_list, NewFile(location, json.dumps(node).encode())
     )
@@ -385,7 +385,7 @@ def _appended(node: dict[str, Any], base: TableMetadata, snapshot: Snapshot, nex
             *node.get("snapshot-log", ()),
             {"timestamp-ms": snapshot.timestamp_ms, "snapshot-id": snapshot.snapshot_id},
         ],
-        "metadata-log": log[-max(1, int(kept) if kept.isdigit() else 100) :],
+        "metadata-log": log[-max(1, int(kept) if kept.isdecimal() else 100) :],
         "refs": {**refs, MAIN_BRANCH: main},
     }
     if next_row_id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.metadata import (
     AppendSnapshot,
     DataFile,
+    EntryStatus,
     ManifestListEntry,
     Snapshot,
     TableMetadata,
@@ -55,12 +57,25 @@ def _comparable(entry: ManifestListEntry) -> ManifestListEntry:
 
 
 def _counted(snapshot: Snapshot) -> dict[str, str]:
-    engine = ("iceberg-version", "app-id", "engine-name", "engine-version")
+    engine = ("iceberg-version", "app-id", "app-name", "engine-name", "engine-version")
     return {key: value for key, value in snapshot.summary.whole().items() if key not in engine}
 
 
-@pytest.mark.parametrize("seed", range(700, 760))
+# Among them NaN, a null of a required column, a decimal of 30 digits, and format versions 1 to 3.
+@pytest.mark.parametrize("seed", [700, 702, 704, 706, 717, 721])
 def test_an_append_is_what_icebergs_own_append_makes(planner: IcebergPlanner, tmp_path: Path, seed: int) -> None:
+    _compare(planner, tmp_path, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(100))
+def test_an_append_is_what_icebergs_own_append_makes_of_many(
+    planner: IcebergPlanner, tmp_path: Path, seed: int
+) -> None:
+    _compare(planner, tmp_path, seed + 1000 * int(os.environ["ARTEMIS_SEED"]))
+
+
+def _compare(planner: IcebergPlanner, tmp_path: Path, seed: int) -> None:
     made = RandomTable(planner, random.Random(seed), f"file://{tmp_path}/t").make()
     base_location = _location(made.table)
     base = read_table_metadata(STORES, base_location)
@@ -142,7 +157,8 @@ def test_the_first_append_of_an_empty_table(planner: IcebergPlanner, tmp_path: P
     schema = '{"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "type": "int", "required": false}]}'
     table = planner.create(schema, '{"spec-id": 0, "fields": []}', f"file://{tmp_path}/t", {"format-version": "3"})
     location = _location(table)
-    file = DataFile(0, "data", f"file://{tmp_path}/1.parquet", "parquet", 7, 100, {}, None, None)  # type: ignore[arg-type]
+    path = f"file://{tmp_path}/1.parquet"
+    file = DataFile(EntryStatus.ADDED, "data", path, "parquet", 7, 100, {}, None, None)
     built = build_append_snapshot(STORES.read(location), location, None, [file], snapshot_id=5, now_ms=1)
     for each in built.files:
         STORES.write(each.path, each.data)
@@ -152,3 +168,39 @@ def test_the_first_append_of_an_empty_table(planner: IcebergPlanner, tmp_path: P
     assert (built.snapshot.parent_snapshot_id, built.snapshot.first_row_id, built.snapshot.added_rows) == (None, 0, 7)
     # The base is never before its own last update.
     assert built.snapshot.timestamp_ms == read_table_metadata(STORES, location).last_updated_ms
+
+
+def test_what_does_not_fit_is_refused(planner: IcebergPlanner, tmp_path: Path) -> None:
+    schema = '{"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "type": "int", "required": false}]}'
+    spec = '{"spec-id": 0, "fields": [{"name": "a", "transform": "identity", "source-id": 1, "field-id": 1000}]}'
+    table = planner.create(schema, spec, f"file://{tmp_path}/t", {"format-version": "2"})
+    location = _location(table)
+    base = STORES.read(location)
+    file = DataFile(EntryStatus.ADDED, "data", "file:/1.parquet", "parquet", 7, 100, {"a": 1}, None, None)
+    first = build_append_snapshot(base, location, None, [file], snapshot_id=5, now_ms=1)
+    for each in first.files:
+        STORES.write(each.path, each.data)
+    listed = manifests_of(STORES, first.snapshot)
+    after = first.metadata.data, first.metadata.path
+
+    def refused(match: str, base: tuple[bytes, str] = (base, location), manifests: Any = None, **other: Any) -> None:
+        arguments = {"files": [file], "snapshot_id": 6, "now_ms": 1} | other
+        with pytest.raises(BadInput, match=match):
+            build_append_snapshot(*base, manifests, **arguments)
+
+    refused("no file to append", files=[])
+    refused("passed twice", files=[file, file])
+    refused("position_deletes", files=[replace(file, kind="position_deletes")])
+    refused("partition fields", files=[replace(file, partition={})])
+    refused("does not fit", files=[replace(file, partition={"a": "x"})])
+    refused("does not fit", files=[replace(file, record_count=None)])
+    refused("cannot be the id", snapshot_id=0)
+    refused("cannot be the id", after, listed, snapshot_id=5)
+    refused("counts total-records itself", summary={"total-records": "1"})
+    # A list of another snapshot would drop files, or bring some back.
+    refused("not the one of the table's current", after)
+    refused("not the one of the table's current", (base, location), listed)
+    refused("not the one of the table's current", after, replace(listed, path="file:/other.avro"))
+    refused(
+        "without their counts", after, replace(listed, entries=(replace(listed.entries[0], added_rows_count=None),))
+    )

@@ -1,0 +1,231 @@
+"""The mission's worked example: twelve files are appended to a table of a hundred manifests, and a query is planned in
+three passes before and after. `worked_example.json` states what must come out.
+
+The table is a real one, which pyiceberg writes. The append is `build_append_snapshot` and `compare_and_swap`; Iceberg
+in Spark, pyiceberg and this project read it, and both engines commit after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, NestedField, StringType
+
+from artemis_lifecycle.catalogs.ingest import ingest_catalog
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.errors import BadInput, CommitConflict, LineageRejected
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.metadata import (
+    AppendSnapshot,
+    DataFile,
+    EntryStatus,
+    TableMetadata,
+    build_append_snapshot,
+    column_statistics,
+    manifests_of,
+    partition_ranges,
+    read_manifest,
+    read_table_metadata,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLE, QUERY = "ops.telemetry", "mission_id = 'apollo-7' and panel_voltage > 28.5"
+GOLDEN = Path(__file__).with_name("worked_example.json")
+_SCHEMA = Schema(
+    NestedField(1, "mission_id", StringType(), required=False),
+    NestedField(2, "panel_voltage", DoubleType(), required=False),
+)
+_SPEC = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "mission_id"))
+_PROPERTIES = {"write.parquet.row-group-limit": "10", "commit.manifest-merge.enabled": "false"}
+_ROWS = 40
+_APOLLO = {20: 24.0, 50: 28.5, 80: 30.0}
+"""The manifests with apollo-7, and the highest voltage in each."""
+
+
+def _readings(mission: str, highest: float) -> pa.Table:
+    """40 readings that rise in steps of a tenth of a volt: four row groups."""
+    voltages = [highest - (_ROWS - 1 - row) / 10 for row in range(_ROWS)]
+    return pa.table({"mission_id": [mission] * _ROWS, "panel_voltage": voltages})
+
+
+@pytest.fixture
+def catalog(lifecycle: Lifecycle) -> Iterator[Catalog]:
+    catalog = ingest_catalog(lifecycle.config.catalogs.live)
+    catalog.create_namespace("ops")
+    yield catalog
+    catalog.close()
+
+
+def _hashes(folder: str) -> dict[str, str]:
+    files = (path for path in Path(folder.removeprefix("file://")).rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _metadata(lifecycle: Lifecycle) -> TableMetadata:
+    return read_table_metadata(lifecycle.live_stores, lifecycle.get_current(TABLE).metadata_location)
+
+
+def _passes(lifecycle: Lifecycle) -> dict[str, list[int]]:
+    plan = lifecycle.plan_query(TABLE, QUERY, footers=100)
+    return {each.name: [each.total, each.selected] for each in plan.passes}
+
+
+def _level(lifecycle: Lifecycle, metadata: TableMetadata) -> dict[str, Any]:
+    """The catalog's row, the snapshot and its list, by the example's names: S, ML and M with their numbers."""
+    snapshot = metadata.current_snapshot
+    assert snapshot is not None and snapshot.parent_snapshot_id is not None
+    parent = metadata.snapshot(snapshot.parent_snapshot_id)
+    assert parent is not None
+    entries = sorted(manifests_of(lifecycle.live_stores, snapshot).entries, key=lambda each: each.sequence_number)
+    return {
+        "snapshot": f"S{snapshot.sequence_number}",
+        "parent": f"S{parent.sequence_number}",
+        "manifest_list": f"ML{snapshot.sequence_number}",
+        "schema_id": snapshot.schema_id,
+        # The first snapshot, S1, is of an empty commit.
+        "manifests": [
+            f"M{entry.sequence_number - 1}" for entry in sorted(entries, key=lambda each: each.sequence_number)
+        ],
+        "files": sum(entry.live_files_count or 0 for entry in entries),
+    }
+
+
+def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    stores, spark, live = lifecycle.live_stores, lifecycle.spark, lifecycle.config.catalogs.live.name
+    table = catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC, properties=_PROPERTIES)
+    table.append(_readings("none", 20.0).slice(0, 0))
+    for number in range(1, 101):
+        mission = "apollo-7" if number in _APOLLO else f"artemis-{number:03d}"
+        table.append(_readings(mission, _APOLLO.get(number, 30.0)))
+    base = _metadata(lifecycle)
+    assert _level(lifecycle, base) == golden["before"]
+    assert _passes(lifecycle) == golden["query"]["before"]
+
+    # 1. Twelve data files, which no metadata of the table refers to.
+    data = f"{table.location()}/data"
+    staged = catalog.create_table(
+        "ops.staged", _SCHEMA, partition_spec=_SPEC, properties={**_PROPERTIES, "write.data.path": data}
+    )
+    missions = ["apollo-7", *(f"artemis-2{number:02d}" for number in range(11))]
+    staged.append(pa.concat_tables([_readings(mission, 31.0) for mission in missions]))
+    read = read_table_metadata(stores, staged.metadata_location)
+    assert read.current_snapshot is not None
+    (listed,) = manifests_of(stores, read.current_snapshot).entries
+    files = read_manifest(stores, listed)
+    catalog.drop_table("ops.staged")
+    rows = spark.table(f"{live}.{TABLE}").count()
+    before = _hashes(table.location())
+
+    # 2. to 4. One manifest, one manifest list, one metadata file with the snapshot.
+    built = _build(lifecycle, base, files)
+    written = {file.path.removeprefix("file://") for file in built.files}
+    after = _hashes(table.location())
+    assert {path: after[path] for path in before} == before
+    assert after.keys() - before.keys() == written and len(written) == 3
+    assert _metadata(lifecycle) == base and _passes(lifecycle) == golden["query"]["before"]
+
+    # 5. One swap of the pointer; of two with one expectation, one succeeds.
+    rival = _build(lifecycle, base, files[:1], snapshot_id=2)
+    row = lifecycle.compare_and_swap(TABLE, base.metadata_location, built.metadata.path)
+    assert (row.metadata_location, row.previous_metadata_location) == (built.metadata.path, base.metadata_location)
+    assert lifecycle.get_current(TABLE) == row
+    with pytest.raises(CommitConflict, match="not at"):
+        lifecycle.compare_and_swap(TABLE, base.metadata_location, rival.metadata.path)
+    for there, back in ((rival.metadata.path, "does not follow"), (base.metadata_location, "does not follow")):
+        with pytest.raises(BadInput, match=back):
+            lifecycle.compare_and_swap(TABLE, built.metadata.path, there)
+    assert lifecycle.get_current(TABLE) == row
+
+    metadata = _metadata(lifecycle)
+    assert _level(lifecycle, metadata) == golden["after"]
+    (added,) = set(built.manifests) - set(built.reused)
+    entries = read_manifest(stores, added)
+    (ranged,) = partition_ranges(metadata, added)
+    voltage = column_statistics(metadata, entries[0])[1]
+    assert {
+        "name": f"M{added.sequence_number - 1}",
+        "entries": len(entries),
+        "statuses": sorted({EntryStatus(entry.status).name for entry in entries}),
+        "counts": [added.added_files_count, added.existing_files_count, added.deleted_files_count],
+        "partition": [ranged.name, ranged.transform, ranged.contains_null, ranged.lower, ranged.upper],
+        "column": [voltage.name, voltage.type, voltage.value_count, voltage.null_count, voltage.lower, voltage.upper],
+    } == golden["new_manifest"]
+    assert len(built.reused) == golden["reused_manifests"] == 100
+    summary = built.snapshot.summary.whole()
+    assert {key: summary[key] for key in golden["summary"]} == golden["summary"]
+    assert _passes(lifecycle) == golden["query"]["after"]
+
+    # Every reader sees the old snapshot and the new one, and commits after it.
+    parent = built.snapshot.parent_snapshot_id
+    assert spark.table(f"{live}.{TABLE}").count() == rows + 12 * _ROWS
+    assert spark.sql(f"SELECT * FROM {live}.{TABLE} VERSION AS OF {parent}").count() == rows
+    found = spark.sql(f"SELECT count(*) FROM {live}.{TABLE} WHERE {QUERY}").collect()[0][0]
+    table.refresh()
+    assert table.scan(row_filter=QUERY).to_arrow().num_rows == found > 0
+    assert table.scan(snapshot_id=parent).count() == rows
+    table.append(_readings("artemis-300", 31.0))
+    spark.sql(f"INSERT INTO {live}.{TABLE} VALUES ('artemis-301', 1.0)")
+    assert spark.table(f"{live}.{TABLE}").count() == rows + 13 * _ROWS + 1
+    assert len(manifests_of(stores, _metadata(lifecycle).current_snapshot).entries) == 103  # type: ignore[arg-type]
+
+
+def _build(lifecycle: Lifecycle, base: TableMetadata, files: Any, snapshot_id: int = 1) -> AppendSnapshot:
+    stores = lifecycle.live_stores
+    assert base.current_snapshot is not None
+    built = build_append_snapshot(
+        stores.read(base.metadata_location),
+        base.metadata_location,
+        manifests_of(stores, base.current_snapshot),
+        files,
+        snapshot_id=snapshot_id,
+        now_ms=base.last_updated_ms + 1,
+    )
+    for file in built.files:
+        stores.write(file.path, file.data)
+    return built
+
+
+def test_a_swap_passes_the_lineage_gate_by_the_summaries_of_its_new_snapshots(
+    make_config: Callable[..., LifecycleConfig], spark: SparkSession
+) -> None:
+    config = make_config(tables={TABLE: {"lineage": {"mode": "reject", "required": ["writer-id"]}}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        lifecycle.enable_gate()
+        catalog = ingest_catalog(config.catalogs.live)
+        catalog.create_namespace("ops")
+        catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC)
+        catalog.close()
+        row, stores = lifecycle.get_current(TABLE), lifecycle.live_stores
+        path = f"{config.catalogs.live.warehouse}/ops/telemetry/data/1.parquet"
+        file = DataFile(EntryStatus.ADDED, "data", path, "parquet", 7, 100, {"mission_id": "apollo-7"}, None, None)
+
+        def built(snapshot_id: int, **summary: str) -> AppendSnapshot:
+            base = stores.read(row.metadata_location)
+            found = build_append_snapshot(
+                base, row.metadata_location, None, [file], snapshot_id=snapshot_id, now_ms=1, summary=summary
+            )
+            for each in found.files:
+                stores.write(each.path, each.data)
+            return found
+
+        with pytest.raises(LineageRejected, match="writer-id"):
+            lifecycle.compare_and_swap(TABLE, row.metadata_location, built(1).metadata.path)
+        assert lifecycle.get_current(TABLE) == row
+        stated = built(2, **{"writer-id": "telemetry"})
+        swapped = lifecycle.compare_and_swap(TABLE, row.metadata_location, stated.metadata.path)
+        assert lifecycle.get_current(TABLE) == swapped != row
+        assert [attempt.refused for attempt in lifecycle.gate_attempts(TABLE)] == [True]
+        lifecycle.disable_gate()
