@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -29,6 +35,7 @@ from artemis_lifecycle.metadata import (
     AppendSnapshot,
     DataFile,
     EntryStatus,
+    Snapshot,
     TableMetadata,
     build_append_snapshot,
     column_statistics,
@@ -84,8 +91,8 @@ def _passes(lifecycle: Lifecycle) -> dict[str, list[int]]:
 
 def _level(lifecycle: Lifecycle, metadata: TableMetadata) -> dict[str, Any]:
     """The catalog's row, the snapshot and its list, by the example's names: S, ML and M with their numbers."""
-    snapshot = metadata.current_snapshot
-    assert snapshot is not None and snapshot.parent_snapshot_id is not None
+    snapshot = _snapshot(metadata)
+    assert snapshot.parent_snapshot_id is not None
     parent = metadata.snapshot(snapshot.parent_snapshot_id)
     assert parent is not None
     entries = sorted(manifests_of(lifecycle.live_stores, snapshot).entries, key=lambda each: each.sequence_number)
@@ -122,8 +129,7 @@ def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
     missions = ["apollo-7", *(f"artemis-2{number:02d}" for number in range(11))]
     staged.append(pa.concat_tables([_readings(mission, 31.0) for mission in missions]))
     read = read_table_metadata(stores, staged.metadata_location)
-    assert read.current_snapshot is not None
-    (listed,) = manifests_of(stores, read.current_snapshot).entries
+    (listed,) = manifests_of(stores, _snapshot(read)).entries
     files = read_manifest(stores, listed)
     catalog.drop_table("ops.staged")
     rows = spark.table(f"{live}.{TABLE}").count()
@@ -179,19 +185,74 @@ def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
     table.append(_readings("artemis-300", 31.0))
     spark.sql(f"INSERT INTO {live}.{TABLE} VALUES ('artemis-301', 1.0)")
     assert spark.table(f"{live}.{TABLE}").count() == rows + 13 * _ROWS + 1
-    assert len(manifests_of(stores, _metadata(lifecycle).current_snapshot).entries) == 103  # type: ignore[arg-type]
+    assert len(manifests_of(stores, _snapshot(_metadata(lifecycle))).entries) == 103
 
 
-def _build(lifecycle: Lifecycle, base: TableMetadata, files: Any, snapshot_id: int = 1) -> AppendSnapshot:
+def test_spark_pyiceberg_and_the_swap_lose_no_update_of_each_other(lifecycle: Lifecycle, catalog: Catalog) -> None:
+    """They commit to one table at once. Every commit that was reported is in the history, once, and nothing else."""
+    stores, spark, live = lifecycle.live_stores, lifecycle.spark, lifecycle.config.catalogs.live.name
+    patient = {**_PROPERTIES, "commit.retry.num-retries": "100", "commit.retry.min-wait-ms": "1"}
+    table = catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC, properties=patient)
+    table.append(_readings("apollo-7", 30.0))
+    template = read_manifest(stores, manifests_of(stores, _snapshot(_metadata(lifecycle))).entries[0])[0]
+    committed: list[str] = []
+
+    def by_swap() -> None:
+        for number in range(10):
+            done = False
+            while not done:
+                file = replace(template, path=f"{table.location()}/data/swap-{number}.parquet", snapshot_id=None)
+                built = _build(
+                    lifecycle, base := _metadata(lifecycle), [file], secrets.randbits(62) + 1, f"swap-{number}"
+                )
+                with suppress(CommitConflict):
+                    lifecycle.compare_and_swap(TABLE, base.metadata_location, built.metadata.path)
+                    committed.append(f"swap-{number}")
+                    done = True
+
+    def by_pyiceberg() -> None:
+        for number in range(10):
+            with suppress(CommitFailedException):
+                own = catalog.load_table(TABLE)
+                own.append(_readings("artemis-1", 30.0), snapshot_properties={"writer-id": f"pyiceberg-{number}"})
+                committed.append(f"pyiceberg-{number}")
+
+    def by_spark() -> None:
+        for number in range(5):
+            writer = spark.sql("SELECT 'artemis-2' AS mission_id, 1.0D AS panel_voltage").writeTo(f"{live}.{TABLE}")
+            writer.option("snapshot-property.writer-id", f"spark-{number}").append()
+            committed.append(f"spark-{number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        for writer in [pool.submit(each) for each in (by_swap, by_pyiceberg, by_spark)]:
+            writer.result()
+    metadata = _metadata(lifecycle)
+    found, at = [], metadata.current_snapshot
+    while at is not None and at.parent_snapshot_id is not None:
+        found.append(at.summary.properties["writer-id"])
+        at = metadata.snapshot(at.parent_snapshot_id)
+    assert sorted(found) == sorted(committed) and len(found) >= 15
+    assert _snapshot(metadata).summary.total_data_files == len(found) + 1
+    assert metadata.last_sequence_number == len(metadata.snapshots) == len(found) + 1
+
+
+def _snapshot(metadata: TableMetadata) -> Snapshot:
+    assert metadata.current_snapshot is not None
+    return metadata.current_snapshot
+
+
+def _build(
+    lifecycle: Lifecycle, base: TableMetadata, files: Any, snapshot_id: int = 1, writer: str = "ingest"
+) -> AppendSnapshot:
     stores = lifecycle.live_stores
-    assert base.current_snapshot is not None
     built = build_append_snapshot(
         stores.read(base.metadata_location),
         base.metadata_location,
-        manifests_of(stores, base.current_snapshot),
+        manifests_of(stores, _snapshot(base)),
         files,
         snapshot_id=snapshot_id,
-        now_ms=base.last_updated_ms + 1,
+        now_ms=time.time_ns() // 1_000_000,
+        summary={"writer-id": writer},
     )
     for file in built.files:
         stores.write(file.path, file.data)
