@@ -6,6 +6,7 @@ from artemis_lifecycle.defs.common import Changes, Materialized, data_version, o
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.maintenance.fitness import Fitness
 
 GROUP = "compaction"
 
@@ -29,6 +30,7 @@ def compacted_manifests(
                 if config.is_dry(changes)
                 else {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
             ),
+            **_fitness(done.before, done.after),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
         },
@@ -50,10 +52,21 @@ def compacted_data_files(
             "dry_run": config.is_dry(changes),
             "needed": done.needed,
             "why": terminal(done.why),
+            "partitions": done.partitions,
+            "partitions_left": done.left_partitions,
+            **({} if done.stopped is None else {"stopped": terminal(done.stopped)}),
             **(
-                {"would_rewrite": done.needed}
+                {
+                    "would_rewrite": done.needed,
+                    "would_rewrite_files": done.planned_files,
+                    "would_rewrite_bytes": done.planned_bytes,
+                }
                 if config.is_dry(changes)
                 else {
+                    "batches": done.batches,
+                    "bytes_per_second": done.bytes_per_second,
+                    "seconds_waited": done.waited_seconds,
+                    "statistics_file": terminal(done.statistics_file or "none"),
                     "files_rewritten": done.rewritten_files,
                     "files_added": done.added_files,
                     "files_failed": done.failed_files,
@@ -61,7 +74,19 @@ def compacted_data_files(
                     "bytes_rewritten": done.rewritten_bytes,
                 }
             ),
+            **_fitness(done.before, done.after),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
         },
     )
+
+
+def _fitness(before: Fitness | None, after: Fitness | None) -> dict[str, str | float]:
+    """Plotted by Dagster: the costs before and after; and both in words."""
+    found: dict[str, str | float] = {}
+    for when, each in (("before", before), ("after", after)):
+        if each is not None:
+            found[when] = str(each)
+            found[f"planning_seconds_{when}"] = each.planning_seconds
+            found[f"reading_seconds_{when}"] = each.reading_seconds
+    return found

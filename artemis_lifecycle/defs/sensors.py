@@ -187,7 +187,9 @@ def compaction_requests(
     for table in governed_tables(lifecycle, instance):
         policy, record = lifecycle.config.policy(table), health.get(table)
         window = window_of(now, policy.quiet_window)
-        verdict = due_compaction(now, window, record, policy.compaction, done.get(table, {}))
+        verdict = due_compaction(
+            now, window, record, policy.compaction, done.get(table, {}), policy.quiet_window.timezone
+        )
         if verdict.job is None or record is None or table in busy:
             reasons[table] = "a compaction is under way" if table in busy else verdict.why
         else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.cleaning import removed_parts
 from artemis_lifecycle.lifecycle.health import STANDARD, Measuring
@@ -18,15 +21,21 @@ from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, live_in
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.commit_costs import CommitCosts, commit_costs
-from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
+from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
+from artemis_lifecycle.maintenance.fitness import Fitness
 from artemis_lifecycle.maintenance.health import (
     MIN_INPUT_FILES,
+    TableHealth,
+    partitions_with_work,
     small_file_size,
     target_file_size,
     target_manifest_size,
 )
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
+from artemis_lifecycle.maintenance.pacing import CompactionPace
+from artemis_lifecycle.maintenance.ranking import ranked
+from artemis_lifecycle.maintenance.statistics import compute_statistics, why_statistics
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.held_bytes import HeldBytes
@@ -35,6 +44,7 @@ from artemis_lifecycle.planning.plan import Query
 from artemis_lifecycle.planning.plan import plan_query as planned
 from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.reachability.index.written import written_by_snapshot
+from artemis_lifecycle.scheduling.maintenance_window import window_of
 from artemis_lifecycle.spark.java_errors import java_errors
 
 
@@ -70,41 +80,87 @@ class Maintenance:
         return planned(resources.live_stores, table, metadata, query, targets, resources.start_spark)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
-        resources = self.resources
-        state = self.steps.table_state(table)
-        policy = resources.config.policy(table)
-        settings = CompactionSettings(policy.compaction, policy.budgets.compaction_bandwidth_share)
+        resources, state = self.resources, self.steps.table_state(table)
+        policy, name = resources.config.policy(table), resources.config.catalogs.live.name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
+            health = self.measuring.measured(state)
+            ranking = ranked(
+                partitions_with_work(resources.start_spark, resources.live_stores, state.metadata),
+                policy.compaction,
+                self._seconds,
+            )
+            pace = CompactionPace(
+                policy.budgets.compaction_bandwidth_share,
+                resources.config.defaults.budgets.object_store_bytes_per_second,
+                resources.operations.engine,
+                step.check,
+            )
             done = compacted_data_files(
                 resources.start_spark,
-                resources.config.catalogs.live.name,
+                name,
                 table,
-                self.measuring.measured(state),
+                health,
                 self.steps.worker("compaction"),
-                settings,
+                ranking,
+                policy.compaction,
+                pace=pace,
+                stop=self._window_opening(policy.quiet_window),
                 dry_run=dry_run,
             )
+            why = why_statistics(health.unanalyzed_records, health.records, policy.compaction)
+            if why is not None and done.stopped is None:
+                done = replace(done, needed=True, why=f"{done.why}; {why}" if done.needed else why)
+                if not dry_run:
+                    pace.wait()
+                    began = time.monotonic()
+                    done = replace(done, statistics_file=compute_statistics(resources.start_spark(), name, table))
+                    pace.moved(health.data_bytes, time.monotonic() - began)
             step.counts = {
                 "files_rewritten": done.rewritten_files,
                 "files_added": done.added_files,
                 "bytes_rewritten": done.rewritten_bytes,
             }
-        return done
+        before, after = self._figures(table, health, changed=done.snapshot_id is not None)
+        return replace(done, before=before, after=after)
 
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
         state = self.steps.table_state(table)
         with self.steps.run(state, "manifest_compaction", dry_run=dry_run) as step:
+            health = self.measuring.measured(state)
             done = compacted_manifests(
                 self.resources.start_spark,
                 self.resources.config.catalogs.live.name,
                 table,
-                self.measuring.measured(state),
+                health,
                 self.steps.worker("manifest-compaction"),
                 self.resources.config.policy(table).compaction,
                 dry_run=dry_run,
             )
             step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
-        return done
+        before, after = self._figures(table, health, changed=done.snapshot_id is not None)
+        return replace(done, before=before, after=after)
+
+    def _seconds(self, files: int, size_in_bytes: int) -> float:
+        config = self.resources.config
+        return config.prices.seconds(config.catalogs.live.storage_class or STANDARD, files, size_in_bytes)
+
+    def _figures(self, table: str, before: TableHealth, *, changed: bool) -> tuple[Fitness, Fitness | None]:
+        """What planning and reading cost before, and after a commit. Measured after the step has ended: a schedule may
+        go on with what is left."""
+        after = self.measuring.measured(self.steps.table_state(table)) if changed else None
+        return Fitness.of(before, self._seconds), None if after is None else Fitness.of(after, self._seconds)
+
+    def _window_opening(self, quiet: QuietWindow) -> Callable[[], str | None]:
+        """Return what says why to stop once the quiet window opens. Work that began inside goes on."""
+        now = self.resources.operations.clock.now
+        inside = window_of(now(), quiet).excludes(now())
+
+        def opened() -> str | None:
+            if inside or not window_of(now(), quiet).excludes(now()):
+                return None
+            return f"the quiet window ({quiet.start} to {quiet.end} {quiet.timezone}) opened"
+
+        return opened
 
     def commit_costs(self, table: str) -> CommitCosts:
         return commit_costs_of(self.resources, self.steps.table_state(table))

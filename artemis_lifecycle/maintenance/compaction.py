@@ -1,15 +1,25 @@
-"""Small data files into larger ones, by Iceberg's own action, where the table's health asks for it."""
+"""Small data files into larger ones, and deletes into the files they are about, by Iceberg's own actions.
+
+The partitions that save most per byte go first (`ranking`), in batches of one commit each. Between batches the pace
+waits (`pacing`), and the run may stop: what is committed stays, and the rest is found again by the next run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
-from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.maintenance.fitness import Fitness
+from artemis_lifecycle.maintenance.health import MIN_INPUT_FILES, TableHealth
+from artemis_lifecycle.maintenance.pacing import CompactionPace
+from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
+from artemis_lifecycle.maintenance.ranking import RankedPartition, batches
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
 
@@ -17,34 +27,36 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_CONCURRENCY = "max-concurrent-file-group-rewrites"
-
-
-@dataclass(frozen=True)
-class CompactionSettings:
-    """`bandwidth_share` bounds the file groups that are rewritten at once, as a share of the session's cores (at least
-    one). `options` are those of Iceberg's `rewrite_data_files`, and win.
-    """
-
-    thresholds: Compaction = field(default_factory=Compaction)
-    bandwidth_share: float = 0.3
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class CompactedDataFiles:
-    """What was rewritten. `needed` False: the table's health did not ask for it, or a dry run found nothing to do."""
+    """What was rewritten. `needed` False: the table's health did not ask for it, or a dry run found nothing to do.
+
+    `partitions` asked for it; `planned_files` and `planned_bytes` are this run's, and `left_partitions` wait for the
+    next one, because of `stopped`. `bytes_per_second` is the highest rate of a batch, and `waited_seconds` the pauses that kept to the
+    share. `statistics_file` is new. `before` and `after` are those of the whole table.
+    """
 
     table: str
     needed: bool
     why: str
+    partitions: int = 0
+    planned_files: int = 0
+    planned_bytes: int = 0
+    left_partitions: int = 0
+    stopped: str | None = None
+    batches: int = 0
     rewritten_files: int = 0
     added_files: int = 0
     rewritten_bytes: int = 0
     failed_files: int = 0
     removed_delete_files: int = 0
+    bytes_per_second: float = 0.0
+    waited_seconds: float = 0.0
+    statistics_file: str | None = None
     snapshot_id: int | None = None
     dry_run: bool = False
+    before: Fitness | None = None
+    after: Fitness | None = None
 
 
 def why_compact(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
@@ -74,69 +86,196 @@ def compacted_data_files(
     table: str,
     health: TableHealth,
     worker: CommitLineage,
-    settings: CompactionSettings | None = None,
+    partitions: Sequence[RankedPartition],
+    thresholds: Compaction | None = None,
     *,
+    pace: CompactionPace | None = None,
+    stop: Callable[[], str | None] = lambda: None,
     dry_run: bool = False,
 ) -> CompactedDataFiles:
-    """Rewrite what `health` asks for, in one commit with its lineage. A dry run only says why it would."""
-    settings = settings or CompactionSettings()
-    why = why_compact(health, settings.thresholds)
+    """Rewrite `partitions` in their order, if `health` asks for it, until `stop` returns a reason or the run's bytes
+    are used up. A dry run only says what it would."""
+    thresholds = thresholds or Compaction()
+    why = why_compact(health, thresholds)
     if why is None:
         return CompactedDataFiles(table, False, "neither small files nor deletes ask for it", dry_run=dry_run)
-    if dry_run:
-        return CompactedDataFiles(table, True, why, dry_run=True)
-    options = dict(settings.options)
-    if health.rewritable_files == 0:
-        # Only the deletes ask: without this, files of a good size would be left with theirs.
-        options.setdefault("delete-file-threshold", "1")
-    session, share = Runner(spark).session, settings.bandwidth_share
-    return rewrite_data_files(session, catalog, table, worker, options=options, bandwidth_share=share, why=why)
+    most, left = thresholds.max_run_bytes, 0
+    taken = _within(partitions, most)
+    planned = CompactedDataFiles(
+        table,
+        True,
+        why,
+        partitions=len(partitions),
+        planned_files=sum(each.files for each in taken),
+        planned_bytes=sum(each.size_in_bytes for each in taken),
+        left_partitions=len(partitions) - len(taken),
+        stopped=None if len(taken) == len(partitions) else f"compaction.max_run_bytes ({most:,}) are used up",
+        dry_run=dry_run,
+    )
+    if dry_run or not taken:
+        return planned
+    run = _Run(Runner(spark).session, catalog, table, worker, pace or CompactionPace(1.0))
+    deferred: list[tuple[RankedPartition, ...]] = []
+    stopped = planned.stopped
+    for batch in batches(taken, thresholds.batch_bytes):
+        run.pace.wait()
+        interrupted = stop()
+        if interrupted is not None:
+            stopped, left = interrupted, left + len(batch)
+        elif not run.rewrite_batch(batch, thresholds.batch_bytes):
+            deferred.append(batch)
+    for batch in deferred:
+        # They have no filter. All others are rewritten, so that theirs are what is left in the whole table.
+        run.pace.wait()
+        interrupted = stop()
+        if interrupted is None:
+            run.rewrite_batch(batch, thresholds.batch_bytes, filtered=False)
+        else:
+            stopped, left = interrupted, left + len(batch)
+    if stopped is None:
+        run.rewrite_deletes()
+    return replace(
+        run.done(why),
+        partitions=planned.partitions,
+        planned_files=planned.planned_files,
+        planned_bytes=planned.planned_bytes,
+        left_partitions=planned.left_partitions + left,
+        stopped=stopped,
+    )
+
+
+def _within(partitions: Sequence[RankedPartition], most: int | None) -> Sequence[RankedPartition]:
+    """The first partitions, until `most` bytes are reached; the first one always."""
+    if most is None:
+        return partitions
+    total = 0
+    for number, each in enumerate(partitions):
+        if total >= most:
+            return partitions[:number]
+        total += each.size_in_bytes
+    return partitions
 
 
 def rewrite_data_files(
-    spark: SparkSession,
-    catalog: str,
-    table: str,
-    worker: CommitLineage,
-    *,
-    options: Mapping[str, str] | None = None,
-    bandwidth_share: float = 0.3,
-    why: str = "asked for",
+    spark: SparkSession, catalog: str, table: str, worker: CommitLineage, *, options: Mapping[str, str] | None = None
 ) -> CompactedDataFiles:
-    """Iceberg's `rewrite_data_files` with its defaults under `options`, and the worker's lineage in the summary.
+    """Iceberg's `rewrite_data_files` on the whole table at once, with its defaults under `options`, and the rewrite of
+    position deletes after it; all with the worker's lineage."""
+    run = _Run(spark, catalog, table, worker, CompactionPace(1.0))
+    run.rewrite(options or {})
+    run.rewrite_deletes()
+    return run.done("asked for")
 
-    Position deletes that are left are rewritten after it. Some of them may apply to no data file any more, and no
-    rewrite of data files would take them along: the new data files have the sequence number of the snapshot that was
-    read, and so may the deletes (Iceberg's `use-starting-sequence-number`).
-    """
-    loaded = jvm_table(spark, catalog, table)
-    current = loaded.currentSnapshot()
-    if current is None:
-        return CompactedDataFiles(table, False, "the table has no snapshot")
-    before = current.snapshotId()
-    action = spark_actions(spark).rewriteDataFiles(loaded)
-    concurrency = str(max(1, int(spark.sparkContext.defaultParallelism * bandwidth_share)))
-    for key, value in {_CONCURRENCY: concurrency, **(options or {})}.items():
-        action = action.option(key, value)
-    result = with_summary(action, reading_whole_table(worker, current)).execute()
-    removed = result.removedDeleteFilesCount()
-    loaded.refresh()
-    rewritten = loaded.currentSnapshot()
-    if int(rewritten.summary().get("total-delete-files") or 0):
-        deletes = spark_actions(spark).rewritePositionDeletes(loaded).option("rewrite-all", "true")
-        summary = reading_whole_table(worker, rewritten)
-        left = with_summary(deletes.option(_CONCURRENCY, concurrency), summary).execute()
-        removed += left.rewrittenDeleteFilesCount() - left.addedDeleteFilesCount()
-        loaded.refresh()
-    after = loaded.currentSnapshot().snapshotId()
-    return CompactedDataFiles(
-        table=table,
-        needed=True,
-        why=why,
-        rewritten_files=result.rewrittenDataFilesCount(),
-        added_files=result.addedDataFilesCount(),
-        rewritten_bytes=result.rewrittenBytesCount(),
-        failed_files=result.failedDataFilesCount(),
-        removed_delete_files=removed,
-        snapshot_id=after if after != before else None,
-    )
+
+class _Run:
+    """One compaction of one table: its actions, and what they did."""
+
+    def __init__(
+        self, spark: SparkSession, catalog: str, table: str, worker: CommitLineage, pace: CompactionPace
+    ) -> None:
+        self._spark, self._catalog, self._table, self._worker, self.pace = spark, catalog, table, worker, pace
+        self._loaded = jvm_table(spark, catalog, table)
+        self._before = self._snapshot_id()
+        self._filters = PartitionFilters(spark._jvm, self._loaded)
+        self._batches = self._rewritten = self._added = self._bytes = self._failed = self._deletes = 0
+
+    def rewrite_batch(self, batch: Sequence[RankedPartition], batch_bytes: int, *, filtered: bool = True) -> bool:
+        """Rewrite these partitions, a large one in several commits. Return False if they have no filter."""
+        found = self._filters.of([each.partition for each in batch]) if filtered else None
+        if filtered and found is None:
+            return False
+        size, files = sum(each.size_in_bytes for each in batch), sum(each.files for each in batch)
+        # With fewer, Iceberg would find no group that is worth its rewrite.
+        most = max(MIN_INPUT_FILES, math.ceil(files * min(1.0, batch_bytes / max(1, size))))
+        options = {"max-files-to-rewrite": str(most)} if most < files else {}
+        if any(each.for_deletes for each in batch):
+            # Otherwise files of a good size would be left with their deletes.
+            options["delete-file-threshold"] = "1"
+        for _ in range(math.ceil(files / most)):
+            if not self.rewrite(options, found):
+                break
+        return True
+
+    def rewrite(self, options: Mapping[str, str], only: Any | None = None) -> int:
+        """One commit of `rewrite_data_files`, by the table's sort order if it has one. Return the number of files."""
+        self.pace.wait()
+        self._loaded.refresh()
+        current = self._loaded.currentSnapshot()
+        if current is None:
+            return 0
+        action = spark_actions(self._spark).rewriteDataFiles(self._loaded)
+        action = action.sort() if self._loaded.sortOrder().isSorted() else action.binPack()
+        if only is not None:
+            action = action.filter(only)
+        for key, value in options.items():
+            action = action.option(key, value)
+        began = time.monotonic()
+        result = with_summary(action, reading_whole_table(self._worker, current)).execute()
+        seconds = time.monotonic() - began
+        read, count = result.rewrittenBytesCount(), result.rewrittenDataFilesCount()
+        self.pace.moved(read + self._written(current, read), seconds)
+        self._batches += 1
+        self._rewritten += count
+        self._added += result.addedDataFilesCount()
+        self._bytes += read
+        self._failed += result.failedDataFilesCount()
+        self._deletes += result.removedDeleteFilesCount()
+        return int(count)
+
+    def rewrite_deletes(self) -> None:
+        """Remove delete files that apply to no data file any more, and rewrite the position deletes that are left.
+
+        No rewrite of data files takes them along: the new data files have the sequence number of the snapshot that was
+        read, and so may the deletes (Iceberg's `use-starting-sequence-number`).
+        """
+        self._loaded.refresh()
+        current = self._loaded.currentSnapshot()
+        if current is None or not int(current.summary().get("total-delete-files") or 0):
+            return
+        self.pace.wait()
+        actions = spark_actions(self._spark)
+        dangling = with_summary(
+            actions.removeDanglingDeleteFiles(self._loaded), reading_whole_table(self._worker, current)
+        ).execute()
+        self._deletes += sum(1 for _ in dangling.removedDeleteFiles())
+        self._loaded.refresh()
+        current = self._loaded.currentSnapshot()
+        if not int(current.summary().get("total-position-deletes") or 0):
+            return
+        began = time.monotonic()
+        deletes = actions.rewritePositionDeletes(self._loaded).option("rewrite-all", "true")
+        left = with_summary(deletes, reading_whole_table(self._worker, current)).execute()
+        self.pace.moved(left.rewrittenBytesCount() + left.addedBytesCount(), time.monotonic() - began)
+        self._deletes += left.rewrittenDeleteFilesCount() - left.addedDeleteFilesCount()
+
+    def done(self, why: str) -> CompactedDataFiles:
+        self._loaded.refresh()
+        after = self._snapshot_id()
+        if after is None:
+            return CompactedDataFiles(self._table, False, "the table has no snapshot")
+        return CompactedDataFiles(
+            table=self._table,
+            needed=True,
+            why=why,
+            batches=self._batches,
+            rewritten_files=self._rewritten,
+            added_files=self._added,
+            rewritten_bytes=self._bytes,
+            failed_files=self._failed,
+            removed_delete_files=self._deletes,
+            bytes_per_second=round(self.pace.measured, 1),
+            waited_seconds=round(self.pace.waited, 1),
+            snapshot_id=after if after != self._before else None,
+        )
+
+    def _snapshot_id(self) -> int | None:
+        current = self._loaded.currentSnapshot()
+        return None if current is None else int(current.snapshotId())
+
+    def _written(self, before: Any, read: int) -> int:
+        """The bytes that the commit after `before` added; about as many as were `read` if another commit followed."""
+        self._loaded.refresh()
+        current = self._loaded.currentSnapshot()
+        if current.parentId() != before.snapshotId():
+            return read if current.snapshotId() != before.snapshotId() else 0
+        return int(current.summary().get("added-files-size") or 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artemis_lifecycle.maintenance.statistics import unanalyzed_records
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_partitions
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, TableMetadata
@@ -39,6 +40,10 @@ _COUNTED = ["files", "bytes", "records", "small", "small_bytes"]
 _NOTHING = dict.fromkeys([*_COUNTED, "rewritable", "rewritten"], 0)
 _PARTITIONS = "content bigint, partition string, " + ", ".join(f"{name} bigint" for name in _COUNTED)
 _TOTALS = "content bigint, " + ", ".join(f"{name} bigint" for name in _NOTHING)
+_WORK = (
+    "partition string, files bigint, bytes bigint, rewritable bigint, rewritable_bytes bigint, rewritten bigint, "
+    "delete_files bigint, delete_bytes bigint"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class TableHealth:
     target size. `delete_file_ratio` is delete
     files (deletion vectors too) per data file. `fewest_manifests` is how many of `target_manifest_bytes` would do.
     `metadata_bytes` is what planning reads: metadata file, manifest list,
-    manifests. All is 0 for a table without a snapshot.
+    manifests. `unanalyzed_records` changed since the newest NDV statistics. All is 0 for a table without a snapshot.
     """
 
     table: str
@@ -104,6 +109,7 @@ class TableHealth:
     target_file_bytes: int
     target_manifest_bytes: int
     fewest_manifests: int
+    unanalyzed_records: int = 0
     score: float | None = None
     parts: tuple[HealthPart, ...] = ()
 
@@ -203,6 +209,7 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
         target_manifest_bytes=target_manifest,
         # Data and delete manifests are never merged with each other, nor are those of two partition specs.
         fewest_manifests=math.ceil(manifest_bytes / target_manifest) + len(metadata.partition_specs),
+        unanalyzed_records=unanalyzed_records(metadata),
         **_ages(metadata, now),
     )
 
@@ -239,14 +246,34 @@ def _by_content(
     runner: Runner, stores: Stores, listed: Sequence[ManifestListEntry], target: int
 ) -> list[dict[str, int]]:
     """Return the totals of these manifests' files, by content (columns: `_TOTALS`)."""
+    totals = _met(runner, stores, listed, target, partial(_summed, target), _TOTALS)
+    found: list[dict[str, int]] = _sums(totals, ["content"], list(_NOTHING)).to_pylist()
+    return found
+
+
+def partitions_with_work(spark: Spark, stores: Stores, metadata: TableMetadata) -> pa.Table:
+    """Return the partitions of the current snapshot that have delete files, or small files in company: `partition`
+    string as in `live_partitions`, and counts (int64) `files`, `bytes`, `rewritable`, `rewritable_bytes`, `rewritten`,
+    `delete_files`, `delete_bytes`. Raises UnreadableMetadata."""
+    current, target = metadata.current_snapshot, target_file_size(metadata)
+    listed = () if current is None else manifests_of(stores, current).entries
+    return _met(Runner(spark), stores, listed, target, partial(_with_work, target), _WORK)
+
+
+def _met(
+    runner: Runner,
+    stores: Stores,
+    listed: Sequence[ManifestListEntry],
+    target: int,
+    reduce: Callable[[pa.Table], pa.Table],
+    columns: str,
+) -> pa.Table:
+    """Count the manifests' files by partition, and return what `reduce` makes of all counts of a partition."""
     rows = sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in listed)
     cost = Cost(len(listed), rows, sum(max(each.manifest_length, 0) for each in listed))
     manifests = pa.table({"manifest": pa.array([pickle.dumps(each) for each in listed], pa.binary())})
     parts = runner.map(manifests, _ByPartition(stores, int(target * SMALL)), arrow_schema(_PARTITIONS), cost)
-    summed = partial(_summed, target)
-    totals = runner.meet([parts], "partition", summed, arrow_schema(_TOTALS), Cost(rows=rows)).table()
-    found: list[dict[str, int]] = _sums(totals, ["content"], list(_NOTHING)).to_pylist()
-    return found
+    return runner.meet([parts], "partition", reduce, arrow_schema(columns), Cost(rows=rows)).table()
 
 
 class _ByPartition:
@@ -274,12 +301,36 @@ class _ByPartition:
 
 
 def _summed(target: int, parts: pa.Table) -> pa.Table:
+    return _sums(_counted(target, parts), ["content"], list(_NOTHING))
+
+
+def _with_work(target: int, parts: pa.Table) -> pa.Table:
+    whole = _counted(target, parts)
+    is_data = pc.equal(whole.column("content"), 0)
+    found = {"partition": whole.column("partition")}
+    for name, column, counts in (
+        ("files", "files", is_data),
+        ("bytes", "bytes", is_data),
+        ("rewritable", "rewritable", is_data),
+        ("rewritable_bytes", "small_bytes", pc.greater(whole.column("rewritable"), 0)),
+        ("rewritten", "rewritten", is_data),
+        ("delete_files", "files", pc.invert(is_data)),
+        ("delete_bytes", "bytes", pc.invert(is_data)),
+    ):
+        found[name] = pc.if_else(counts, whole.column(column), 0)
+    names = [name for name in found if name != "partition"]
+    summed = _sums(pa.table(found), ["partition"], names)
+    return summed.filter(pc.greater(pc.add(summed.column("rewritable"), summed.column("delete_files")), 0))
+
+
+def _counted(target: int, parts: pa.Table) -> pa.Table:
+    """By content and partition, with how many files a compaction takes and leaves."""
     whole = _sums(parts, ["content", "partition"], _COUNTED)
     small, is_worth_it = whole.column("small"), pc.greater_equal(whole.column("small"), MIN_INPUT_FILES)
     rewritten = pc.max_element_wise(pc.divide(pc.add(whole.column("small_bytes"), target - 1), target), 1)
     for name, files in (("rewritable", small), ("rewritten", rewritten)):
         whole = whole.append_column(name, pc.if_else(is_worth_it, files, 0))
-    return _sums(whole, ["content"], list(_NOTHING))
+    return whole
 
 
 def _sums(rows: pa.Table, by: list[str], names: list[str]) -> pa.Table:

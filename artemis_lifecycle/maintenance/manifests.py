@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
+from artemis_lifecycle.maintenance.fitness import Fitness
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
@@ -27,6 +28,8 @@ class CompactedManifests:
     added_manifests: int = 0
     snapshot_id: int | None = None
     dry_run: bool = False
+    before: Fitness | None = None
+    after: Fitness | None = None
 
 
 def why_rewrite(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:

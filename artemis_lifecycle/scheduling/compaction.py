@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.maintenance.compaction import why_compact
 from artemis_lifecycle.maintenance.manifests import why_rewrite
+from artemis_lifecycle.maintenance.statistics import why_statistics
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
 
@@ -34,9 +36,10 @@ def due_compaction(
     health: HealthRecord | None,
     thresholds: Compaction,
     last_done: Mapping[str, datetime],
+    timezone: str = "UTC",
 ) -> CompactionVerdict:
     """Return the compaction that `health` asks for, outside of the quiet `window`. Data files come first: their rewrite
-    replaces manifests, too.
+    replaces manifests, too. Manifests have their days of the week, in `timezone`: each rewrite writes all of them.
 
     A table is not compacted again before its health is measured again. `last_done` is when its steps last ended.
     """
@@ -48,10 +51,13 @@ def due_compaction(
     if ended is not None and health.measured_at <= ended:
         return CompactionVerdict(None, "compacted since its health was measured")
     waited = None if ended is None else now - ended
-    why = why_compact(health, thresholds)
+    changed, records = (health.figures.get(name, 0) for name in ("unanalyzed_records", "records"))
+    why = why_compact(health, thresholds) or why_statistics(changed, records, thresholds)
     if why is not None:
         return CompactionVerdict("data_compaction", why, waited)
     why = why_rewrite(health, thresholds)
     if why is not None:
+        if f"{now.astimezone(ZoneInfo(timezone)):%A}".lower() not in thresholds.manifests_on:
+            return CompactionVerdict(None, f"{why}; they are rewritten on {' and '.join(thresholds.manifests_on)}")
         return CompactionVerdict("manifest_compaction", why, waited)
     return CompactionVerdict(None, "its health asks for none")

@@ -110,6 +110,15 @@ _STATEMENT = (
 _DRAW = _STATEMENT.format(name=":name", cost=":cost")
 
 
+def draw(engine: Engine, name: str, seconds: float) -> float:
+    """Take so many seconds of the bucket `name`, and return how long it is until they begin. 0
+    only asks."""
+    from sqlalchemy import text
+
+    with engine.begin() as connection:
+        return float(connection.execute(text(_DRAW), {"name": name, "cost": seconds}).scalar_one())
+
+
 def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
     """Return the options of a Spark catalog with which the paced clients of its S3FileIO draw from the bucket. `jdbc`
     is the address, user and password for the JVM. If it is None, because JDBC cannot connect, each JVM has a separate
@@ -174,7 +183,7 @@ class SharedPace:
 
     def _draw(self, kind: str, cost: float) -> float | None:
         """Return the seconds until this process' turn; None if Postgres does not answer."""
-        from sqlalchemy import create_engine, text
+        from sqlalchemy import create_engine
         from sqlalchemy.exc import SQLAlchemyError
 
         if time.monotonic() < self._down_until:
@@ -189,10 +198,7 @@ class SharedPace:
                     pool_pre_ping=True,
                     connect_args={"connect_timeout": 5, "options": "-c statement_timeout=5000"},
                 )
-            with self._engine.connect() as connection:
-                name = f"{self._settings.name}/{kind}"
-                drawn = connection.execute(text(_DRAW), {"name": name, "cost": cost})
-                return float(drawn.scalar_one())
+            return draw(self._engine, f"{self._settings.name}/{kind}", cost)
         except SQLAlchemyError:
             self._down_until = time.monotonic() + _RETRY
             return None

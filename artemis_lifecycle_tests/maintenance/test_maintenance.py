@@ -12,9 +12,10 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Compaction, Lineage
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
-from artemis_lifecycle.maintenance.health import TableHealth, table_health
+from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files, why_compact
+from artemis_lifecycle.maintenance.health import TableHealth, partitions_with_work, table_health
 from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
+from artemis_lifecycle.maintenance.ranking import ranked
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
@@ -54,6 +55,16 @@ class World:
         now = datetime.now(UTC) + timedelta(hours=1)
         return table_health(self.spark, STORES, "ns.t", self.metadata(), now)
 
+    def compacted(
+        self, health: TableHealth, thresholds: Compaction | None = None, *, dry_run: bool = False
+    ) -> CompactedDataFiles:
+        thresholds = thresholds or Compaction()
+        work = partitions_with_work(self.spark, STORES, self.metadata())
+        partitions = ranked(work, thresholds, lambda files, size: files + size / 10**6)
+        return compacted_data_files(
+            self.spark, self.catalog, "ns.t", health, WORKER, partitions, thresholds, dry_run=dry_run
+        )
+
     def rows(self) -> list[int]:
         return sorted(row["a"] for row in self.spark.table(f"{self.catalog}.ns.t").collect())
 
@@ -79,7 +90,7 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
     assert dict(health.to_pandas().itertuples(index=False, name=None))["rewritable_share"] == pytest.approx(8 / 9)
     before, old = world.rows(), world.metadata()
 
-    rehearsal = compacted_data_files(world.spark, world.catalog, "ns.t", health, WORKER, dry_run=True)
+    rehearsal = world.compacted(health, dry_run=True)
     assert (rehearsal.needed, rehearsal.snapshot_id) == (True, None)
     assert compacted_manifests(world.spark, world.catalog, "ns.t", health, WORKER, dry_run=True).needed
     assert world.metadata() == old
@@ -89,7 +100,8 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
     assert 1 <= manifests.added_manifests <= 2
     assert lineage_problems(world.summary(), REQUIREMENTS) == ()
 
-    files = compacted_data_files(world.spark, world.catalog, "ns.t", world.health(), WORKER)
+    files = world.compacted(world.health())
+    assert (rehearsal.planned_files, rehearsal.partitions) == (files.rewritten_files, 1)
     assert (files.rewritten_files, files.added_files, files.failed_files) == (8, 1, 0)
     assert "8 of 9" in files.why
     assert lineage_problems(world.summary(), REQUIREMENTS) == ()
@@ -99,9 +111,7 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
 
     after = world.health()
     assert (after.data_files, after.rewritable_files) == (2, 0)
-    settled = compacted_data_files(
-        world.spark, world.catalog, "ns.t", after, WORKER, CompactionSettings(Compaction(min_delete_file_ratio=0.9))
-    )
+    settled = world.compacted(after, Compaction(min_delete_file_ratio=0.9))
     assert (settled.needed, settled.snapshot_id) == (False, None)
     again = compacted_manifests(world.spark, world.catalog, "ns.t", after, WORKER)
     assert (again.needed, again.snapshot_id) == (False, None)
@@ -121,7 +131,7 @@ def test_a_table_without_a_snapshot_has_figures_and_needs_nothing(config: Lifecy
         0,
         0,
     )
-    assert not compacted_data_files(spark, catalog, "ns.t", health, WORKER).needed
+    assert not compacted_data_files(spark, catalog, "ns.t", health, WORKER, ()).needed
     assert not compacted_manifests(spark, catalog, "ns.t", health, WORKER).needed
 
 
