@@ -136,19 +136,22 @@ Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "satur
 class Compaction(Model):
     """When a compaction is worth its run. Data files: at least `min_rewritable_share` of them are small and have
     company in their partition, or there are `min_delete_file_ratio` delete files per data file. Manifests: there are at
-    least `min_manifests`, and more than twice as many as would do."""
+    least `min_manifests`, and more than twice as many as would do, or a query of one partition reads more than
+    `max_mixed_manifests` of several partitions; scheduled rewrites run on the days of `manifests_on` (by the quiet
+    window's time zone).
+
+    About `batch_bytes` are rewritten in one commit, at the store's full speed; then the pace waits. A run stops after
+    `max_run_bytes` (None: it does not), and the next one goes on. The NDV statistics are computed again when the share
+    `statistics_after` of the rows has changed (None: never)."""
 
     min_rewritable_share: float = Field(default=0.2, gt=0, le=1)
     min_delete_file_ratio: float = Field(default=0.5, gt=0)
     min_manifests: int = Field(default=8, ge=2)
+    max_mixed_manifests: int = Field(default=4, ge=2)
     manifests_on: tuple[Weekday, ...] = ("sunday",)
-    """The days on which scheduled rewrites of manifests run, by the quiet window's time zone."""
     batch_bytes: int = Field(default=1 << 30, ge=1)
-    """A batch of about this many bytes is rewritten in one commit, at the store's full speed; then the pace waits."""
     max_run_bytes: int | None = Field(default=None, ge=1)
-    """A run stops after rewriting so many bytes, and leaves the rest to the next one."""
     statistics_after: float | None = Field(default=None, gt=0)
-    """The NDV statistics are computed again when so large a share of the rows has changed; None: never."""
 
 
 class QuietWindow(Model):

@@ -32,8 +32,8 @@ class CompactedDataFiles:
     """What was rewritten. `needed` False: the table's health did not ask for it, or a dry run found nothing to do.
 
     `partitions` asked for it; `planned_files` and `planned_bytes` are this run's, and `left_partitions` wait for the
-    next one, because of `stopped`. `bytes_per_second` is the highest rate of a batch, and `waited_seconds` the pauses that kept to the
-    share. `statistics_file` is new. `before` and `after` are those of the whole table.
+    next one, because of `stopped`. `bytes_per_second` is the highest rate of a batch, and `waited_seconds` the pauses
+    that kept to the share. `statistics_file` is new. `before` and `after` are those of the whole table.
     """
 
     table: str
@@ -114,22 +114,24 @@ def compacted_data_files(
     )
     if dry_run or not taken:
         return planned
+    # A batch below one file's size would be rewritten again by the next.
+    batch_bytes = max(thresholds.batch_bytes, health.target_file_bytes)
     run = _Run(Runner(spark).session, catalog, table, worker, pace or CompactionPace(1.0))
     deferred: list[tuple[RankedPartition, ...]] = []
     stopped = planned.stopped
-    for batch in batches(taken, thresholds.batch_bytes):
+    for batch in batches(taken, batch_bytes):
         run.pace.wait()
         interrupted = stop()
         if interrupted is not None:
             stopped, left = interrupted, left + len(batch)
-        elif not run.rewrite_batch(batch, thresholds.batch_bytes):
+        elif not run.rewrite_batch(batch, batch_bytes):
             deferred.append(batch)
     for batch in deferred:
         # They have no filter. All others are rewritten, so that theirs are what is left in the whole table.
         run.pace.wait()
         interrupted = stop()
         if interrupted is None:
-            run.rewrite_batch(batch, thresholds.batch_bytes, filtered=False)
+            run.rewrite_batch(batch, batch_bytes, filtered=False)
         else:
             stopped, left = interrupted, left + len(batch)
     if stopped is None:

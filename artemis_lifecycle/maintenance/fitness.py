@@ -40,5 +40,6 @@ class Fitness:
         score = "" if self.score is None else f"score {self.score:.3g}, "
         return (
             f"{score}{self.data_files:,} data files ({self.small_files:,} small), {self.delete_files:,} delete "
-            f"files, {self.manifests:,} manifests; {self.planning_seconds:,.1f} s to plan, {self.reading_seconds:,.1f} s to read"
+            f"files, {self.manifests:,} manifests; {self.planning_seconds:,.1f} s to plan, "
+            f"{self.reading_seconds:,.1f} s to read"
         )

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.maintenance.statistics import unanalyzed_records
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_partitions
+from artemis_lifecycle.metadata.partitions import mixed_manifests
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
@@ -83,7 +84,9 @@ class TableHealth:
     target size. `delete_file_ratio` is delete
     files (deletion vectors too) per data file. `fewest_manifests` is how many of `target_manifest_bytes` would do.
     `metadata_bytes` is what planning reads: metadata file, manifest list,
-    manifests. `unanalyzed_records` changed since the newest NDV statistics. All is 0 for a table without a snapshot.
+    manifests. `mixed_manifests` of several partitions are read, on average, by a query of one value of the first
+    partition field. `unanalyzed_records` changed since the newest NDV statistics. All is 0 for a table without a
+    snapshot.
     """
 
     table: str
@@ -110,6 +113,7 @@ class TableHealth:
     target_manifest_bytes: int
     fewest_manifests: int
     unanalyzed_records: int = 0
+    mixed_manifests: int = 0
     score: float | None = None
     parts: tuple[HealthPart, ...] = ()
 
@@ -156,6 +160,12 @@ class TableHealth:
         import pandas as pd
 
         return pd.DataFrame(list(self.figures().items()), columns=["figure", "value"]).astype("object")
+
+
+def figure(health: TableHealth | HealthRecord, name: str) -> int:
+    """Return a count of a health, or of its record; 0 if an earlier version recorded it without."""
+    found = health.figures.get(name, 0) if isinstance(health, HealthRecord) else getattr(health, name)
+    return int(found)
 
 
 def target_file_size(metadata: TableMetadata) -> int:
@@ -210,6 +220,7 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
         # Data and delete manifests are never merged with each other, nor are those of two partition specs.
         fewest_manifests=math.ceil(manifest_bytes / target_manifest) + len(metadata.partition_specs),
         unanalyzed_records=unanalyzed_records(metadata),
+        mixed_manifests=mixed_manifests(listed, metadata),
         **_ages(metadata, now),
     )
 

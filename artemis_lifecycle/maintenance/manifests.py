@@ -9,7 +9,7 @@ from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.fitness import Fitness
-from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.maintenance.health import TableHealth, figure
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
 
@@ -34,8 +34,13 @@ class CompactedManifests:
 
 def why_rewrite(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
     """The reason to rewrite the manifests, in a sentence; None when there is none."""
-    if health.manifests < thresholds.min_manifests or health.manifests <= 2 * health.fewest_manifests:
+    if health.manifests < thresholds.min_manifests:
         return None
+    mixed = figure(health, "mixed_manifests")
+    if health.manifests <= 2 * health.fewest_manifests:
+        if mixed <= thresholds.max_mixed_manifests:
+            return None
+        return f"a query of one partition reads {mixed:,} manifests of several partitions, where 2 would do"
     return (
         f"{health.manifests:,} manifests of {health.manifest_bytes / health.manifests:,.0f} bytes on average, "
         f"where {health.fewest_manifests:,} of {health.target_manifest_bytes:,} would do"
@@ -64,21 +69,26 @@ def compacted_manifests(
 def rewrite_manifests(
     spark: SparkSession, catalog: str, table: str, worker: CommitLineage, *, why: str = "asked for"
 ) -> CompactedManifests:
-    """Iceberg's `rewrite_manifests`, and the worker's lineage in the summary."""
+    """Iceberg's `rewrite_manifests`, once for each partition spec, and the worker's lineage in the summary. It sorts
+    the entries by partition, in the order of the spec's fields: the manifests of one partition are then neighbors."""
     loaded = jvm_table(spark, catalog, table)
     current = loaded.currentSnapshot()
     if current is None:
         return CompactedManifests(table, False, "the table has no snapshot")
-    before = current.snapshotId()
-    summary = reading_whole_table(worker, current)
-    result = with_summary(spark_actions(spark).rewriteManifests(loaded), summary).execute()
+    before, rewritten, added = current.snapshotId(), 0, 0
+    for spec_id in sorted(loaded.specs()):
+        loaded.refresh()
+        action = spark_actions(spark).rewriteManifests(loaded).specId(spec_id)
+        result = with_summary(action, reading_whole_table(worker, loaded.currentSnapshot())).execute()
+        rewritten += sum(1 for _ in result.rewrittenManifests())
+        added += sum(1 for _ in result.addedManifests())
     loaded.refresh()
     after = loaded.currentSnapshot().snapshotId()
     return CompactedManifests(
         table=table,
         needed=True,
         why=why,
-        rewritten_manifests=sum(1 for _ in result.rewrittenManifests()),
-        added_manifests=sum(1 for _ in result.addedManifests()),
+        rewritten_manifests=rewritten,
+        added_manifests=added,
         snapshot_id=after if after != before else None,
     )

@@ -75,9 +75,7 @@ class PartitionFilters:
             is_value = transform == "identity" or transform.startswith("truncate")
             term = None
             if name is not None and (kind in _PLAIN or not is_value):
-                is_identity = transform == "identity"
-                term = (
-                    self._expressions.ref(name) if is_identity else self._expressions.transform(name, field.transform())
-                )
+                make = self._expressions
+                term = make.ref(name) if transform == "identity" else make.transform(name, field.transform())
             found.append(_Field(term, transform == "void", is_value and kind in _MICROSECONDS))
         return tuple(found)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_CHANGED = ("added-records", "deleted-records", "added-position-deletes")
+
+
 def unanalyzed_records(metadata: TableMetadata) -> int:
     """Return how many rows were added or deleted since the newest statistics of the current snapshot's history; all
     rows if there are none. Rewrites change no row. Counts of the summaries; deletes by equality count as none."""
@@ -20,10 +23,7 @@ def unanalyzed_records(metadata: TableMetadata) -> int:
     total = 0 if current is None else current.summary.count("total-records") or 0
     while current is not None and current.snapshot_id not in analyzed:
         if current.summary.operation != "replace":
-            changed += sum(
-                current.summary.count(key) or 0
-                for key in ("added-records", "deleted-records", "added-position-deletes")
-            )
+            changed += sum(current.summary.count(key) or 0 for key in _CHANGED)
         current = None if current.parent_snapshot_id is None else metadata.snapshot(current.parent_snapshot_id)
     return total if current is None else changed
 

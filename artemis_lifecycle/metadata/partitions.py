@@ -7,7 +7,8 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,6 +108,28 @@ def may_have(entry: ManifestListEntry, metadata: TableMetadata, wanted: Partitio
         return False
     pairs = zip(fields, entry.partitions, strict=False)
     return all(_may_be(field, summary, wanted[field.name]) for field, summary in pairs if field.name in wanted)
+
+
+def mixed_manifests(entries: Iterable[ManifestListEntry], metadata: TableMetadata) -> int:
+    """Return how many data manifests of several partitions a query of one value of the first partition field reads, on
+    average over the manifests of the current spec, rounded up. Sorted by partition they are at most two: those at the
+    ends of the value's range. 0 for a table without partitions."""
+    try:
+        fields = _fields(
+            metadata.partition_specs[metadata.default_spec_id], metadata.schemas[metadata.current_schema_id]
+        )
+        ranges = [
+            (fields[0].bound(each.partitions[0].lower_bound), fields[0].bound(each.partitions[0].upper_bound))
+            for each in entries
+            if fields and each.content == 0 and each.partition_spec_id == metadata.default_spec_id and each.partitions
+            if each.partitions[0].lower_bound is not None and each.partitions[0].upper_bound is not None
+        ]
+    except (ValueError, IndexError):
+        return 0  # The spec's source column is no longer in the schema, or a bound has another type.
+    mixed = [each for each in ranges if each[0] != each[1]]
+    lowest, highest = (sorted(side) for side in zip(*mixed, strict=True)) if mixed else ([], [])
+    read = sum(bisect_right(lowest, value) - bisect_left(highest, value) for value, _ in ranges)
+    return -(-read // len(ranges)) if ranges else 0
 
 
 _PARSED: Mapping[str, Callable[[str], Any]] = {

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.maintenance.compaction import why_compact
+from artemis_lifecycle.maintenance.health import figure
 from artemis_lifecycle.maintenance.manifests import why_rewrite
 from artemis_lifecycle.maintenance.statistics import why_statistics
 from artemis_lifecycle.operations.health import HealthRecord
@@ -51,7 +52,7 @@ def due_compaction(
     if ended is not None and health.measured_at <= ended:
         return CompactionVerdict(None, "compacted since its health was measured")
     waited = None if ended is None else now - ended
-    changed, records = (health.figures.get(name, 0) for name in ("unanalyzed_records", "records"))
+    changed, records = (figure(health, name) for name in ("unanalyzed_records", "records"))
     why = why_compact(health, thresholds) or why_statistics(changed, records, thresholds)
     if why is not None:
         return CompactionVerdict("data_compaction", why, waited)

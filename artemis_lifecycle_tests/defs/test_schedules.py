@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_schedule_context
 from sqlalchemy import text
 
-from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.config.policies import QuietWindow, Weekday
 from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
@@ -110,7 +110,7 @@ def _tables_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fleet(make_project: Callable[..., Project]) -> Iterator[Fleet]:
-    project = make_project(tables={"artemis.*": {}})
+    project = make_project(tables={"artemis.*": {"compaction": {"manifests_on": list(get_args(Weekday))}}})
     project.register(ONE, TWO, "scratch.ungoverned", "lifecycle.results")
     project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
     with project.lifecycle() as lifecycle:
@@ -379,7 +379,7 @@ def test_no_table_waits_for_those_before_it_in_the_alphabet(
     make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six tables, two runs in a tick and three metadata files read: the last in the alphabet waited longest."""
-    project = make_project(tables={"artemis.*": {}})
+    project = make_project(tables={"artemis.*": {"compaction": {"manifests_on": list(get_args(Weekday))}}})
     names = [f"artemis.{letter}" for letter in "abcdef"]
     project.register(*names)
     read: list[str] = []

@@ -10,8 +10,9 @@ from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.scheduling.compaction import due_compaction
 from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
 
-MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC)
-WINDOW = MaintenanceWindow(date(2026, 1, 31), MIDNIGHT, MIDNIGHT + timedelta(hours=8))
+MIDNIGHT = datetime(2026, 2, 1, tzinfo=UTC)
+"""A Sunday."""
+WINDOW = MaintenanceWindow(date(2026, 2, 1), MIDNIGHT, MIDNIGHT + timedelta(hours=8))
 NOON = MIDNIGHT + timedelta(hours=12)
 HEALTHY = HealthRecord(
     table_uuid="u",
@@ -37,6 +38,27 @@ def job(
     health: HealthRecord | None, now: datetime = NOON, thresholds: Compaction | None = None, **done: datetime
 ) -> str | None:
     return due_compaction(now, WINDOW, health, thresholds or Compaction(), done).job
+
+
+def test_manifests_have_their_days_in_the_zone_of_the_window() -> None:
+    monday = NOON + timedelta(days=1)
+    assert job(MANIFESTS, monday) is None
+    assert job(replace(MANIFESTS, rewritable_files=30), monday) == "data_compaction"
+    assert job(MANIFESTS, monday, Compaction(manifests_on=("monday",))) == "manifest_compaction"
+    late = MIDNIGHT + timedelta(hours=23)
+    assert due_compaction(late, WINDOW, MANIFESTS, Compaction(), {}, "Asia/Tokyo").job is None
+    assert due_compaction(late, WINDOW, MANIFESTS, Compaction(), {}, "America/New_York").job == "manifest_compaction"
+
+
+def test_manifests_of_mixed_partitions_and_old_statistics_ask_as_well() -> None:
+    mixed = replace(HEALTHY, manifests=20, fewest_manifests=20)
+    assert job(mixed) is None
+    assert job(replace(mixed, figures={"mixed_manifests": 5})) == "manifest_compaction"
+    assert job(replace(mixed, figures={"mixed_manifests": 4})) is None
+    stale = replace(HEALTHY, figures={"unanalyzed_records": 100, "records": 1000})
+    assert job(stale) is None, "statistics are optional"
+    assert job(stale, thresholds=Compaction(statistics_after=0.1)) == "data_compaction"
+    assert job(stale, thresholds=Compaction(statistics_after=0.11)) is None
 
 
 def test_the_recorded_health_decides() -> None:

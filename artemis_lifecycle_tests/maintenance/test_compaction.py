@@ -1,0 +1,243 @@
+"""Compactions of real tables: the worst partitions first, in what order of rows, and what becomes of deletes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.config.policies import Lineage
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.maintenance.actions import jvm_table
+from artemis_lifecycle.maintenance.health import partitions_with_work
+from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
+
+REQUIREMENTS = LineageRequirements.from_config(Lineage())
+
+
+class Stage:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.lifecycle, self.spark = lifecycle, lifecycle.spark
+        self.live = lifecycle.config.catalogs.live.name
+
+    def create(self, name: str, columns: str, more: str = "", **properties: str) -> str:
+        known = {"format-version": "2", "write.distribution-mode": "none", "commit.manifest-merge.enabled": "false"}
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in (known | properties).items())
+        self.sql(f"CREATE TABLE {{live}}.ns.{name} ({columns}) USING iceberg {more} TBLPROPERTIES ({listed})")
+        return f"ns.{name}"
+
+    def sql(self, text: str) -> Any:
+        return self.spark.sql(text.format(live=self.live))
+
+    def rows(self, table: str, at: str = "") -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, self.sql(f"SELECT * FROM {{live}}.{table} {at}").collect()), key=repr)
+
+    def files(self, table: str, where: str = "true") -> int:
+        return int(self.sql(f"SELECT count(*) FROM {{live}}.{table}.files WHERE {where}").first()[0])
+
+    def loaded(self, table: str) -> Any:
+        return jvm_table(self.spark, self.live, table)
+
+    def unfit_lineage(self, table: str) -> list[object]:
+        """What our own commits lack."""
+        metadata = self.lifecycle.steps.table_state(table).metadata
+        ours = [each for each in metadata.snapshots if "artemis" in (each.summary.properties.get("writer.id") or "")]
+        assert ours
+        return [
+            problem
+            for each in ours
+            for problem in lineage_problems(
+                {**each.summary.properties, "operation": each.summary.operation or ""}, REQUIREMENTS
+            )
+        ]
+
+
+@pytest.fixture(scope="module")
+def stage(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Stage]:
+    config = module_configs(
+        tables={
+            "ns.budget": {"compaction": {"max_run_bytes": 1, "min_rewritable_share": 0.01}},
+            "ns.large": {"compaction": {"batch_bytes": 9000}},
+            "ns.upserted_*": {"compaction": {"min_delete_file_ratio": 0.2}},
+            "ns.analyzed": {"compaction": {"statistics_after": 0.2}},
+        }
+    )
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        yield Stage(lifecycle)
+
+
+def test_each_partitions_filter_selects_its_files(stage: Stage) -> None:
+    """Of the current spec exactly its files; files of an earlier spec may come along, and none is missing."""
+    table = stage.create(
+        "filtered",
+        "a bigint, s string, at timestamp, d date, price decimal(9, 2)",
+        "PARTITIONED BY (s, days(at), truncate(2, a), bucket(4, a), d)",
+    )
+    values = (
+        "SELECT id, if(id % 3 = 0, null, concat('it''s/', id % 3)), timestamp_seconds(1704067200 + 40000 * (id % 3)), "
+        "if(id % 2 = 0, null, date'1969-12-31'), cast(id as decimal(9, 2)) FROM range({start}, {end}, 1, 1)"
+    )
+    for _ in range(5):
+        stage.sql(f"INSERT INTO {{live}}.{table} {values.format(start=0, end=6)}")
+    before = _planned(stage, table)
+    assert all(exact == found for exact, found in before.values()) and len(before) == 6
+    stage.sql(f"ALTER TABLE {{live}}.{table} DROP PARTITION FIELD s")
+    stage.sql(f"ALTER TABLE {{live}}.{table} DROP PARTITION FIELD bucket(4, a)")
+    for _ in range(5):
+        stage.sql(f"INSERT INTO {{live}}.{table} {values.format(start=0, end=6)}")
+    after = _planned(stage, table)
+    assert len(after) > len(before) and all(exact <= found for exact, found in after.values())
+    dry = stage.lifecycle.compact_data_files(table, dry_run=True)
+    rows = stage.rows(table)
+    done = stage.lifecycle.compact_data_files(table)
+    assert (dry.partitions, dry.planned_files) == (done.partitions, done.rewritten_files) and done.left_partitions == 0
+    assert stage.rows(table) == rows and stage.unfit_lineage(table) == []
+    assert done.before is not None and done.after is not None
+    assert done.before.data_files == 60 and done.after.data_files < 13
+    assert done.after.reading_seconds < done.before.reading_seconds
+    # Decimals have no literal: their partitions come last, without a filter.
+    stage.sql(f"ALTER TABLE {{live}}.{table} ADD PARTITION FIELD price")
+    for _ in range(5):
+        stage.sql(f"INSERT INTO {{live}}.{table} {values.format(start=0, end=2)}")
+    stage.sql(f"INSERT INTO {{live}}.{table} {values.format(start=0, end=2)}")
+    metadata = stage.lifecycle.steps.table_state(table).metadata
+    work = partitions_with_work(stage.spark, stage.lifecycle.resources.live_stores, metadata)
+    filters = PartitionFilters(stage.spark._jvm, stage.loaded(table))
+    assert filters.of(work.column("partition").to_pylist()) is None
+    rows = stage.rows(table)
+    assert stage.lifecycle.compact_data_files(table).rewritten_files >= 12
+    assert stage.rows(table) == rows
+    assert stage.lifecycle.compact_data_files(table, dry_run=True).planned_files == 0
+
+
+def _planned(stage: Stage, table: str) -> dict[str, tuple[set[str], set[str]]]:
+    """The files of each partition as Iceberg's metadata table has them, and as a scan with our filter plans."""
+    loaded = stage.loaded(table)
+    filters = PartitionFilters(stage.spark._jvm, loaded)
+    own: dict[tuple[int, str], set[str]] = {}
+    for row in stage.sql(f"SELECT spec_id, partition, file_path FROM {{live}}.{table}.files").collect():
+        own.setdefault((row.spec_id, repr(row.partition)), set()).add(row.file_path)
+    metadata = stage.lifecycle.steps.table_state(table).metadata
+    work = partitions_with_work(stage.spark, stage.lifecycle.resources.live_stores, metadata)
+    found = {}
+    for partition in work.column("partition").to_pylist():
+        expression = filters.of([partition])
+        assert expression is not None
+        tasks, planned = loaded.newScan().filter(expression).planFiles().iterator(), set()
+        while tasks.hasNext():
+            planned.add(tasks.next().file().location())
+        spec_id = int(json.loads(partition)[0])
+        (exact,) = [files for (spec, _), files in own.items() if spec == spec_id and files & planned]
+        found[partition] = (exact, planned)
+    assert len({frozenset(exact) for exact, _ in found.values()}) == len(found)
+    return found
+
+
+def test_a_run_takes_the_worst_partition_first_and_the_next_one_goes_on(stage: Stage) -> None:
+    table = stage.create("budget", "a int, part string, pad string", "PARTITIONED BY (part)")
+    for part, width in (("wide", 400), ("tiny", 1), ("middle", 60)):
+        for number in range(6):
+            stage.sql(
+                f"INSERT INTO {{live}}.{table} SELECT cast(id as int), '{part}', "
+                f"substring(repeat(sha2(string(id * {number + 1}), 512), 8), 1, {width}) FROM range(0, 50, 1, 1)"
+            )
+    rows, order = stage.rows(table), []
+    while True:
+        dry = stage.lifecycle.compact_data_files(table, dry_run=True)
+        if not dry.needed:
+            break
+        done = stage.lifecycle.compact_data_files(table)
+        assert (done.planned_files, done.left_partitions) == (dry.planned_files, dry.left_partitions)
+        assert done.rewritten_files == 6 and (done.stopped is not None) == (len(order) < 2)
+        compacted = {
+            part for part in ("wide", "tiny", "middle") if stage.files(table, f"partition.part = '{part}'") == 1
+        }
+        order += compacted - set(order)
+    assert order == ["tiny", "middle", "wide"]
+    assert stage.rows(table) == rows and stage.unfit_lineage(table) == []
+
+
+def test_a_large_partition_is_rewritten_in_several_commits(stage: Stage) -> None:
+    table = stage.create("large", "a int", **{"write.target-file-size-bytes": "4000"})
+    for number in range(24):
+        span = f"{number * 90}, {number * 90 + 90}"
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range({span}, 1, 1)")
+    done = stage.lifecycle.compact_data_files(table)
+    assert done.batches > 1 and 24 <= done.rewritten_files <= 24 + done.batches
+    assert done.after is not None and done.after.data_files <= 2 * done.batches
+    assert len(stage.rows(table)) == 24 * 90
+
+
+def test_a_table_with_a_sort_order_is_sorted(stage: Stage) -> None:
+    table = stage.create("sorted", "a int")
+    stage.sql(f"ALTER TABLE {{live}}.{table} WRITE ORDERED BY a DESC")
+    for number in range(6):
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id * 7 + {number} as int) FROM range(0, 40, 1, 1)")
+    assert stage.lifecycle.compact_data_files(table).rewritten_files == 6
+    (path,) = [row[0] for row in stage.sql(f"SELECT file_path FROM {{live}}.{table}.files").collect()]
+    found = pq.read_table(path.removeprefix("file:")).column("a").to_pylist()
+    assert found == sorted(found, reverse=True) and len(found) == 240
+
+
+@pytest.mark.parametrize("by", ["PARTITIONED BY (part)", ""])
+def test_equality_deletes_go_into_the_files(stage: Stage, by: str) -> None:
+    table = stage.create(f"upserted_{bool(by):d}", "a int, part string", by)
+    for number in range(3):
+        span = f"{number * 9}, {number * 9 + 9}"
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int), 'x' FROM range({span}, 1, 1)")
+    for values in ([3, 10], [4]):
+        delete_by_equality(stage.spark, stage.loaded(table), "a", values, "part=x" if by else None)
+    # A row that came back after its delete, as in an upsert, stays.
+    stage.sql(f"INSERT INTO {{live}}.{table} VALUES (3, 'x')")
+    rows = stage.rows(table)
+    assert len(rows) == 27 - 3 + 1 and stage.files(table, "content = 2") == 2
+    dry = stage.lifecycle.compact_data_files(table, dry_run=True)
+    done = stage.lifecycle.compact_data_files(table)
+    assert dry.planned_files == 4 and done.rewritten_files >= 3
+    assert stage.rows(table) == rows and stage.unfit_lineage(table) == []
+    assert done.after is not None and done.after.delete_files == 0, done
+    assert not stage.lifecycle.compact_data_files(table).needed
+
+
+def test_manifests_are_clustered_so_that_planning_reads_fewer(stage: Stage) -> None:
+    """Large manifests of all partitions: few enough, and none can be skipped."""
+    table = stage.create(
+        "clustered", "a bigint, day int", "PARTITIONED BY (day)", **{"commit.manifest.target-size-bytes": "9000"}
+    )
+    for number in range(16):
+        span = f"{number * 16}, {number * 16 + 16}"
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT id, cast(id % 16 as int) FROM range({span}, 1, 1)")
+    health = stage.lifecycle.table_health(table)
+    assert health.manifests <= 2 * health.fewest_manifests and health.mixed_manifests == 16
+    before = stage.lifecycle.plan_query(table, "day = 5")
+    rows = stage.rows(table)
+    done = stage.lifecycle.compact_manifests(table)
+    after = stage.lifecycle.plan_query(table, "day = 5")
+    assert done.needed and done.rewritten_manifests == 16
+    assert before.manifests_selected == 16 and after.manifests_selected <= 3 < after.manifests_total
+    assert after.files_selected == before.files_selected == 16
+    assert stage.rows(table) == rows and stage.unfit_lineage(table) == []
+    assert not stage.lifecycle.compact_manifests(table).needed
+
+
+def test_statistics_follow_the_rows(stage: Stage) -> None:
+    table = stage.create("analyzed", "a int")
+    stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range(0, 100, 1, 1)")
+    assert stage.lifecycle.compact_data_files(table, dry_run=True).statistics_file is None
+    done = stage.lifecycle.compact_data_files(table)
+    assert done.statistics_file is not None and done.snapshot_id is None
+    assert any(row.path == done.statistics_file for row in stage.lifecycle.reachable_set(table).files().collect())
+    stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range(100, 110, 1, 1)")
+    assert not stage.lifecycle.compact_data_files(table).needed
+    stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range(200, 230, 1, 1)")
+    again = stage.lifecycle.compact_data_files(table)
+    assert again.needed and again.statistics_file not in (None, done.statistics_file)
+    assert stage.lifecycle.table_health(table).unanalyzed_records == 0
