@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import DagsterInstance, Definitions, SkipReason
 from pyspark.sql import functions as F
 
+from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
@@ -167,7 +168,7 @@ def _stage(work: Path, jars: Path) -> Iterator[tuple[Lifecycle, SparkSession, Pa
         )
         path = work / "lifecycle.json"
         path.write_text(json.dumps(config.model_dump(mode="json", by_alias=True)))
-        spark = open_session(session_conf(config, {}, resolve(jars)))
+        spark = open_session(session_conf(config, lifecycle_conf(config), resolve(jars)))
         try:
             with Lifecycle.open(config, spark=spark) as lifecycle:
                 yield lifecycle, spark, path

@@ -52,17 +52,18 @@ def compacted_data_files(
             "dry_run": config.is_dry(changes),
             "needed": done.needed,
             "why": terminal(done.why),
-            "partitions": done.partitions,
-            "partitions_left": done.left_partitions,
             **({} if done.stopped is None else {"stopped": terminal(done.stopped)}),
             **(
                 {
                     "would_rewrite": done.needed,
+                    "would_rewrite_partitions": done.partitions - done.left_partitions,
                     "would_rewrite_files": done.planned_files,
                     "would_rewrite_bytes": done.planned_bytes,
                 }
                 if config.is_dry(changes)
                 else {
+                    "partitions": done.partitions,
+                    "partitions_left": done.left_partitions,
                     "batches": done.batches,
                     "bytes_per_second": done.bytes_per_second,
                     "seconds_waited": done.waited_seconds,
@@ -82,11 +83,12 @@ def compacted_data_files(
 
 
 def _fitness(before: Fitness | None, after: Fitness | None) -> dict[str, str | float]:
-    """Plotted by Dagster: the costs before and after; and both in words."""
-    found: dict[str, str | float] = {}
-    for when, each in (("before", before), ("after", after)):
-        if each is not None:
-            found[when] = str(each)
-            found[f"planning_seconds_{when}"] = each.planning_seconds
-            found[f"reading_seconds_{when}"] = each.reading_seconds
+    """The costs before and after, in words; and as figures, which Dagster plots, if there was a commit."""
+    both = {"before": before, "after": after}
+    found: dict[str, str | float] = {when: str(each) for when, each in both.items() if each is not None}
+    if after is not None:
+        for when, each in both.items():
+            if each is not None:
+                found |= {f"planning_seconds_{when}": each.planning_seconds}
+                found |= {f"reading_seconds_{when}": each.reading_seconds}
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
@@ -46,6 +47,21 @@ from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.reachability.index.written import written_by_snapshot
 from artemis_lifecycle.scheduling.maintenance_window import window_of
 from artemis_lifecycle.spark.java_errors import java_errors
+
+
+def window_opening(quiet: QuietWindow, now: Callable[[], datetime]) -> Callable[[], str | None]:
+    """Return what says why to stop once the quiet window opens. Work that began inside goes on."""
+    began = now()
+    if window_of(began, quiet).excludes(began):
+        return lambda: None
+
+    def opened() -> str | None:
+        at = now()
+        if not window_of(at, quiet).excludes(at):
+            return None
+        return f"the quiet window ({quiet.start} to {quiet.end} {quiet.timezone}) opened"
+
+    return opened
 
 
 def storage_classes(config: LifecycleConfig) -> StorageClasses:
@@ -104,7 +120,7 @@ class Maintenance:
                 ranking,
                 policy.compaction,
                 pace=pace,
-                stop=self._window_opening(policy.quiet_window),
+                stop=window_opening(policy.quiet_window, resources.operations.clock.now),
                 dry_run=dry_run,
             )
             why = why_statistics(health.unanalyzed_records, health.records, policy.compaction)
@@ -149,18 +165,6 @@ class Maintenance:
         go on with what is left."""
         after = self.measuring.measured(self.steps.table_state(table)) if changed else None
         return Fitness.of(before, self._seconds), None if after is None else Fitness.of(after, self._seconds)
-
-    def _window_opening(self, quiet: QuietWindow) -> Callable[[], str | None]:
-        """Return what says why to stop once the quiet window opens. Work that began inside goes on."""
-        now = self.resources.operations.clock.now
-        inside = window_of(now(), quiet).excludes(now())
-
-        def opened() -> str | None:
-            if inside or not window_of(now(), quiet).excludes(now()):
-                return None
-            return f"the quiet window ({quiet.start} to {quiet.end} {quiet.timezone}) opened"
-
-        return opened
 
     def commit_costs(self, table: str) -> CommitCosts:
         return commit_costs_of(self.resources, self.steps.table_state(table))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.maintenance import window_opening
 from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.maintenance.health import partitions_with_work
 from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
@@ -241,3 +244,71 @@ def test_statistics_follow_the_rows(stage: Stage) -> None:
     again = stage.lifecycle.compact_data_files(table)
     assert again.needed and again.statistics_file not in (None, done.statistics_file)
     assert stage.lifecycle.table_health(table).unanalyzed_records == 0
+
+
+def test_tags_and_the_cold_tier_answer_as_before(module_configs: MakeConfig, spark: SparkSession) -> None:
+    """A tag in the live table, and an expired snapshot in the cold tier: a compaction, and the deletion of what it
+    replaced, change no row of either."""
+    config = module_configs(tables={"ns.*": {"retention": {"window": "1ms"}, "deletion": {"grace": "0s"}}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        stage = Stage(lifecycle)
+        table = stage.create("aged", "a int", **{"write.delete.mode": "merge-on-read"})
+        for number in range(6):
+            span = f"{number * 9}, {number * 9 + 9}"
+            stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range({span}, 1, 1)")
+        history = lifecycle.snapshot_history(table).snapshots
+        old, tagged = history[2], history[4].snapshot_id
+        lifecycle.tag(table, "audited", tagged)
+        rows = {each: stage.rows(table, f"VERSION AS OF {each}") for each in (old.snapshot_id, tagged)}
+        stage.sql(f"DELETE FROM {{live}}.{table} WHERE a IN (1, 20, 50)")
+
+        first = lifecycle.plan_expiration(table)
+        assert old.snapshot_id in first.expired_snapshots and tagged not in first.expired_snapshots
+        lifecycle.hand_off(first)
+        lifecycle.commit_expiration(first)
+        current = stage.rows(table)
+        done = lifecycle.compact_data_files(table)
+        assert done.rewritten_files == 6 and done.after is not None and done.after.delete_files == 0
+        lifecycle.delete_files(first)
+        # What the compaction replaced expires as well.
+        second = lifecycle.plan_expiration(table)
+        lifecycle.hand_off(second)
+        lifecycle.commit_expiration(second)
+        lifecycle.delete_files(second)
+
+        def read(**at: Any) -> list[tuple[Any, ...]]:
+            return sorted(map(tuple, lifecycle.read(table, **at).collect()), key=repr)
+
+        as_of = datetime.fromtimestamp(old.timestamp_ms / 1000, tz=UTC)
+        assert lifecycle.route(table, as_of=as_of).tier == "cold"
+        assert read(as_of=as_of) == read(snapshot_id=old.snapshot_id) == rows[old.snapshot_id]
+        assert read(tag="audited") == rows[tagged] and lifecycle.route(table, tag="audited").tier == "live"
+        assert stage.rows(table) == current
+
+
+def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
+    module_configs: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = module_configs(tables={"ns.*": {}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        stage = Stage(lifecycle)
+        table = stage.create("parted", "a int, part int", "PARTITIONED BY (part)")
+        for _ in range(5):
+            stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int), id % 2 FROM range(0, 8, 1, 1)")
+        rows, ticks = stage.rows(table), itertools.count()
+        quiet, at = config.policy(table).quiet_window, datetime.now(UTC).replace(hour=23, minute=0)
+        monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+        # Once when it begins, once before the first batch; then it is one o'clock.
+        stop = window_opening(quiet, lambda: at + timedelta(hours=2 * (next(ticks) > 1)))
+        monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: stop)
+        done = lifecycle.compact_data_files(table)
+        assert (done.partitions, done.left_partitions, done.rewritten_files) == (2, 1, 5)
+        assert done.stopped == "the quiet window (00:00 to 08:00 UTC) opened"
+        assert lifecycle.compact_data_files(table).rewritten_files == 0, "one o'clock is still not its time"
+        monkeypatch.undo()
+        assert lifecycle.compact_data_files(table).rewritten_files == 5
+        assert stage.rows(table) == rows
+        # Work that began inside of the window, by a person, goes on.
+        assert window_opening(quiet, lambda: at + timedelta(hours=2))() is None
