@@ -2,9 +2,9 @@
 prints JSON.
 
 The server (moto, a process of its own) passes `--bandwidth` bytes per second, all clients together, and writes down
-each request. A reader loads it all the time: first alone, then beside the compaction, which knows nothing of the limit
-and measures by its batches. What is compared are the compaction's bytes at the server, over the time from its first
-request until the next batch may start, with what the server can do.
+each request. A reader loads it all the time: first alone, then beside the compaction, which measures the bandwidth by
+its batches, or knows it with `--configured`. What is compared are the compaction's bytes at the server, over the time
+from its first request until the next batch may start, with what the server can do.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Reader(threading.Thread):
         return sum(size for at, size in self.carried if since <= at < until) / (until - since)
 
 
-def measure(work: Path, jars: Path, endpoint: str, log: Path, bandwidth: float) -> dict[str, object]:
+def measure(
+    work: Path, jars: Path, endpoint: str, log: Path, bandwidth: float, *, configured: bool
+) -> dict[str, object]:
     properties = {
         "s3.endpoint": endpoint,
         "s3.region": "us-east-1",
@@ -86,7 +88,11 @@ def measure(work: Path, jars: Path, endpoint: str, log: Path, bandwidth: float) 
     server = EmbeddedPostgres(work / "home")
     server.start()
     try:
-        defaults = {"compaction": {"batch_bytes": 8 * _MB}, "cold_tier": {"enabled": False}}
+        defaults = {
+            "compaction": {"batch_bytes": 8 * _MB},
+            "cold_tier": {"enabled": False},
+            "budgets": {"object_store_bytes_per_second": int(bandwidth)} if configured else {},
+        }
         config = config_in(
             work / f"pace_{os.getpid()}",
             server.uri("postgres"),
@@ -166,6 +172,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("jars", type=Path)
     parser.add_argument("--bandwidth", type=float, default=10 * _MB, help="bytes per second that the server passes")
+    parser.add_argument("--configured", action="store_true", help="set budgets.object_store_bytes_per_second to it")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve is not None:
@@ -180,7 +187,8 @@ def main() -> None:
         try:
             assert server.stdout is not None
             endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            print(json.dumps(measure(work, given.jars.resolve(), endpoint, log, given.bandwidth), indent=2))
+            found = measure(work, given.jars.resolve(), endpoint, log, given.bandwidth, configured=given.configured)
+            print(json.dumps(found, indent=2))
         finally:
             server.kill()
 

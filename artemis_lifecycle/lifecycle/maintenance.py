@@ -22,7 +22,7 @@ from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, live_in
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.commit_costs import CommitCosts, commit_costs
-from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files
+from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files, why_compact
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
 from artemis_lifecycle.maintenance.fitness import Fitness
 from artemis_lifecycle.maintenance.health import (
@@ -35,7 +35,7 @@ from artemis_lifecycle.maintenance.health import (
 )
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.maintenance.pacing import CompactionPace
-from artemis_lifecycle.maintenance.ranking import ranked
+from artemis_lifecycle.maintenance.ranking import RankedPartition, ranked
 from artemis_lifecycle.maintenance.statistics import compute_statistics, why_statistics
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -100,11 +100,10 @@ class Maintenance:
         policy, name = resources.config.policy(table), resources.config.catalogs.live.name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             health = self.measuring.measured(state)
-            ranking = ranked(
-                partitions_with_work(resources.start_spark, resources.live_stores, state.metadata),
-                policy.compaction,
-                self._seconds,
-            )
+            ranking: tuple[RankedPartition, ...] = ()
+            if why_compact(health, policy.compaction) is not None:
+                work = partitions_with_work(resources.start_spark, resources.live_stores, state.metadata)
+                ranking = ranked(work, policy.compaction, self._seconds)
             pace = CompactionPace(
                 policy.budgets.compaction_bandwidth_share,
                 resources.config.defaults.budgets.object_store_bytes_per_second,

@@ -215,13 +215,15 @@ class _Run:
         result = with_summary(action, reading_whole_table(self._worker, current)).execute()
         seconds = time.monotonic() - began
         read, count = result.rewrittenBytesCount(), result.rewrittenDataFilesCount()
-        self.pace.moved(read + self._written(current, read), seconds)
+        written = self._count(current, "added-files-size") if count else 0
+        self.pace.moved(read + (read if written is None else written), seconds)
         self._batches += 1
         self._rewritten += count
         self._added += result.addedDataFilesCount()
         self._bytes += read
         self._failed += result.failedDataFilesCount()
-        self._deletes += result.removedDeleteFilesCount()
+        dropped = self._count(current, "removed-delete-files") if count else 0
+        self._deletes += result.removedDeleteFilesCount() if dropped is None else dropped
         return int(count)
 
     def rewrite_deletes(self) -> None:
@@ -274,10 +276,8 @@ class _Run:
         current = self._loaded.currentSnapshot()
         return None if current is None else int(current.snapshotId())
 
-    def _written(self, before: Any, read: int) -> int:
-        """The bytes that the commit after `before` added; about as many as were `read` if another commit followed."""
+    def _count(self, before: Any, key: str) -> int | None:
+        """Return a count of the summary of the commit after `before`; None if another commit followed."""
         self._loaded.refresh()
         current = self._loaded.currentSnapshot()
-        if current.parentId() != before.snapshotId():
-            return read if current.snapshotId() != before.snapshotId() else 0
-        return int(current.summary().get("added-files-size") or 0)
+        return int(current.summary().get(key) or 0) if current.parentId() == before.snapshotId() else None

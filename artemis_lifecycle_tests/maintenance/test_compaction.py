@@ -208,6 +208,12 @@ def test_equality_deletes_go_into_the_files(stage: Stage, by: str) -> None:
     assert stage.rows(table) == rows and stage.unfit_lineage(table) == []
     assert done.after is not None and done.after.delete_files == 0, done
     assert not stage.lifecycle.compact_data_files(table).needed
+    # As the last commit, the delete has the sequence number that the new file gets.
+    delete_by_equality(stage.spark, stage.loaded(table), "a", [5], "part=x" if by else None)
+    rows = stage.rows(table)
+    again = stage.lifecycle.compact_data_files(table)
+    assert again.rewritten_files == 1 and stage.rows(table) == rows and len(rows) == 24
+    assert again.after is not None and again.after.delete_files == 0
 
 
 def test_manifests_are_clustered_so_that_planning_reads_fewer(stage: Stage) -> None:
