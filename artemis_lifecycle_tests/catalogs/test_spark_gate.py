@@ -27,6 +27,7 @@ from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.maintenance.statistics import compute_statistics
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.spark.java_errors import as_ours
 from artemis_lifecycle.spark.session import add_catalogs
@@ -362,6 +363,7 @@ def test_the_project_s_own_commits_pass_the_gate_with_their_lineage(
     for _ in range(3):
         lifecycle.append(GATED, spark.range(2).repartition(1), LINEAGE)
     assert lifecycle.compact_data_files(GATED).snapshot_id is not None
+    assert compute_statistics(lifecycle.spark, lifecycle.config.catalogs.live.name, GATED) is not None
     lifecycle.tag(GATED, "kept", first, who="ada")
     assert _noted(config)["operation"] == "tag" and _noted(config)["trigger.operator"] == "ada"
     lifecycle.record_lineage(GATED)
