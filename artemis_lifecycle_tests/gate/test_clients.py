@@ -1,5 +1,5 @@
-"""Spark, pyiceberg and Iceberg's own Java client through `artemis gate serve`, before a real REST catalog: a commit
-with lineage passes, one without is refused by name, once, and leaves the table as it was."""
+"""Spark, pyiceberg, Iceberg's own Java client and DuckDB through `artemis gate serve`, before a real REST catalog: a
+commit with lineage passes, one without is refused by name, once, and leaves the table as it was."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
 import pyarrow as pa
 import pytest
@@ -183,6 +185,36 @@ def test_pyiceberg_writes_with_lineage_and_not_without(world: World) -> None:
     refused(world, name, lambda: table.delete("id = 1"), ForbiddenError)
 
 
+def test_duckdb_is_refused_where_it_cannot_name_its_writer(world: World) -> None:
+    """It writes no lineage, because it has no way to set a summary's keys; where the mode is report, it may."""
+    client = _duckdb(world)
+    gated, watched = world.table(), world.table("watched")
+    rogue = refused(world, gated, lambda: client.execute(f"INSERT INTO lake.{gated} VALUES (-1)"), duckdb.Error)
+    assert "Forbidden" in rogue and world.attempts(gated)[0].who.startswith("127.0.0.1 duckdb/")
+    # It takes its data file back.
+    assert not any(each.endswith(".parquet") for each in world.files(gated))
+    world.client(world.gate).load_table(gated).append(ROW, snapshot_properties=LINEAGE)
+    client.execute(f"INSERT INTO lake.{watched} VALUES (1)")
+    for table in (gated, watched):
+        assert client.execute(f"SELECT id FROM lake.{table}").fetchall() == [(1,)]
+    assert len(world.summaries(watched)) == 1 and not world.attempts(watched)[0].refused
+    client.close()
+
+
+def _duckdb(world: World) -> duckdb.DuckDBPyConnection:
+    """DuckDB, with the gate attached as `lake`. Its extensions come from wheels: it downloads none."""
+    client = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    for name in ("avro", "httpfs", "iceberg"):
+        (extension,) = files(f"duckdb_extension_{name}").glob("extensions/*/*.duckdb_extension")  # type: ignore[attr-defined]
+        client.execute(f"LOAD '{extension}'")
+    host = world.s3.endpoint.removeprefix("http://")
+    keys = f"KEY_ID '{s3_server.ACCESS_KEY}', SECRET '{s3_server.SECRET_KEY}', REGION 'us-east-1'"
+    client.execute(f"CREATE SECRET (TYPE s3, {keys}, ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false)")
+    access = f"ENDPOINT '{world.gate}', TOKEN '{TOKEN}', ACCESS_DELEGATION_MODE 'none'"
+    client.execute(f"ATTACH 'tests' AS lake (TYPE iceberg, {access})")
+    return client
+
+
 def test_a_transaction_of_iceberg_java_is_refused_as_a_whole(world: World, spark: SparkSession) -> None:
     iceberg = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
     rest = iceberg.rest.RESTCatalog()
@@ -233,12 +265,13 @@ def _added(world: World, table: str) -> dict[str, Any]:
     return {"requirements": [{"type": "assert-table-uuid", "uuid": str(metadata.table_uuid)}], "updates": updates}
 
 
-@pytest.mark.parametrize("form", ["{0}", "{0}@main", "{0}/", "%74{0[1]}", "{0};a=b", "/{0}"])
+@pytest.mark.parametrize("form", ["{0}", "{0}@main", "{0}/", "%74{1}", "{0};a=b", "/{0}"])
 def test_other_spellings_of_a_tables_path_lead_past_nothing(world: World, form: str) -> None:
     """The catalog itself takes each of them for the table's path."""
     name = world.table()
     world.client(world.nessie.uri).load_table(name).append(ROW)
-    spelled = f"/v1/main/namespaces/gated/tables/{form.format(name.partition('.')[2])}"
+    table = name.partition(".")[2]
+    spelled = f"/v1/main/namespaces/gated/tables/{form.format(table, table[1:])}"
     before = world.location(name)
     answer = httpx.post(world.gate + spelled, json=_added(world, name))
     assert answer.status_code in (400, 403) and world.location(name) == before
