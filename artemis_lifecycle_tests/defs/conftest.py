@@ -18,6 +18,7 @@ from dagster import (
     DagsterInstance,
     Definitions,
     ExecuteInProcessResult,
+    RetryPolicy,
     instance_for_test,
 )
 from pyiceberg.catalog import load_catalog
@@ -152,8 +153,9 @@ def empty_instance(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def instance(empty_instance: Path) -> Iterator[DagsterInstance]:
-    """On disk: schedules and sensors are handed a reference to it, as the daemon does it."""
+def instance(empty_instance: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DagsterInstance]:
+    """On disk: schedules and sensors are handed a reference to it, as the daemon does it. Retries come at once."""
+    monkeypatch.setattr(RetryPolicy, "calculate_delay", lambda policy, attempt: 0)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         shutil.copytree(empty_instance, folder, dirs_exist_ok=True)
         with instance_for_test(temp_dir=folder) as found:
