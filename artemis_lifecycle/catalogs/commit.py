@@ -86,7 +86,8 @@ class Change:
     """The changes of one commit. Refs are removed before snapshots; tags and branches are set last.
 
     `add_snapshots` maps ids to the JSON of new snapshots, in the format of metadata files. Each must be on a branch
-    that the change sets.
+    that the change sets. Sort orders leave only together with something else, and not from a REST catalog: its protocol
+    has no such update.
     """
 
     expire_snapshot_ids: Sequence[int] = ()
@@ -98,6 +99,7 @@ class Change:
     remove_properties: Sequence[str] = ()
     remove_schema_ids: Sequence[int] = ()
     remove_spec_ids: Sequence[int] = ()
+    remove_order_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -292,12 +294,13 @@ class _Committer:
                 hint="check the table's metadata file: it contradicts itself, or the change does",
             ) from error
         # Iceberg returns the base if nothing changed.
-        return None if updated.equals(base) else updated
+        return updated if updated.changes() else None
 
     def _updated(self, base: Any, change: Change, location: str) -> Any:
         doomed = set(change.expire_snapshot_ids)
         refs = _refs(base)
-        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        start = self._without_orders(base, change.remove_order_ids)
+        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(start)
         for name in change.remove_refs:
             builder.removeRef(name)
         if doomed:
@@ -346,6 +349,18 @@ class _Committer:
         if change.remove_spec_ids:
             builder.removeSpecs(_java_integers(self._jvm, change.remove_spec_ids))
         return builder.build()
+
+    def _without_orders(self, base: Any, order_ids: Sequence[int]) -> Any:
+        """Return `base` as if its file did not have these sort orders: the builder adds some, and removes none."""
+        if not order_ids:
+            return base
+        parser = self._jvm.org.apache.iceberg.TableMetadataParser
+        parsed = self._jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(parser.toJson(base))
+        orders = parsed.get("sort-orders")
+        for place in reversed(range(orders.size())):
+            if orders.get(place).get("order-id").asInt() in order_ids:
+                orders.remove(place)
+        return parser.fromJson(base.metadataFileLocation(), parsed)
 
     def _compares_whole_metadata(self) -> bool:
         """Return False for a REST catalog: it checks only requirements derived from the changes, and removing snapshots
@@ -591,6 +606,7 @@ def _same_metadata(found: Any, updated: Any) -> bool:
         and found.statisticsFiles().equals(updated.statisticsFiles())
         and found.schemasById().keySet().equals(updated.schemasById().keySet())
         and found.specsById().keySet().equals(updated.specsById().keySet())
+        and found.sortOrdersById().keySet().equals(updated.sortOrdersById().keySet())
     )
 
 
@@ -616,6 +632,7 @@ def _undone(current: Any, change: Change) -> bool:
         or any(current.properties().get(key) is not None for key in change.remove_properties)
         or any(current.schemasById().get(each) is not None for each in change.remove_schema_ids)
         or any(current.specsById().get(each) is not None for each in change.remove_spec_ids)
+        or any(current.sortOrdersById().get(each) is not None for each in change.remove_order_ids)
     )
 
 

@@ -43,6 +43,7 @@ class ExpirationCommit:
     refs_removed: int = 0
     schemas_removed: int = 0
     specs_removed: int = 0
+    orders_removed: int = 0
     overtaken: tuple[int, ...] = ()
     absent_copies: int = 0
     committed_at: datetime | None = None
@@ -132,9 +133,9 @@ def commit_expiration(
     """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
 
     `guards` reads the active holds and tag records at each attempt. `begin_swap` records the attempt (`made_by`
-    recognizes it). `clean` returns the schemas and specs to remove from an attempt's base, together with these
-    snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal` raises,
-    CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
+    recognizes it). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
+    with these snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal`
+    raises, CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
     """
     removed: list[Change] = []
 
@@ -144,7 +145,12 @@ def commit_expiration(
         found = removal(plan, metadata, holds, tags)
         if found is not None:
             unused = clean(metadata, found.expire_snapshot_ids)
-            found = replace(found, remove_schema_ids=sorted(unused.schemas), remove_spec_ids=sorted(unused.specs))
+            found = replace(
+                found,
+                remove_schema_ids=sorted(unused.schemas),
+                remove_spec_ids=sorted(unused.specs),
+                remove_order_ids=sorted(unused.orders),
+            )
         removed[:] = [found] if found is not None else []
         return found
 
@@ -159,5 +165,6 @@ def commit_expiration(
         refs_removed=len(done.remove_refs),
         schemas_removed=len(done.remove_schema_ids),
         specs_removed=len(done.remove_spec_ids),
+        orders_removed=len(done.remove_order_ids),
         overtaken=tuple(snapshot for snapshot in plan.expired_snapshots if snapshot not in gone),
     )

@@ -1,4 +1,5 @@
-"""Removes schemas and partition specs that nothing uses from a table's metadata, with an expiration's commit."""
+"""Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
+commit."""
 
 from __future__ import annotations
 
@@ -28,15 +29,16 @@ class Cleaning:
         policy = self.resources.config.policy(self.table)
         if not policy.retention.clean_metadata:
             return Unused()
-        unused = self._usage.unused(base, leaving)
         now = self.resources.clock.now()
+        before_ms = milliseconds(now - policy.orphans.min_age)
         known = removed_parts(self.resources, base.table_uuid)
+        unused = self._usage.unused(base, leaving, known, before_ms)
         parts = known.extended(base, unused, milliseconds(now))
         if parts != known and self.confirm is not None:
             self.confirm()
             path = _path(self.resources, base.table_uuid)
             self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
-        return parts.removable(unused, milliseconds(now - policy.orphans.min_age))
+        return parts.removable(unused, before_ms)
 
     @cached_property
     def _usage(self) -> Usage:

@@ -235,6 +235,7 @@ class Expiration:
                 refs_removed=len(change.remove_refs) if change else 0,
                 schemas_removed=len(unused.schemas),
                 specs_removed=len(unused.specs),
+                orders_removed=len(unused.orders),
                 absent_copies=len(absent),
                 dry_run=True,
             )

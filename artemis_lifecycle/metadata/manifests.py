@@ -195,19 +195,8 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     scan = _scan_entries(container, path, _REACHING)
     if scan is None:
         return _live_slowly(container, entry)
-    status, content = scan.longs["status"], scan.longs.get("content")
-    content = np.zeros(scan.rows, np.int64) if content is None else np.where(scan.is_set("content"), content, 0)
-    for name in ("status", "file_path", "file_format", "file_size_in_bytes"):
-        if not scan.is_set(name).all():
-            raise unreadable(f"A manifest entry has no {name}", path)
-    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
-        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
-    existing, added, deleted = np.bincount(status, minlength=3).tolist()
-    check_counts((existing, added, deleted), entry)
-    check_contents(set(np.unique(content).tolist()), entry)
-    if added and entry.added_snapshot_id is not None and scan.has("snapshot_id"):
-        check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
-    live = np.flatnonzero(status != 2)
+    content, counts = _checked_scan(scan, entry)
+    live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
     vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
     for row in vectors.tolist():
@@ -222,8 +211,55 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
         paths,
         scan.longs["file_size_in_bytes"][live],
         kinds,
-        (existing, added, deleted),
+        counts,
     )
+
+
+def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]:
+    """Return the ids of the sort orders of the manifest's live files; 0 is for files without one. Raises as
+    `live_entries` does."""
+    path = entry.manifest_path
+    with within_memory(path):
+        container = open_manifest(stores, entry)
+        scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"))
+        if scan is None:
+            return _sort_orders_slowly(container, entry)
+        _checked_scan(scan, entry)
+        live = scan.longs["status"] != 2
+        if not scan.has("sort_order_id"):
+            return frozenset({0} if live.any() else ())
+        orders = np.where(scan.is_set("sort_order_id"), scan.longs["sort_order_id"], 0)
+        return frozenset(np.unique(orders[live]).tolist())
+
+
+def _sort_orders_slowly(container: Container, entry: ManifestListEntry) -> frozenset[int]:
+    path = entry.manifest_path
+    _checked(_decode(container, path), entry)
+    names = entry_names(container.schema, path)
+    order = file_names(container.schema, names, path).get("sort_order_id", "")
+    live = (each for each in read_records(container, path) if each[names["status"]] != 2)
+    found = [each[names["data_file"]].get(order) for each in live]
+    if any(type(each) not in (int, type(None)) for each in found):
+        raise unreadable("A manifest entry has a sort_order_id that is not a number", path)
+    return frozenset(each or 0 for each in found)
+
+
+def _checked_scan(scan: Scan, entry: ManifestListEntry) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
+    """Return each entry's content, and the number of entries by status, after checking them against the list's
+    records."""
+    path, status, content = entry.manifest_path, scan.longs["status"], scan.longs.get("content")
+    content = np.zeros(scan.rows, np.int64) if content is None else np.where(scan.is_set("content"), content, 0)
+    for name in ("status", "file_path", "file_format", "file_size_in_bytes"):
+        if not scan.is_set(name).all():
+            raise unreadable(f"A manifest entry has no {name}", path)
+    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
+        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    existing, added, deleted = np.bincount(status, minlength=3).tolist()
+    check_counts((existing, added, deleted), entry)
+    check_contents(set(np.unique(content).tolist()), entry)
+    if added and entry.added_snapshot_id is not None and scan.has("snapshot_id"):
+        check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
+    return content, (existing, added, deleted)
 
 
 def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:

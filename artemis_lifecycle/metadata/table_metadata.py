@@ -183,6 +183,9 @@ class _Parser:
             partition_specs=specs,
             next_row_id=_integer(node, "next-row-id") if version >= 3 else None,
             encryption_key_ids=tuple(_text(key, "key-id") for key in _objects(node, "encryption-keys")),
+            # Before they were added to the format, tables had neither: all were unsorted, which is order 0.
+            default_sort_order_id=_optional_integer(node, "default-sort-order-id") or 0,
+            sort_orders={_integer(each, "order-id"): json.dumps(each) for each in _objects(node, "sort-orders")},
         )
 
 

@@ -137,8 +137,9 @@ class StatisticsFile:
 class TableMetadata:
     """One metadata file, read completely.
 
-    `schemas` and `partition_specs` map ids to their JSON text. `refs` always has `main` if there is a current snapshot,
-    even if an old writer omitted refs. `invalid_refs` are refs whose snapshot is not among `snapshots`.
+    `schemas`, `partition_specs` and `sort_orders` map ids to their JSON text. `refs` always has `main` if there is a
+    current snapshot, even if an old writer omitted refs. `invalid_refs` are refs whose snapshot is not among
+    `snapshots`.
     """
 
     metadata_location: str
@@ -160,6 +161,8 @@ class TableMetadata:
     partition_specs: Mapping[int, str]
     next_row_id: int | None = None
     encryption_key_ids: tuple[str, ...] = ()
+    default_sort_order_id: int = 0
+    sort_orders: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def _by_id(self) -> Mapping[int, Snapshot]:

@@ -426,7 +426,11 @@ def test_metadata_json_that_contradicts_itself_or_is_invalid(bench: Bench, count
 
 # --- hostile Avro -----------------------------------------------------------------------------------------------------
 
-MANIFEST_READERS: tuple[Callable[..., Any], ...] = (manifests.live_entries, manifests.live_files)
+MANIFEST_READERS: tuple[Callable[..., Any], ...] = (
+    manifests.live_entries,
+    manifests.live_files,
+    manifests.live_sort_orders,
+)
 LIST_READERS: tuple[Callable[..., Any], ...] = (manifest_lists.manifests_of, manifest_lists.listed_manifests)
 
 

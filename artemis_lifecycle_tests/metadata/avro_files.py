@@ -85,6 +85,7 @@ def manifest_schema(partition: Sequence[Schema] = ()) -> Schema:
                         _field("key_metadata", 131, "bytes"),
                         _field("split_offsets", 132, {"type": "array", "items": "long", "element-id": 133}),
                         _field("equality_ids", 135, {"type": "array", "items": "int", "element-id": 136}),
+                        _field("sort_order_id", 140, "int"),
                         _field("referenced_data_file", 143, "string"),
                         _field("content_offset", 144, "long"),
                         _field("content_size_in_bytes", 145, "long"),

@@ -42,7 +42,11 @@ from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 M = "s3://bucket/t/metadata/m.avro"
 L = "s3://bucket/t/metadata/snap-1.avro"
 
-READERS: tuple[Callable[[Stores, ManifestListEntry], Any], ...] = (manifests.live_files, manifests.live_entries)
+READERS: tuple[Callable[[Stores, ManifestListEntry], Any], ...] = (
+    manifests.live_files,
+    manifests.live_entries,
+    manifests.live_sort_orders,
+)
 
 
 def shelf(**files: bytes) -> Stores:
@@ -392,10 +396,35 @@ def test_the_fast_path_and_the_whole_reading_are_equal(made: tuple[Schema, list[
     assert slow.column("file_path").to_pylist() == [record["data_file"]["file_path"] for record in records]
 
 
+# A type that holds itself is Avro that no Iceberg writer makes.
+CHAIN = {"type": "record", "name": "link", "fields": [{"name": "next", "type": ["null", "link"]}]}
+
+
+@pytest.mark.parametrize("fields", [[], [{"name": "x", "type": ["null", CHAIN], "field-id": 1000}]])
+def test_sort_orders_are_those_of_live_files(fields: list[Schema]) -> None:
+    schema = manifest_schema(fields)
+    partition = {"x": None} if fields else {}
+
+    def orders(*records: Any, schema: Schema = schema) -> frozenset[int]:
+        data = manifest(list(records), schema)
+        counts = tuple(sum(record["status"] == status for record in records) for status in range(3))
+        return manifests.live_sort_orders(shelf(manifest=data), entry_for(M, data, counts=cast(Any, counts)))
+
+    gone = file_record(9, status=2, sort_order_id=4, partition=partition)
+    ordered = [file_record(n, sort_order_id=n, status=n % 2, partition=partition) for n in (1, 2)]
+    assert orders(*ordered, gone) == {1, 2}
+    assert orders(*ordered, file_record(3, partition=partition)) == {0, 1, 2}
+    assert orders(gone) == frozenset()
+    text = json.loads(
+        json.dumps(schema).replace('"int"], "default": null, "field-id": 140', '"string"], "field-id": 140')
+    )
+    assert text != schema
+    with pytest.raises(UnreadableMetadata, match="sort_order_id"):
+        orders(file_record(1, sort_order_id="1", partition=partition), schema=text)
+
+
 def test_what_the_scan_cannot_follow_is_read_all_the_same() -> None:
-    # A type that holds itself is Avro that no Iceberg writer makes.
-    chain = {"type": "record", "name": "link", "fields": [{"name": "next", "type": ["null", "link"]}]}
-    schema = manifest_schema([{"name": "x", "type": ["null", chain], "field-id": 1000}])
+    schema = manifest_schema([{"name": "x", "type": ["null", CHAIN], "field-id": 1000}])
     data = manifest([file_record(1, partition={"x": {"next": {"next": None}}}), file_record(2)], schema)
     assert manifests.decode_by_scan(open_container(data, M), M) is None
     assert len(manifests.live_files(shelf(manifest=data), entry_for(M, data, counts=(0, 2, 0)))) == 2

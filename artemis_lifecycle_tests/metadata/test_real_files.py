@@ -84,6 +84,7 @@ def _write(spark: SparkSession, name: str, version: int, codec: str) -> None:
         f"'write.delete.mode'='{mode}', 'commit.manifest-merge.enabled'='false')"
     )
     for start in (0, 100):
+        spark.sql(f"ALTER TABLE {name} WRITE LOCALLY ORDERED BY {'id' if start else 'id DESC'}")
         values = ", ".join(row.format(start + more) for row in ROWS for more in (0, 10, 20))
         spark.sql(f"INSERT INTO {name} SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
     spark.sql(f"ALTER TABLE {name} DROP PARTITION FIELD raw")
@@ -152,6 +153,7 @@ def test_the_fast_path_equals_the_whole_reading(tables: list[Written]) -> None:
             assert live.column("file_path").to_pylist() == [file.file_path for file in whole]
             assert live.column("file_format").to_pylist() == [file.file_format for file in whole]
             assert live.column("referenced_data_file").to_pylist() == [file.referenced_data_file for file in whole]
+            assert manifests.live_sort_orders(written.stores, entry) == {file.sort_order_id or 0 for file in whole}
     assert fast_ones > 15
 
 
@@ -324,7 +326,7 @@ def test_each_byte_less_of_a_real_manifest_is_noticed(tables: list[Written]) -> 
         data = written.stores.read(entry.manifest_path)
         for length in range(0, len(data), 97):
             shelf: Any = Shelf({entry.manifest_path: data[:length]})
-            for reader in (manifests.live_files, manifests.live_entries):
+            for reader in (manifests.live_files, manifests.live_entries, manifests.live_sort_orders):
                 with pytest.raises(UnreadableMetadata):
                     reader(shelf, entry)
 

@@ -121,6 +121,7 @@ class TestFormatVersion1:
         assert (metadata.last_sequence_number, metadata.next_row_id) == (0, None)
         assert list(metadata.schemas) == [0]
         assert list(metadata.partition_specs) == [0]
+        assert (metadata.default_sort_order_id, metadata.sort_orders) == (0, {})
 
     def test_inline_manifests_and_a_synthesised_main(self) -> None:
         node = two_snapshots(format_version=1)

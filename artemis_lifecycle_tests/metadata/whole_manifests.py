@@ -24,6 +24,7 @@ _DATA_FILE = {
     104: "file_size_in_bytes",
     132: "split_offsets",
     135: "equality_ids",
+    140: "sort_order_id",
     143: "referenced_data_file",
     144: "content_offset",
     145: "content_size_in_bytes",
@@ -42,6 +43,7 @@ class WholeFile:
     file_size_in_bytes: int
     split_offsets: tuple[int, ...] | None
     equality_ids: tuple[int, ...] | None
+    sort_order_id: int | None
     referenced_data_file: str | None
     content_offset: int | None
     content_size_in_bytes: int | None
