@@ -185,7 +185,7 @@ class Quarantine(Model):
 
 
 class Records(Model):
-    """How long the detail of what is over is kept: batches, steps and leases in Postgres, listings under
+    """How long the detail of what is over is kept: batches, steps and leases in Postgres, frames and listings under
     `operations.root`, runs and their events in Dagster's storage. Who decided what is kept for good, and so are
     receipts."""
 

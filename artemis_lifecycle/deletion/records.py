@@ -1,26 +1,35 @@
-"""The retention of records under `operations.root`: sealed batches, outcomes and listings. Their rows and files are
-deleted together, files first: after an interruption, the row still leads to the remaining files.
+"""The retention of records under `operations.root`: sealed batches, outcomes, listings, and frames of what is over.
+Their rows and files are deleted together, files first: after an interruption, the row still leads to the remaining
+files.
 
 After that, a deletion's totals are still in its journal row. Every path is still in its receipt and in
-`<live>.lifecycle.deletions`.
+`<live>.lifecycle.deletions`. Of a committed plan, its description and its handoff's outcome stay, without the details.
+
+Frames of a plan or scan go only after its row is marked, in one statement that checks again that nothing needs them:
+an approval, a deletion or a new plan with the same content then no longer finds it usable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from artemis_lifecycle.deletion.batches import job_folder
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.records import Owner
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.types import StoredFile
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What was deleted: `counts` is rows by kind (`jobs` and `listings` count deletions and listings), `files` and
-    `bytes` are under `operations.root`. A dry run counts what it would delete."""
+    """What was deleted: `counts` is rows by kind (`jobs` and `listings` count deletions and listings; `plans`, `scans`,
+    `thaws`, `restores`, `cold_scans` and `incidents` those whose frames or reports were deleted), `files` and `bytes`
+    are under `operations.root`. A dry run counts what it would delete; that includes no plan or scan whose deletion the
+    same run would forget first."""
 
     counts: Mapping[str, int]
     files: int
@@ -42,11 +51,13 @@ def forget(
     *,
     records_before: datetime,
     listings_before: datetime,
+    trim: Callable[[str], None],
     dry_run: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Forgotten:
-    """Delete the records of jobs and listings that ended before these times. `check` is called between two of them, and
-    may raise.
+    """Delete the records of jobs and listings, and the frames of plans, scans, thaws, restores and reports, that ended
+    before these times. `trim` shortens the description of a committed plan, by its id. `check` is called between two of
+    them, and may raise.
 
     Raises StorageError when the store refuses. Another run continues.
     """
@@ -63,13 +74,65 @@ def forget(
         _remove(stores, listing.files_location, done, dry_run=dry_run)
         if not dry_run:
             records.forget_listing(listing.listing_id)
+    counts = dict.fromkeys(("plans", "scans", "thaws", "restores"), 0)
+    for owner in records.owners_before(records_before):
+        check()
+        if not dry_run and not records.begin_forgetting(owner, records_before):
+            continue  # It changed since it was listed.
+        if owner.is_committed and not dry_run:
+            trim(owner.job_id)
+        for folder in _folders(root, owner):
+            _remove(stores, folder, done, dry_run=dry_run, kept=_STAYS if owner.is_committed else ())
+        if not dry_run:
+            records.forgotten(owner)
+        counts[owner.kind] += 1
+    counts["cold_scans"] = _remove_old(stores, f"{root}/cold-scans", listings_before, done, check, dry_run=dry_run)
+    counts["incidents"] = _remove_old(stores, f"{root}/incidents", records_before, done, check, dry_run=dry_run)
     check()
     rows = records.before(records_before) if dry_run else records.forget(records_before)
-    return Forgotten({"jobs": len(jobs), "listings": len(listings), **rows}, done.files, done.bytes, dry_run)
+    return Forgotten({"jobs": len(jobs), "listings": len(listings), **counts, **rows}, done.files, done.bytes, dry_run)
 
 
-def _remove(stores: Stores, folder: str, done: _Sum, *, dry_run: bool) -> None:
-    found = list(stores.list(folder))
+_STAYS = ("plan.json", "outcome.json")
+"""What stays of a committed plan: which snapshots left, and which of them are in the cold tier."""
+
+
+def _folders(root: str, owner: Owner) -> tuple[str, ...]:
+    """Return the folders in which only this plan, scan, thaw or restore keeps frames."""
+    if owner.files_location is None:
+        return (f"{root}/restores/{owner.job_id}",)
+    if owner.kind == "thaws":
+        return (owner.files_location,)
+    own = owner.files_location.removesuffix("/files")
+    return (own, f"{root}/handoffs/{owner.job_id}") if owner.kind == "plans" else (own,)
+
+
+def _remove_old(
+    stores: Stores, folder: str, before: datetime, done: _Sum, check: Callable[[], None], *, dry_run: bool
+) -> int:
+    """Delete the reports in `folder`, each a file or a folder of files, whose newest file is older than `before`.
+    Return how many. No record refers to them."""
+    reports = defaultdict[str, list[StoredFile]](list)
+    for file in stores.list(folder):
+        reports[file.path[len(folder) + 1 :].split("/", 1)[0]].append(file)
+    old = [
+        files
+        for files in reports.values()
+        # A store that reports no time proves no age.
+        if all(file.last_modified is not None and file.last_modified < before for file in files)
+    ]
+    for files in old:
+        check()
+        _delete(stores, folder, files, done, dry_run=dry_run)
+    return len(old)
+
+
+def _remove(stores: Stores, folder: str, done: _Sum, *, dry_run: bool, kept: Collection[str] = ()) -> None:
+    found = [file for file in stores.list(folder) if file.path.rpartition("/")[2] not in kept]
+    _delete(stores, folder, found, done, dry_run=dry_run)
+
+
+def _delete(stores: Stores, folder: str, found: Sequence[StoredFile], done: _Sum, *, dry_run: bool) -> None:
     done.files += len(found)
     done.bytes += sum(file.size_in_bytes for file in found)
     if dry_run or not found:

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
+from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, NoSuchPlan, StalePlan, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
@@ -65,7 +65,8 @@ class ExpirationPlan:
     """What one expiration removes, sealed. The table has not changed yet.
 
     `expired_snapshots` are ids in the order of the table's history. `kept` has every reason of every kept snapshot.
-    `snapshot_log` is the table's complete log at the plan's base, from which later AS OF reads find their tier.
+    `snapshot_log` is the table's complete log at the plan's base, for the checks of the plan. Long after the plan is
+    over (`records.keep`), `kept` and `snapshot_log` are empty, and its list of files is gone.
     """
 
     plan_id: str
@@ -242,6 +243,13 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
     damaged."""
     record = operations.plans.get(plan_id)
     path = f"{record.files_location.removesuffix('/files')}/plan.json"
+    if record.forgetting_at is not None and record.committed_at is None:
+        raise NoSuchPlan(
+            f"Plan {plan_id} was {record.status}, and its list was deleted on {record.forgetting_at:%Y-%m-%d}, after "
+            "`records.keep`",
+            table=record.table,
+            hint=f"its record is in: artemis plans {quote(record.table)}",
+        )
     try:
         return _from_json(stores.read(path), record, spark, stores)
     except (ValueError, KeyError, TypeError) as error:
@@ -252,6 +260,19 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
             untouched="the table and all files of the plan",
             hint=f"close it (artemis close {plan_id}) and plan again",
         ) from error
+
+
+def trim_plan(stores: Stores, operations: Operations, plan_id: str) -> None:
+    """Shorten the description of a committed plan that is over: remove why each snapshot is kept, and the snapshot log.
+    A description that is missing or damaged stays as it is."""
+    path = f"{operations.plans.get(plan_id).files_location.removesuffix('/files')}/plan.json"
+    try:
+        content = json.loads(stores.read(path))
+    except (MissingFile, ValueError):
+        return
+    trimmed = {**content, "kept": [], "kept_because": [], "snapshot_log": []}
+    if trimmed != content:
+        stores.write(path, json.dumps(trimmed).encode(), overwrite=True)
 
 
 def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:

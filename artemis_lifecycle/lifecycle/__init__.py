@@ -1145,8 +1145,10 @@ class Lifecycle:
 
     def forget_records(self, *, dry_run: bool = False) -> Forgotten:
         """Delete the details of what ended longer ago than `records.keep`: a deletion's batches and outcomes, steps,
-        leases, refused commits; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
+        leases, refused commits; frames of plans, scans, thaws and restores; incident reports. Also delete listings and
+        cold scans older than `records.listings`. The records of plans, scans and decisions stay, and so do receipts and
+        each table's newest plan and scan.
 
-        Raises StorageError if the store refuses; the next run resumes. A pause of all tables stops it.
+        Raises StorageError if the store refuses; the next run resumes; ClocksDisagree. A pause of all tables stops it.
         """
         return forget_records(self.resources, self._gate, dry_run=dry_run)

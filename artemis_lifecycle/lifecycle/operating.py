@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.deletion.records import Forgotten, forget
+from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.pauses import paused
@@ -26,6 +28,8 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
 
 def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgotten:
     """See `Lifecycle.forget_records`."""
+    # Reports are judged by the times of their store.
+    resources.require_clocks()
     now, keep = resources.operations.clock.now(), resources.config.records
 
     def require_no_pause() -> None:
@@ -39,6 +43,7 @@ def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgot
         resources.root,
         records_before=now - keep.keep,
         listings_before=now - keep.listings,
+        trim=partial(trim_plan, resources.live_stores, resources.operations),
         dry_run=dry_run,
         check=require_no_pause,
     )

@@ -123,6 +123,8 @@ class ThawRecord:
     ended_at: datetime | None
     ended_by: str | None
     ended_why: str | None
+    forgetting_at: datetime | None = None
+    forgotten_at: datetime | None = None
 
     @property
     def what(self) -> str:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Sequence,
     case,
     func,
+    or_,
     select,
     text,
     update,
@@ -81,6 +82,9 @@ class PlanRecord:
     metadata. `approved_…` is the approval of its size, `lost_approved_…` the approval of lost snapshots in the handoff.
 
     `content_id` is the digest of the plan's content. `plan_id` differs from it if a plan with equal content has ended.
+
+    From `forgetting_at` on, its frames are being deleted, and it can never be open again. At `forgotten_at` they are
+    gone.
     """
 
     plan_id: Key
@@ -117,6 +121,8 @@ class PlanRecord:
     lost_approved_at: datetime | None = None
     lost_approved_why: str | None = None
     window_day: date | None = None
+    forgetting_at: datetime | None = None
+    forgotten_at: datetime | None = None
 
     @property
     def is_approved(self) -> bool:
@@ -195,7 +201,8 @@ class Plans:
             lock_row(connection, f"plans:{record.table_uuid}")
             existing = one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
             if existing is not None:
-                if existing.status in ENDED or existing.table_uuid != record.table_uuid:
+                is_over = existing.status in ENDED or existing.forgetting_at is not None
+                if is_over or existing.table_uuid != record.table_uuid:
                     raise PlanStateError(
                         f"Plan {record.plan_id} is already stored, with status {existing.status}",
                         table=existing.table,
@@ -260,8 +267,9 @@ class Plans:
         return records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
 
     def generation(self, content_id: str) -> int:
-        """Return how many plans with that content are committed or have ended."""
-        query = select(func.count()).where(plans.c.content_id == content_id, plans.c.status.in_(ENDED))
+        """Return how many plans with that content are committed, have ended or are forgotten."""
+        is_over = or_(plans.c.status.in_(ENDED), plans.c.forgetting_at.is_not(None))
+        query = select(func.count()).where(plans.c.content_id == content_id, is_over)
         with self._engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 

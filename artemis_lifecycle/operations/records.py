@@ -2,13 +2,15 @@
 frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
-of the work are deleted: batches, steps, run times, scores, leases, listings, and attempts to commit without lineage.
+of the work are deleted: batches, steps, run times, scores, leases, listings, frames, and attempts to commit without
+lineage.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +21,9 @@ from sqlalchemy import (
     cast,
     delete,
     exists,
+    false,
     func,
+    null,
     or_,
     select,
     true,
@@ -28,13 +32,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.deep_archive import thaws
 from artemis_lifecycle.operations.gate_attempts import gate_attempts
 from artemis_lifecycle.operations.health import health_history
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
-from artemis_lifecycle.operations.plans import HOLDING, plans
+from artemis_lifecycle.operations.plans import HOLDING, PlanStatus, plans
 from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
+from artemis_lifecycle.operations.restores import restores
 from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle.operations.scans import ScanState, listings, scans
 from artemis_lifecycle.operations.steps import step_totals, steps
@@ -48,6 +54,19 @@ class OldListing:
 
     listing_id: str
     files_location: str
+
+
+OwnerKind = Literal["plans", "scans", "thaws", "restores"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A plan, scan, thaw or restore whose frames nothing reads any more. `files_location` is null for a restore."""
+
+    kind: OwnerKind
+    job_id: str
+    files_location: str | None = None
+    is_committed: bool = False
 
 
 class Records:
@@ -104,6 +123,35 @@ class Records:
     def forget_listing(self, listing_id: str) -> int:
         return self._delete("records.forget_listing", listings, listings.c.listing_id == listing_id)
 
+    def owners_before(self, cutoff: datetime) -> list[Owner]:
+        """Return what is over since before `cutoff` and still has frames, and what an interrupted run began to
+        forget."""
+        found: list[Owner] = []
+        with self._engine.connect() as connection:
+            for kind, (table, key, over) in _owners(cutoff).items():
+                place = table.c.files_location if "files_location" in table.c else null()
+                committed = table.c.committed_at.is_not(None) if "committed_at" in table.c else false()
+                query = select(key, place, committed).where(over, table.c.forgotten_at.is_(None)).order_by(key)
+                found += [Owner(kind, *row) for row in connection.execute(query)]
+        return found
+
+    def begin_forgetting(self, owner: Owner, cutoff: datetime) -> bool:
+        """Mark it as no longer usable, if it still is what `owners_before` returns. From then on no approval, deletion
+        or new plan can need its frames."""
+        table, key, over = _owners(cutoff)[owner.kind]
+        values = {"forgetting_at": func.coalesce(table.c.forgetting_at, func.clock_timestamp())}
+        return self._mark("records.begin_forgetting", table, values, key == owner.job_id, over)
+
+    def forgotten(self, owner: Owner) -> None:
+        """Record that its frames are gone."""
+        table, key, _ = _owners(datetime.max.replace(tzinfo=UTC))[owner.kind]
+        values = {"forgotten_at": func.clock_timestamp()}
+        self._mark("records.forgotten", table, values, key == owner.job_id, table.c.forgetting_at.is_not(None))
+
+    def _mark(self, point: str, table: Table, values: dict[str, Any], *where: ColumnElement[bool]) -> bool:
+        with around(point), self._engine.begin() as connection:
+            return connection.execute(update(table).where(*where).values(values)).rowcount == 1
+
     def before(self, cutoff: datetime) -> dict[str, int]:
         """Return how many rows of each kind `forget` would delete."""
         with self._engine.connect() as connection:
@@ -145,6 +193,51 @@ class Records:
 
 
 _other = listings.alias("other")
+
+
+def _owners(cutoff: datetime) -> dict[OwnerKind, tuple[Table, ColumnElement[str], ColumnElement[bool]]]:
+    """Return the table of each kind, its key, and the condition that no reader needs the frames of a row."""
+    later_plan, later_scan = plans.alias(), scans.alias()
+    newer_plan = exists().where(later_plan.c.table_uuid == plans.c.table_uuid, later_plan.c.ordinal > plans.c.ordinal)
+    newer_scan = exists().where(
+        later_scan.c.table_uuid == scans.c.table_uuid,
+        later_scan.c.kind == scans.c.kind,
+        later_scan.c.created_at > scans.c.created_at,
+    )
+    plan_ended = or_(
+        and_(plans.c.status == PlanStatus.DONE, plans.c.done_at < cutoff),
+        and_(plans.c.status == PlanStatus.CLOSED, plans.c.closed_at < cutoff),
+        and_(plans.c.status == PlanStatus.SUPERSEDED, plans.c.sealed_at < cutoff),
+    )
+    scan_ended = or_(
+        scans.c.state == ScanState.DONE, and_(scans.c.state == ScanState.OPEN, scans.c.approved_at.is_(None))
+    )
+    over: dict[OwnerKind, tuple[Table, ColumnElement[str], ColumnElement[bool]]] = {
+        "plans": (plans, plans.c.plan_id, and_(plan_ended, newer_plan, _is_settled(plans.c.plan_id))),
+        "scans": (
+            scans,
+            scans.c.scan_id,
+            and_(scan_ended, scans.c.created_at < cutoff, newer_scan, _is_settled(scans.c.scan_id)),
+        ),
+        "thaws": (thaws, thaws.c.thaw_id, thaws.c.ended_at < cutoff),
+        "restores": (
+            restores,
+            restores.c.restore_id,
+            or_(restores.c.finished_at < cutoff, restores.c.abandoned_at < cutoff),
+        ),
+    }
+    return {
+        kind: (table, key, or_(table.c.forgetting_at.is_not(None), old)) for kind, (table, key, old) in over.items()
+    }
+
+
+def _is_settled(job_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """The condition that the deletion's own details are forgotten, nothing of it can be undeleted, and its rows are
+    published."""
+    aside = exists().where(quarantines.c.job_id == job_id, quarantines.c.purged_at.is_(None))
+    pending = exists().where(publications.c.job_id == job_id, publications.c.pending)
+    detailed = exists().where(jobs.c.job_id == job_id, jobs.c.forgotten_at.is_(None))
+    return and_(~aside, ~pending, ~detailed)
 
 
 def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:

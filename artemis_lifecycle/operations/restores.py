@@ -36,6 +36,8 @@ class RestoreRecord:
     finished_at: datetime | None
     snapshot_id: int | None
     metadata_location: str | None
+    forgetting_at: datetime | None = None
+    forgotten_at: datetime | None = None
 
 
 restores = table_of(

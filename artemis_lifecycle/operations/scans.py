@@ -42,7 +42,8 @@ class ScanState(StrEnum):
 class ScanRecord:
     """One scan, for orphans or of a dropped table. `listed_at` is when its listing began; `metadata_read_at` is when
     the metadata was read, after the listing. `files` and `bytes` are the orphans; `summary` is JSON text; `listing_id`
-    None means that the caller provided the listing."""
+    None means that the caller provided the listing. From `forgetting_at` on, its frames are being deleted, and its
+    deletion can no longer begin; at `forgotten_at` they are gone."""
 
     scan_id: Key
     table_uuid: str
@@ -64,11 +65,14 @@ class ScanRecord:
     approved_at: datetime | None = None
     approved_why: str | None = None
     kind: Annotated[ScanKind, {"server_default": text("'orphans'")}] = "orphans"
+    forgetting_at: datetime | None = None
+    forgotten_at: datetime | None = None
 
 
 scans = table_of(ScanRecord, "scans", Index("scans_of_table", "table_uuid", "created_at"))
 
-_LATER = frozenset({"created_at", "approved_by", "approved_at", "approved_why"})
+_LATER = frozenset({"created_at", "approved_by", "approved_at", "approved_why", "forgetting_at", "forgotten_at"})
+_USABLE = scans.c.forgetting_at.is_(None)
 
 
 @dataclass(frozen=True)
@@ -139,8 +143,9 @@ class Scans:
         return found
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
-        """Set the state if it is one of `expected`. Raises PlanStateError with the actual one; NoSuchPlan."""
-        mine = (scans.c.scan_id == scan_id, scans.c.state.in_(expected))
+        """Set the state if it is one of `expected`. Raises PlanStateError with the actual one, and for a scan that is
+        forgotten; NoSuchPlan."""
+        mine = (scans.c.scan_id == scan_id, scans.c.state.in_(expected), _USABLE)
         changed = change(self._engine, f"scans.mark.{state}", ScanRecord, *mine, state=state)
         if changed is None:
             raise _refusal(self.get(scan_id), f"cannot become {state}", expected)
@@ -148,12 +153,12 @@ class Scans:
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
-        to the history of decisions. Raises PlanStateError if it is done; Refused for a login that may not approve;
-        BadInput without a person or a reason; NoSuchPlan."""
+        to the history of decisions. Raises PlanStateError if it is done or forgotten; Refused for a login that may not
+        approve; BadInput without a person or a reason; NoSuchPlan."""
         said = {"by": who, "why": why, "at": func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
         values = {f"approved_{name}": case((first, it), else_=scans.c[f"approved_{name}"]) for name, it in said.items()}
-        mine = (scans.c.scan_id == scan_id, scans.c.state != ScanState.DONE)
+        mine = (scans.c.scan_id == scan_id, scans.c.state != ScanState.DONE, _USABLE)
         with approving(scan_id):
             decision = NewDecision("approve-scan", scan_id, who, why)
             approved = change(self._engine, "scans.approve", ScanRecord, *mine, decision=decision, **values)
@@ -182,8 +187,11 @@ class Scans:
 
 
 def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> PlanStateError:
+    why = f"it is {record.state}, and would have to be {' or '.join(sorted(expected))}"
+    if record.forgetting_at is not None:
+        why = f"its list was deleted on {record.forgetting_at:%Y-%m-%d}, after `records.keep`"
     return PlanStateError(
-        f"Scan {record.scan_id} {what}: it is {record.state}, and would have to be {' or '.join(sorted(expected))}",
+        f"Scan {record.scan_id} {what}: {why}",
         table=record.table,
         untouched="the scan and all files",
         hint=f"scan again: artemis orphans {quote(record.table)}",

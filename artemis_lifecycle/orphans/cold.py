@@ -26,7 +26,7 @@ from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
+from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def scan_cold(
         cutoff = listing.started_at - min_age
         unknown = _unknown(context, ledger, protection.protected(Ages(cutoff, cutoff)), unreached, counts)
         write_batches(unknown, arrow_schema(FILES), f"{folder}/files", records)
+    # Only this scan reads it, and no record refers to it.
+    drop_frame(listing.files_location, records)
     return ColdScan(
         scan_id=asking.job_id,
         table=table,

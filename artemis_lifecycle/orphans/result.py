@@ -104,6 +104,8 @@ def load_scan(spark: Spark, stores: Stores, operations: Operations, scan_id: str
     """Return the stored scan with that id; works from any process. Raises NoSuchPlan; StorageError if its seal is
     missing."""
     record = operations.scans.get(scan_id)
+    if record.forgetting_at is not None:
+        return result_of(record, spark, stores)  # Its list is gone on purpose; its counts are in its record.
     sealed = describe_frame(record.files_location, stores)
     if sealed is None or sealed.rows != record.files:
         raise StorageError(

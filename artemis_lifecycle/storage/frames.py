@@ -224,7 +224,8 @@ def _require_frame(folder: str, stores: Stores) -> SealedFrame:
         raise StorageError(
             "There is no sealed frame here",
             path=folder,
-            hint="plan or scan again; if operations.root was moved, move it back",
+            hint="plan or scan again; frames of what ended before `records.keep` are deleted; if operations.root was "
+            "moved, move it back",
         )
     return sealed
 
