@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from dagster import (
+    DagsterEventType,
     DagsterInstance,
     DagsterRunStatus,
     DefaultSensorStatus,
@@ -30,7 +31,7 @@ from artemis_lifecycle.defs.progress import (
     under_way,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import PARTITION_TAG, PRIORITY_TAG, STEP_TAG, TABLE_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -54,6 +55,9 @@ seconds."""
 
 AT_ONCE = 50
 """Maximum number of runs that one tick requests. The rest follow at the next tick."""
+
+CHECKED_AT_MOST = 3
+"""How often a lineage check is requested for the same snapshots, if its runs end without a verdict."""
 
 WATCHED_FOR = 20.0
 """Seconds for which one tick reads changed metadata files. The rest follow at the next tick."""
@@ -397,17 +401,27 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
 )
 def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult:
     """The check is red within a minute or two of the commit, or as soon as a new table has its partition. The cursor
-    has, for each table with open snapshots, up to which of them a check was requested."""
+    has, for each table with open snapshots, up to which of them a check was requested, and how often: a run that ends
+    without a verdict is requested again, at most CHECKED_AT_MOST times in all."""
     found, known = lifecycle.get().watch_lineage(WATCHED_FOR), partitioned_tables(context.instance)
     for table, error in found.unreadable.items():
         context.log.warning(terminal(f"{table} cannot be read: {error}"))
     for table in found.unmet:
         context.log.warning(terminal(f"{table} has new snapshots that do not meet its lineage requirements"))
-    requested: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    requested: dict[str, tuple[str, int]] = json.loads(context.cursor) if context.cursor else {}
     newest = {table: at.isoformat() for table, at in found.open.items()}
-    due = [table for table in newest if table in known and requested.get(table) != newest[table]][:AT_ONCE]
-    kept = {table: at for table, at in requested.items() if table in newest}
-    cursor = json.dumps(kept | {table: newest[table] for table in due}, sort_keys=True)
+    due: dict[str, int] = {}
+    for table in (each for each in newest if each in known):
+        at, attempt = requested.get(table, ("", 0))
+        if at != newest[table]:
+            due[table] = 1
+        elif attempt < CHECKED_AT_MOST and _ended_without_verdict(context.instance, table, _unmet(at, attempt)):
+            context.log.warning(terminal(f"the lineage check of {table} ended without a verdict"))
+            due[table] = attempt + 1
+        if len(due) == AT_ONCE:
+            break
+    kept = {table: pair for table, pair in requested.items() if table in newest}
+    cursor = json.dumps(kept | {table: (newest[table], attempt) for table, attempt in due.items()}, sort_keys=True)
     if not due:
         said = (
             f"read {len(found.read)} changed tables; a check is requested, or waits for the partition, of {len(newest)}"
@@ -416,14 +430,28 @@ def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource
     return SensorResult(
         run_requests=[
             RunRequest(
-                run_key=f"{newest[table]}:{terminal(table)}:lineage_check",
+                run_key=f"{newest[table]}:{terminal(table)}:lineage_check" + (f":{attempt}" if attempt > 1 else ""),
                 partition_key=partition_key(table),
-                tags={TABLE_TAG: partition_key(table)},
+                tags={TABLE_TAG: partition_key(table), UNMET_TAG: _unmet(newest[table], attempt)},
             )
-            for table in due
+            for table, attempt in due.items()
         ],
         cursor=cursor,
     )
+
+
+def _unmet(at: str, attempt: int) -> str:
+    return f"{at}:{attempt}"
+
+
+def _ended_without_verdict(instance: DagsterInstance, table: str, unmet: str) -> bool:
+    """Return True if that requested check crashed, or was canceled. A red check fails its run, too. One that has not
+    begun is not requested again."""
+    wanted = RunsFilter(job_name="lineage_check", tags={TABLE_TAG: partition_key(table), UNMET_TAG: unmet})
+    run = next(iter(instance.get_runs(wanted, limit=1)), None)
+    if run is None or run.status not in (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED):
+        return False
+    return not instance.all_logs(run.run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION)
 
 
 ALL = (discovery, lineage_watch, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)

@@ -37,6 +37,10 @@ BACKFILL_TAG = "dagster/backfill"
 TABLE_TAG = "artemis/table"
 """On runs that a sensor or schedule requested. dagster.yaml limits the runs under way to one for each of its values."""
 
+UNMET_TAG = "artemis/unmet"
+"""On runs that the sensor `lineage_watch` requested: when the newest unmet snapshot that they check was
+found, and which attempt it is."""
+
 OUTCOME_TAG = "artemis/outcome"
 """On runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`. Only `done` means that the
 step was completed for the partition."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dagster import DagsterInvalidConfigError, ExecuteInProcessResult
 
 from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project, said
+from artemis_lifecycle_tests.deletion.world import local
 
 POLICY = {TABLE: {"retention": {"window": "1ms"}, "deletion": {"grace": "0ms", "max_files": 1}}}
 WHO = {"who": "Ada", "why": "case 8"}
@@ -76,6 +82,85 @@ def test_bad_input_is_refused_before_anything_is_touched(project: Project) -> No
         launch(project, "close", plan="p")
     with project.lifecycle() as lifecycle:
         assert (lifecycle.pauses(), lifecycle.holds(TABLE)) == ([], [])
+
+
+def test_an_expired_snapshot_is_restored_from_the_ui(project: Project) -> None:
+    with project.lifecycle() as lifecycle:
+        plan = lifecycle.plan_expiration(TABLE)
+        lifecycle.approve(plan, **WHO)
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        expired = plan.expired_snapshots[0]
+        rows = lifecycle.read(TABLE, snapshot_id=expired).collect()
+        result = launch(project, "restore", table=TABLE, snapshot_id=str(expired), branch="back", ticket="T-8", **WHO)
+        (output,) = (event for event in result.all_events if event.is_successful_output)
+        shown = output.step_output_data.metadata
+        live = lifecycle.snapshot_history(TABLE)
+        assert str(shown["snapshot_id"].value) == str(live.refs["back"].snapshot_id)
+        name = f"{project.config.catalogs.live.name}.{TABLE}"
+        assert rows and project.spark.sql(f"SELECT * FROM {name} VERSION AS OF 'back'").collect() == rows
+        (commit,) = (each for each in live.snapshots if each.snapshot_id == live.refs["back"].snapshot_id)
+        assert {"Ada", "T-8"} <= set(commit.summary.whole().values())
+
+
+def test_quarantined_files_come_back_from_the_ui(make_project: Callable[..., Project]) -> None:
+    policy = {"retention": {"window": "1ms"}, "deletion": {"grace": "0ms", "mode": "quarantine"}}
+    project = make_project(tables={TABLE: policy})
+    project.create(TABLE, commits=3)
+    for number in range(2):
+        project.spark.sql(f"DELETE FROM {project.config.catalogs.live.name}.{TABLE} WHERE id = {number}")
+    with project.lifecycle() as lifecycle:
+        plan = lifecycle.plan_expiration(TABLE)
+        paths = [row["path"] for row in plan.files().collect()]
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        assert lifecycle.delete_files(plan).deleted == len(paths) > 0
+        stores = lifecycle.live_stores
+        assert not any(stores.heads(paths))
+        result = launch(project, "undelete", plan=plan.plan_id, **WHO)
+        (output,) = (event for event in result.all_events if event.is_successful_output)
+        assert output.step_output_data.metadata["restored"].value == len(paths)
+        assert all(stores.heads(paths))
+
+
+def test_a_scan_from_the_launchpad_takes_its_listing_and_its_age(
+    make_project: Callable[..., Project], tmp_path: Path
+) -> None:
+    orphans = {"min_age": "3d", "min_age_floor": "1h", "max_share": 1}
+    project = make_project(tables={TABLE: {"orphans": orphans}})
+    project.create(TABLE, commits=1)
+    with project.lifecycle() as lifecycle:
+        data = f"{lifecycle.snapshot_history(TABLE).metadata_location.rpartition('/metadata/')[0]}/data"
+        names = ("left-a.parquet", "left-b.parquet")
+        for name in names:
+            lifecycle.live_stores.write(f"{data}/{name}", b"left behind")
+    now = datetime.now(UTC)
+    for name in names:
+        ago = (now - timedelta(days=2)).timestamp()
+        os.utime(local(f"{data}/{name}"), (ago, ago))
+
+    def scanned(**config: Any) -> ExecuteInProcessResult:
+        return project.definitions.resolve_job_def("orphans").execute_in_process(
+            instance=project.instance,
+            partition_key=TABLE,
+            run_config={"ops": {"orphan_scan": {"config": config}}} if config else None,
+            raise_on_error=False,
+        )
+
+    def found(**config: Any) -> int:
+        return int(said(scanned(**config), "orphan_scan")["orphans"])
+
+    day_ago = (now - timedelta(days=1)).isoformat()
+    listed = pa.table(
+        {"path": [f"{data}/{names[0]}"], "last_modified": [now - timedelta(days=2)], "size_in_bytes": [11]}
+    )
+    pq.write_table(listed, tmp_path / "listing.parquet")
+    given = {"listing": f"file://{tmp_path}/listing.parquet", "listed_at": (now - timedelta(minutes=1)).isoformat()}
+    assert found(older_than=day_ago, **given) == 1, "only what the listing names"
+    assert found(older_than=day_ago) == 2
+    assert found(older_than=(now - timedelta(days=4)).isoformat()) == 0
+    assert "no time zone" in failure(scanned(older_than="2026-01-01"))
+    assert "exclude each other" in failure(scanned(inventory="s3://bucket/manifest.json", **given))
 
 
 def test_a_plan_from_the_launchpad_keeps_to_what_it_is_given(project: Project) -> None:

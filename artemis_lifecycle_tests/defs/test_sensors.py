@@ -20,6 +20,7 @@ from dagster import (
     build_sensor_context,
 )
 from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.test_utils import create_run_for_test
 from pyiceberg.catalog import load_catalog
 from sqlalchemy import text
 
@@ -123,6 +124,31 @@ class TestLineageWatch:
         with project.lifecycle() as lifecycle:
             lifecycle.acknowledge_lineage(TWO, who="ada", why="a test")
             assert lifecycle.check_lineage(TWO).passed
+
+    def test_a_check_whose_run_ends_without_a_verdict_is_requested_again_at_most_twice(self, project: Project) -> None:
+        project.create(ONE, commits=1)
+        cursor = tick(project, sensors.lineage_watch).cursor
+        project.append(ONE, 1)
+        keys = []
+        for _ in range(sensors.CHECKED_AT_MOST):
+            found = tick(project, sensors.lineage_watch, cursor)
+            (request,), cursor = found.run_requests, found.cursor
+            keys.append(request.run_key)
+            for status in (DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE):
+                assert not tick(project, sensors.lineage_watch, cursor).run_requests, status
+                # The sensor looks before the run exists, too.
+                create_run_for_test(project.instance, "lineage_check", status=status, tags=request.tags)
+        assert len(set(keys)) == sensors.CHECKED_AT_MOST, "Dagster would take a repeated key for the same request"
+        assert not tick(project, sensors.lineage_watch, cursor).run_requests
+        # A red check fails its run, too: that one has its verdict.
+        project.append(ONE, 2)
+        found = tick(project, sensors.lineage_watch, cursor)
+        (request,) = found.run_requests
+        ran = project.definitions.resolve_job_def("lineage_check").execute_in_process(
+            instance=project.instance, partition_key=ONE, tags=request.tags, raise_on_error=False
+        )
+        assert [each.passed for each in ran.get_asset_check_evaluations()] == [False]
+        assert not tick(project, sensors.lineage_watch, found.cursor).run_requests
 
     def test_a_table_that_has_no_partition_yet_is_requested_once_when_it_has_one(self, project: Project) -> None:
         project.create(ONE, commits=1)
