@@ -144,7 +144,7 @@ def retention_curve(
             (free if kept_by_another else alone).append(ref)
     order = {snapshot.snapshot_id: number for number, snapshot in enumerate(metadata.snapshots)}
     alone.sort(key=lambda ref: order.get(ref.snapshot_id, -1))
-    removable = alone[: max(50, MOST_WORK // (len(metadata.refs) + len(metadata.snapshots)))]
+    removable = alone[: max(50, MOST_WORK // max(1, len(metadata.refs) + len(metadata.snapshots)))]
     without = []
     for ref in removable:
         rest = replace(metadata, refs={name: other for name, other in metadata.refs.items() if name != ref.name})
