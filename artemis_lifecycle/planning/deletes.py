@@ -174,6 +174,8 @@ def applicable(
         else:
             group = deletes.groups[row]
             rows = order[np.searchsorted(sorted_groups, group) : np.searchsorted(sorted_groups, group, "right")]
+        if not len(rows):
+            continue
         sequence = deletes.sequence_numbers[row]
         if kind == "equality_deletes":
             rows = rows[data.sequence_numbers[rows] < sequence]

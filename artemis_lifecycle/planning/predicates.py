@@ -13,6 +13,7 @@ The differences, each found by tests against the Java planner or by reading both
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _HINT = "use Iceberg's row filters, such as: day >= '2024-03-15' and region in ('eu', 'us') and name like 'a%'"
 _MOST_DIGITS = 38
+_WORD = re.compile("[A-Za-z_][A-Za-z0-9_$]*")
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,13 @@ def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> 
         if isinstance(predicate, ex.IsNaN | ex.NotNaN) and not isinstance(kind, FloatType | DoubleType):
             raise BadInput(f"{name} is a {kind}, which has no NaN", table=table, hint="omit the condition")
         return predicate.as_bound(term)
+    if not kind.is_primitive or isinstance(kind, _without_literals()):
+        word = str(kind).partition("<")[0]
+        raise BadInput(
+            f"{name} is a {word}, which cannot be compared with a value",
+            table=table,
+            hint=f"{name} is null, and {name} is not null, are possible",
+        )
     if isinstance(predicate, ex.SetPredicate):
         found = {_literal(each, kind, name, table) for each in predicate.literals}
         inside = {each for each in found if not isinstance(each, AboveMax | BelowMin)}
@@ -227,6 +236,13 @@ def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> 
         always = (ex.LessThan, ex.LessThanOrEqual) if above else (ex.GreaterThan, ex.GreaterThanOrEqual)
         return ex.AlwaysTrue() if isinstance(predicate, (*always, ex.NotEqualTo)) else ex.AlwaysFalse()
     return predicate.as_bound(term, literal)
+
+
+def _without_literals() -> tuple[type[IcebergType], ...]:
+    """The primitive types of which pyiceberg 0.12 has no literal."""
+    from pyiceberg.types import GeographyType, GeometryType, TimestampNanoType, TimestamptzNanoType, UnknownType
+
+    return (GeographyType, GeometryType, TimestampNanoType, TimestamptzNanoType, UnknownType)
 
 
 def _term(predicate: Any, name: str, schema: Schema, table: str, case_sensitive: bool) -> Any:
@@ -344,16 +360,24 @@ def _text(bound: Any, op: str) -> str:
     from pyiceberg.expressions import BoundLiteralPredicate, BoundSetPredicate
 
     field = bound.term.ref().field
+    name = _name_text(field.name)
     if isinstance(bound, BoundSetPredicate):
         values = sorted(bound.literals, key=lambda each: literal_key(field.field_type, each.value))
         inside = ", ".join(_literal_text(field.field_type, each.value) for each in values)
-        return f"{field.name} {_WORDS[op]} ({inside})"
+        return f"{name} {_WORDS[op]} ({inside})"
     if not isinstance(bound, BoundLiteralPredicate):
-        return f"{field.name} {_WORDS[op]}"
+        return f"{name} {_WORDS[op]}"
     value = bound.literal.value
     if op in ("starts_with", "not_starts_with"):
         value = value.replace("%", "\\%") + "%"
-    return f"{field.name} {_WORDS[op]} {_literal_text(field.field_type, value)}"
+    return f"{name} {_WORDS[op]} {_literal_text(field.field_type, value)}"
+
+
+def _name_text(name: str) -> str:
+    """Return a column's name as pyiceberg parses it: other names than words are quoted, each part on its own, and a
+    backslash stands for a quote."""
+    parts = name.split(".")
+    return ".".join(each if _WORD.fullmatch(each) else '"' + each.replace('"', "\\") + '"' for each in parts)
 
 
 def _literal_text(kind: Any, value: Any) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.planning.evaluation import ColumnMetrics, evaluate, footers_match
+from artemis_lifecycle.planning.evaluation import ColumnMetrics, evaluate, footers_match, values_match
 from artemis_lifecycle.planning.keys import Keys, Mask, bound_keys
 from artemis_lifecycle.planning.predicates import Leaf, Node
 from artemis_lifecycle.storage.columnar import ParquetReader
@@ -138,12 +138,29 @@ def _places(reader: ParquetReader) -> dict[int, int]:
 def _leaf_matcher(groups: Sequence[Any], places: Mapping[int, int]) -> Callable[[Leaf], Mask]:
     def matcher(leaf: Leaf) -> Mask:
         place = places.get(leaf.field_id)
+        if not leaf.kind.is_primitive:
+            # A footer does not say which structs, lists and maps are null.
+            return np.ones(len(groups), np.bool_)
         if place is None:
-            # Readers fill a column that the file does not have with nulls.
-            return np.full(len(groups), leaf.op in ("is_null", "not_nan", "not_eq", "not_in", "not_starts_with"))
+            # Readers fill a column that the file does not have with its default, or with nulls.
+            return _match_default(leaf, len(groups))
         return footers_match(leaf, _metrics(groups, place, leaf.kind))
 
     return matcher
+
+
+def _match_default(leaf: Leaf, groups: int) -> Mask:
+    term: Any = leaf.bound.term
+    by_null = leaf.op in ("is_null", "not_nan", "not_eq", "not_in", "not_starts_with")
+    default = term.ref().field.initial_default
+    if default is None:
+        return np.full(groups, by_null)
+    value = _single_value(default, leaf.kind)
+    if value is None:
+        return np.ones(groups, np.bool_)
+    # In a struct that is null, there is no default.
+    may_be_null = by_null and term.accessor.inner is not None
+    return np.repeat(values_match(leaf, _keys([value], leaf.kind)) | may_be_null, groups)
 
 
 def _metrics(groups: Sequence[Any], place: int, kind: IcebergType) -> ColumnMetrics:

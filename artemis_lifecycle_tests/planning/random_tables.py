@@ -14,7 +14,7 @@ from typing import Any
 import pyiceberg.expressions
 from pyiceberg.conversions import to_bytes
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.expressions.literals import DateLiteral, DecimalLiteral, TimestampLiteral
+from pyiceberg.expressions.literals import DateLiteral, DecimalLiteral, TimeLiteral, TimestampLiteral
 from pyiceberg.types import DecimalType, NestedField
 
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner, Long
@@ -32,12 +32,18 @@ TYPES = (
     "decimal(9, 2)",
     "decimal(30, 4)",
     "date",
+    "time",
     "timestamp",
     "timestamptz",
     "uuid",
     "boolean",
     "fixed[3]",
 )
+NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
+"""Of format version 3. pyiceberg has no literals of them."""
+CONTAINERS = ("struct", "list", "map")
+_PARENTS = ("", "", "", "s", "s", "s.t")
+_NAMES = ("c{}", "c{}", "c{}", "c.{}", 'q"{}', "k'{}", "É{}")
 PROMOTED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(20, 2)"}
 FLOATS = ("float", "double")
 _TEXTS = ("", "a", "ab", "abc", "abcd", "b", "ba", "é", "éa", "zz", "\uffee", "\U0001f600", "a\U0001f600", "ab\x00")
@@ -52,6 +58,8 @@ class Column:
     name: str
     kind: str
     required: bool = False
+    """The column and all structs around it."""
+    parent: str = ""
 
 
 def iceberg_type(kind: str) -> Any:
@@ -79,6 +87,10 @@ def value_of(dice: random.Random, kind: str) -> Any:
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
     if kind == "date":
         return dice.choice(_DAYS)
+    if kind in NANOSECONDS:
+        return value_of(dice, "timestamp") * 1000 + dice.choice((0, 0, 1, 999))
+    if kind == "time":
+        return dice.choice((0, 1, 3_600_000_000, 43_200_000_000, _DAY - 1))
     if kind.startswith("timestamp"):
         return dice.choice(_DAYS) * _DAY + dice.choice((0, 1, -1, 3_600_000_000, 3_599_999_999))
     if kind == "uuid":
@@ -118,26 +130,18 @@ class RandomTable:
     files: list[tuple[str, int, str]] = field(default_factory=list)
     vectors: set[str] = field(default_factory=set)
     snapshots: list[int] = field(default_factory=list)
+    structs: dict[str, bool] = field(default_factory=dict)
+    """The structs' paths, and whether they and all around them are required."""
     table: Any = None
     count: int = 0
 
     def make(self) -> RandomTable:
         dice = self.dice
         self.version = dice.choice((1, 2, 2, 2, 3))
-        kinds = dice.sample(TYPES, dice.randint(3, 7))
+        kinds = dice.sample(TYPES + NANOSECONDS * (self.version == 3), dice.randint(3, 7))
         if self.version == 1 and dice.random() < 0.5:
             kinds.append("int")
-        self.columns = [
-            Column(number + 1, f"c{number}", kind, dice.random() < 0.15) for number, kind in enumerate(kinds)
-        ]
-        schema = {
-            "type": "struct",
-            "schema-id": 0,
-            "fields": [
-                {"id": each.id, "name": each.name, "type": each.kind.replace(", ", ","), "required": each.required}
-                for each in self.columns
-            ],
-        }
+        schema = {"type": "struct", "schema-id": 0, "fields": self._fields(kinds)}
         fields: list[dict[str, Any]] = []
         for column in dice.sample(self.columns, dice.randint(0, min(3, len(self.columns)))):
             for transform in self._transforms(column.kind)[: dice.choice((1, 1, 1, 2))]:
@@ -152,10 +156,44 @@ class RandomTable:
             "commit.manifest.min-count-to-merge": "3",
         }
         self.table = self.planner.create(json.dumps(schema), json.dumps(spec), self.location, properties)
+        for column in self.columns:
+            # Iceberg numbers the columns of a new table itself.
+            column.id = self.table.schema().findField(column.name).fieldId()
         for _ in range(dice.randint(2, 7)):
             self._step()
         self.table.refresh()
         return self
+
+    def _fields(self, kinds: list[str]) -> list[dict[str, Any]]:
+        """Return the fields of a new table, some of them in structs, and note them as columns."""
+        dice = self.dice
+        structs: dict[str, list[dict[str, Any]]] = {"": [], "s": [], "s.t": []}
+        always = {"s": dice.random() < 0.4, "s.t": dice.random() < 0.4}
+        self.structs = {"s": always["s"], "s.t": always["s"] and always["s.t"]}
+        for number, kind in enumerate(kinds):
+            parent, name = dice.choice(_PARENTS), dice.choice(_NAMES).format(number)
+            if number == 0:
+                parent, name = "", "c0"
+            required = dice.random() < 0.15
+            structs[parent].append(
+                {"id": number + 1, "name": name, "type": kind.replace(", ", ","), "required": required}
+            )
+            whole = required and self.structs.get(parent, True)
+            path = f"{parent}.{name}" if parent else name
+            self.columns.append(Column(number + 1, path, kind, whole, parent))
+        for path in ("s.t", "s"):
+            inside = {"type": "struct", "fields": structs[path]}
+            outside, name = structs[path.rpartition(".")[0]], path[-1]
+            place = dice.randint(0, len(outside))
+            outside.insert(place, {"id": 100 + len(path), "name": name, "type": inside, "required": always[path]})
+        element = {"type": "struct", "fields": [{"id": 201, "name": "x", "type": "int", "required": False}]}
+        items: dict[str, Any] = {"type": "list", "element-id": 202, "element": element, "element-required": False}
+        pairs: dict[str, Any] = {"type": "map", "key-id": 203, "key": "string"}
+        pairs |= {"value-id": 204, "value": "long", "value-required": False}
+        for number, kind in enumerate((items, pairs)):
+            if dice.random() < 0.3:
+                structs[""].append({"id": 210 + number, "name": f"many{number}", "type": kind, "required": False})
+        return structs[""]
 
     @staticmethod
     def _distinct(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -308,17 +346,45 @@ class RandomTable:
             if column.id not in used:
                 update.deleteColumn(column.name).commit()
                 self.columns.remove(column)
-        elif self.dice.random() < 0.5:
+        elif self.dice.random() < 0.4:
             column = self.dice.choice(self.columns)
             self.count += 1
             update.renameColumn(column.name, f"r{self.count}").commit()
-            column.name = f"r{self.count}"
+            column.name = f"{column.parent}.r{self.count}" if column.parent else f"r{self.count}"
+        elif self.dice.random() < 0.2:
+            self._rename_struct(update)
         else:
-            self.count += 1
-            name = f"n{self.count}"
-            update.addColumn(name, kinds.LongType.get()).commit()
-            self.table.refresh()
-            self.columns.append(Column(self.table.schema().findField(name).fieldId(), name, "long"))
+            self._add_column(update)
+
+    def _rename_struct(self, update: Any) -> None:
+        old = self.dice.choice(list(self.structs))
+        self.count += 1
+        new = ".".join([*old.split(".")[:-1], f"s{self.count}"])
+        update.renameColumn(old, new.rpartition(".")[2]).commit()
+
+        def moved(path: str) -> str:
+            return new + path.removeprefix(old) if f"{path}.".startswith(f"{old}.") else path
+
+        self.structs = {moved(path): required for path, required in self.structs.items()}
+        for column in self.columns:
+            column.parent, column.name = moved(column.parent), moved(column.name)
+
+    def _add_column(self, update: Any) -> None:
+        self.count += 1
+        name, parent = f"n{self.count}", self.dice.choice(("", "", *self.structs))
+        kind = self.planner.jvm.org.apache.iceberg.types.Types.LongType.get()
+        required = False
+        if self.version == 3 and self.dice.random() < 0.6:
+            default = self.planner.jvm.org.apache.iceberg.expressions.Expressions.lit(self.dice.choice(_INTS))
+            required = self.dice.random() < 0.5
+            add = update.addRequiredColumn if required else update.addColumn
+            add(parent or None, name, kind, "", default).commit()
+        else:
+            update.addColumn(parent or None, name, kind).commit()
+        self.table.refresh()
+        path = f"{parent}.{name}" if parent else name
+        whole = required and self.structs.get(parent, True)
+        self.columns.append(Column(self.table.schema().findField(path).fieldId(), path, "long", whole, parent))
 
     def _words(self, spec: int) -> str:
         """Source values for the fields of a spec; a tilde is null."""
@@ -365,6 +431,17 @@ class RandomTable:
         return " ".join(words)
 
 
+def columns_of(planner: IcebergPlanner, schema: Any) -> list[Column]:
+    """Return what predicates may name in a schema of Iceberg's: leaves, and structs, lists and maps as a whole."""
+    fields = planner.jvm.org.apache.iceberg.types.TypeUtil.indexById(schema.asStruct())
+    found = []
+    for number in sorted(fields.keySet()):
+        if schema.accessorForField(number) is not None:
+            kind = str(fields[number].type())
+            found.append(Column(number, schema.findColumnName(number), kind.partition("<")[0]))
+    return found
+
+
 @dataclass(frozen=True)
 class Case:
     """A predicate in both worlds: words for Iceberg, an expression for pyiceberg."""
@@ -398,7 +475,7 @@ def predicate(dice: random.Random, columns: list[Column], depth: int = 0) -> Cas
         return dice.choice((Case("TRUE", ex.AlwaysTrue()), Case("FALSE", ex.AlwaysFalse())))
     column = dice.choice(columns)
     way = dice.random()
-    if way < 0.2:
+    if way < 0.2 or column.kind in NANOSECONDS + CONTAINERS:
         op = dice.choice(("IS_NULL", "NOT_NULL", *(("IS_NAN", "NOT_NAN") if column.kind in FLOATS else ())))
         return Case(f"{op} {column.name} 0", _UNARY[op](column.name))
     if way < 0.4:
@@ -430,6 +507,8 @@ def literal_word(kind: str, value: Any) -> str:
 def _literal(kind: str, value: Any) -> Any:
     if kind == "date":
         return DateLiteral(value)
+    if kind == "time":
+        return TimeLiteral(value)
     if kind.startswith("timestamp"):
         return TimestampLiteral(value)
     return DecimalLiteral(value) if isinstance(iceberg_type(kind), DecimalType) else value

@@ -16,7 +16,7 @@ from artemis_lifecycle.planning.plan import Query, plan_query
 from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner, Planned
-from artemis_lifecycle_tests.planning.random_tables import Column, RandomTable, predicate
+from artemis_lifecycle_tests.planning.random_tables import RandomTable, columns_of, predicate
 
 SEED = int(os.environ["ARTEMIS_SEED"])
 TARGETS = Targets(512 << 20, 8 << 20, 384 << 20, 5)
@@ -52,8 +52,9 @@ def compare(planner: IcebergPlanner, folder: Path, seed: int, predicates: int) -
     dice = random.Random(seed)
     made = RandomTable(planner, dice, f"file://{folder}/t{seed}").make()
     table = made.table
+    columns = columns_of(planner, table.schema())
     for number in range(predicates):
-        case = predicate(dice, made.columns)
+        case = predicate(dice, columns)
         found = as_planned(ours(table, Query(case.python)))
         require_same(found, planner.plan(table, case.java), f"table {seed}, predicate {number}: {case.python}")
     for snapshot in made.snapshots:
@@ -61,9 +62,9 @@ def compare(planner: IcebergPlanner, folder: Path, seed: int, predicates: int) -
         schema = planner.jvm.org.apache.iceberg.util.SnapshotUtil.schemaFor(table, snapshot)
         if snapshot == table.currentSnapshot().snapshotId():
             schema = table.schema()
-        if not sources(table) <= {each.fieldId() for each in schema.columns()}:
+        columns = columns_of(planner, schema)
+        if not sources(table) <= {each.id for each in columns}:
             continue
-        columns = [Column(each.fieldId(), each.name(), str(each.type())) for each in schema.columns()]
         case = predicate(dice, columns)
         found = as_planned(ours(table, Query(case.python, snapshot_id=snapshot)))
         expected = planner.plan(table, case.java, schema=schema, snapshot=snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -28,7 +29,22 @@ PREDICATES = {
     "id in (5, 199)": "IN id 2 x0500000000000000 xc700000000000000",
     "id != 5": "NOT_EQ id 1 x0500000000000000",
     "price < 3.00": "LT price 1 x012c",
+    "place.city like 'c17%'": "STARTS_WITH place.city 1 x" + b"c17".hex(),
+    "place.inner.most.x < 20": "LT place.inner.most.x 1 x14000000",
+    "place.inner.most.x is null": "IS_NULL place.inner.most.x 0",
+    "place is null": "IS_NULL place 0",
+    "place is not null": "NOT_NULL place 0",
+    "tags is null": "IS_NULL tags 0",
+    "tags is not null": "NOT_NULL tags 0",
     "at >= '2024-01-03T00:00:00+00:00'": "GT_EQ at 1 x00e0cf4bff0d0600",
+}
+DEFAULTED = {
+    "= 7": "EQ {} 1 x0700000000000000",
+    "= 8": "EQ {} 1 x0800000000000000",
+    "!= 7": "NOT_EQ {} 1 x0700000000000000",
+    "in (1, 8)": "IN {} 2 x0100000000000000 x0800000000000000",
+    "is null": "IS_NULL {} 0",
+    "is not null": "NOT_NULL {} 0",
 }
 
 
@@ -39,7 +55,8 @@ def table(lifecycle: Lifecycle) -> str:
     spark.sql(f"CREATE NAMESPACE {live}.ns")
     spark.sql(
         f"""CREATE TABLE {live}.ns.t (id bigint, name string, note string, value double, price decimal(9, 2),
-            at timestamp, pad string, day date) USING iceberg PARTITIONED BY (day)
+            at timestamp, pad string, place struct<city string, `inner.most` struct<x int>>, tags array<string>,
+            spot struct<y int> NOT NULL, day date) USING iceberg PARTITIONED BY (day)
             TBLPROPERTIES ('format-version' = '2', 'write.parquet.row-group-size-bytes' = '1024',
             'write.parquet.page-size-bytes' = '256', 'write.parquet.row-group-check-min-record-count' = '10',
             'write.parquet.row-group-check-max-record-count' = '10', 'write.delete.mode' = 'merge-on-read',
@@ -50,6 +67,8 @@ def table(lifecycle: Lifecycle) -> str:
             f"""INSERT INTO {live}.ns.t SELECT id, concat('n', id), if(id < 100, null, 'x'),
                 if(id = 3, double('NaN'), double(id)), cast(id / 10 as decimal(9, 2)),
                 timestamp_seconds(1704067200 + id * 3600), sha2(string(id), 512),
+                if(id > 150, null, named_struct('city', concat('c', id), 'inner.most', named_struct('x', int(id)))),
+                if(id < 50, null, array('a', 'b')), named_struct('y', int(id)),
                 date_add(date'2024-01-01', cast(id / 100 as int))
                 FROM range({start}, {start + 20}, 1, 1)"""
         )
@@ -74,6 +93,31 @@ def test_row_groups_are_those_of_icebergs_filter(lifecycle: Lifecycle, table: st
     assert pruned > 0
     few = lifecycle.plan_query(table, "true", footers=2)
     assert few.footers_read == 2 and few.footers_skipped == {"beyond the limit": few.files_selected - 2}
+
+    require_defaults_read(lifecycle, planner, table)
+
+
+def require_defaults_read(lifecycle: Lifecycle, planner: IcebergPlanner, table: str) -> None:
+    """Files without a column have its default, except in a struct that is null."""
+    spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
+    jvm: Any = spark._jvm
+    spark.sql(f"ALTER TABLE {live}.{table} SET TBLPROPERTIES ('format-version' = '3')")
+    loaded = jvm_table(spark, live, table)
+    kind = jvm.org.apache.iceberg.types.Types.LongType.get()
+    update = loaded.updateSchema()
+    for parent in (None, "place", "spot"):
+        update.addColumn(parent, "added", kind, "", jvm.org.apache.iceberg.expressions.Expressions.lit(7))
+    update.commit()
+    for name in ("added", "place.added", "spot.added"):
+        for condition, words in DEFAULTED.items():
+            text = f"{name} {condition}"
+            plan = lifecycle.plan_query(table, text, footers=100)
+            expression = planner.call("expression", loaded.schema(), words.format(name))
+            paths = plan.to_arrow().column("path").to_pylist()
+            expected = [planner.call("rowGroups", loaded, expression, path) for path in paths]
+            assert plan.row_groups_selected == sum(each.count("1") for each in expected), text
+    assert lifecycle.plan_query(table, "place.added is null", footers=100).row_groups_selected
+    assert not spark.table(f"{live}.{table}").where("place.added is null").isEmpty()
 
 
 def test_a_plan_says_what_maintenance_would_spare_and_maintenance_spares_it(lifecycle: Lifecycle, table: str) -> None:
