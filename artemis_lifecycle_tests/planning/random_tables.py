@@ -190,9 +190,9 @@ class RandomTable:
         items: dict[str, Any] = {"type": "list", "element-id": 202, "element": element, "element-required": False}
         pairs: dict[str, Any] = {"type": "map", "key-id": 203, "key": "string"}
         pairs |= {"value-id": 204, "value": "long", "value-required": False}
-        for number, kind in enumerate((items, pairs)):
+        for number, container in enumerate((items, pairs)):
             if dice.random() < 0.3:
-                structs[""].append({"id": 210 + number, "name": f"many{number}", "type": kind, "required": False})
+                structs[""].append({"id": 210 + number, "name": f"many{number}", "type": container, "required": False})
         return structs[""]
 
     @staticmethod

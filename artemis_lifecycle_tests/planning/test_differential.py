@@ -15,7 +15,7 @@ from artemis_lifecycle.planning.advice import Targets
 from artemis_lifecycle.planning.plan import Query, plan_query
 from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner, Planned
+from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner, Long, Planned
 from artemis_lifecycle_tests.planning.random_tables import RandomTable, columns_of, predicate
 
 SEED = int(os.environ["ARTEMIS_SEED"])
@@ -103,3 +103,15 @@ def test_refs_and_spellings_are_those_of_icebergs_scans(planner: IcebergPlanner,
         ours(table, Query("C0 is not null"))
     with pytest.raises(NoSuchSnapshot):
         ours(table, Query("true", ref="elsewhere"))
+
+
+def test_an_equality_delete_without_any_data_applies_to_nothing(planner: IcebergPlanner, tmp_path: Path) -> None:
+    schema = '{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"id","type":"long","required":false}]}'
+    properties = {"format-version": "2"}
+    table = planner.create(schema, '{"spec-id":0,"fields":[]}', f"file://{tmp_path}/t", properties)
+    erased = f"file://{tmp_path}/t/data/deletes.parquet"
+    delete = planner.call("deleteFile", table, 0, erased, "equality", "", "1", Long(1), "", "")
+    table.newRowDelta().addDeletes(delete).commit()
+    table.refresh()
+    found = ours(table, Query("id = 1"))
+    assert as_planned(found) == planner.plan(table, "EQ id 1 x0100000000000000") == Planned({}, frozenset(), (0, 1))
