@@ -116,25 +116,18 @@ def compacted_data_files(
         return planned
     # A batch below one file's size would be rewritten again by the next.
     batch_bytes = max(thresholds.batch_bytes, health.target_file_bytes)
-    run = _Run(Runner(spark).session, catalog, table, worker, pace or CompactionPace(1.0))
+    run = _Run(Runner(spark).session, catalog, table, worker, pace or CompactionPace(1.0), stop)
     deferred: list[tuple[RankedPartition, ...]] = []
-    stopped = planned.stopped
     for batch in batches(taken, batch_bytes):
-        run.pace.wait()
-        interrupted = stop()
-        if interrupted is not None:
-            stopped, left = interrupted, left + len(batch)
-        elif not run.rewrite_batch(batch, batch_bytes):
+        if not run.rewrite_batch(batch, batch_bytes):
             deferred.append(batch)
+        elif run.stopped is not None:
+            left += len(batch)
     for batch in deferred:
-        # They have no filter. All others are rewritten, so that theirs are what is left in the whole table.
-        run.pace.wait()
-        interrupted = stop()
-        if interrupted is None:
-            run.rewrite_batch(batch, batch_bytes, filtered=False)
-        else:
-            stopped, left = interrupted, left + len(batch)
-    if stopped is None:
+        # They have no filter. The others go first, so that theirs are mostly what is left in the whole table.
+        run.rewrite_batch(batch, batch_bytes, filtered=False)
+        left += 0 if run.stopped is None else len(batch)
+    if planned.stopped is None:
         run.rewrite_deletes()
     return replace(
         run.done(why),
@@ -142,7 +135,7 @@ def compacted_data_files(
         planned_files=planned.planned_files,
         planned_bytes=planned.planned_bytes,
         left_partitions=planned.left_partitions + left,
-        stopped=stopped,
+        stopped=run.stopped or planned.stopped,
     )
 
 
@@ -173,35 +166,52 @@ class _Run:
     """One compaction of one table: its actions, and what they did."""
 
     def __init__(
-        self, spark: SparkSession, catalog: str, table: str, worker: CommitLineage, pace: CompactionPace
+        self,
+        spark: SparkSession,
+        catalog: str,
+        table: str,
+        worker: CommitLineage,
+        pace: CompactionPace,
+        stop: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._spark, self._catalog, self._table, self._worker, self.pace = spark, catalog, table, worker, pace
+        self._stop = stop
+        self.stopped: str | None = None
         self._loaded = jvm_table(spark, catalog, table)
         self._before = self._snapshot_id()
-        self._filters = PartitionFilters(spark._jvm, self._loaded)
         self._batches = self._rewritten = self._added = self._bytes = self._failed = self._deletes = 0
 
     def rewrite_batch(self, batch: Sequence[RankedPartition], batch_bytes: int, *, filtered: bool = True) -> bool:
-        """Rewrite these partitions, a large one in several commits. Return False if they have no filter."""
-        found = self._filters.of([each.partition for each in batch]) if filtered else None
-        if filtered and found is None:
-            return False
+        """Rewrite these partitions, a large one in several commits, unless the run is stopped. Return False if they
+        have no filter."""
         size, files = sum(each.size_in_bytes for each in batch), sum(each.files for each in batch)
         # With fewer, Iceberg would find no group that is worth its rewrite.
         most = max(MIN_INPUT_FILES, math.ceil(files * min(1.0, batch_bytes / max(1, size))))
-        options = {"max-files-to-rewrite": str(most)} if most < files else {}
+        # Without a filter, the number of files alone keeps a commit from taking the whole table.
+        options = {"max-files-to-rewrite": str(most)} if most < files or not filtered else {}
         if any(each.for_deletes for each in batch):
             # Otherwise files of a good size would be left with their deletes.
             options["delete-file-threshold"] = "1"
         for _ in range(math.ceil(files / most)):
+            self._wait()
+            if self.stopped is not None:
+                break
+            self._loaded.refresh()
+            found = None
+            if filtered:
+                # Made anew for each commit: a writer may have renamed a column since the last one.
+                found = PartitionFilters(self._spark._jvm, self._loaded).of([each.partition for each in batch])
+                if found is None:
+                    return False
             if not self.rewrite(options, found):
                 break
         return True
 
+    def _wait(self) -> None:
+        self.stopped = self.stopped or self.pace.wait(self._stop)
+
     def rewrite(self, options: Mapping[str, str], only: Any | None = None) -> int:
         """One commit of `rewrite_data_files`, by the table's sort order if it has one. Return the number of files."""
-        self.pace.wait()
-        self._loaded.refresh()
         current = self._loaded.currentSnapshot()
         if current is None:
             return 0
@@ -232,11 +242,11 @@ class _Run:
         No rewrite of data files takes them along: the new data files have the sequence number of the snapshot that was
         read, and so may the deletes (Iceberg's `use-starting-sequence-number`).
         """
+        self._wait()
         self._loaded.refresh()
         current = self._loaded.currentSnapshot()
-        if current is None or not int(current.summary().get("total-delete-files") or 0):
+        if self.stopped is not None or current is None or not int(current.summary().get("total-delete-files") or 0):
             return
-        self.pace.wait()
         actions = spark_actions(self._spark)
         dangling = with_summary(
             actions.removeDanglingDeleteFiles(self._loaded), reading_whole_table(self._worker, current)

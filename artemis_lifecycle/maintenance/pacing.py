@@ -40,14 +40,15 @@ class CompactionPace:
     waited: float = field(default=0.0, init=False)
     _ready_at: float = field(default=0.0, init=False)
 
-    def wait(self) -> None:
-        """Wait until a batch may start."""
-        while (left := self._left()) > 0:
+    def wait(self, stop: Callable[[], str | None] = lambda: None) -> str | None:
+        """Wait until a batch may start: return None, or the reason of `stop` as soon as it has one."""
+        while (reason := stop()) is None and (left := self._left()) > 0:
             self.check()
             began = self.clock()
             self.sleep(min(left, _CHECKED_EVERY))
             self.waited += self.clock() - began
         self.check()
+        return reason
 
     def moved(self, size_in_bytes: int, seconds: float) -> None:
         """Charge a batch that moved so many bytes in so many seconds."""

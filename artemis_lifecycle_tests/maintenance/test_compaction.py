@@ -66,8 +66,8 @@ class Stage:
 def stage(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Stage]:
     config = module_configs(
         tables={
-            "ns.budget": {"compaction": {"max_run_bytes": 1, "min_rewritable_share": 0.01}},
-            "ns.large": {"compaction": {"batch_bytes": 9000}},
+            "ns.budget*": {"compaction": {"max_run_bytes": 1, "min_rewritable_share": 0.01}},
+            "ns.large*": {"compaction": {"batch_bytes": 9000}},
             "ns.upserted_*": {"compaction": {"min_delete_file_ratio": 0.2}},
             "ns.analyzed": {"compaction": {"statistics_after": 0.2}},
         }
@@ -179,6 +179,49 @@ def test_a_large_partition_is_rewritten_in_several_commits(stage: Stage) -> None
     assert len(stage.rows(table)) == 24 * 90
 
 
+def test_a_partition_without_a_filter_takes_no_more_than_its_own_share(stage: Stage) -> None:
+    """Its rewrite is one of the whole table: what the run's bytes leave out waits all the same."""
+    table = stage.create("budget_priced", "a int, price decimal(9, 2)", "PARTITIONED BY (price)")
+    for number in range(15):
+        stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({number}, cast({number % 3} AS decimal(9, 2)))")
+    rows = stage.rows(table)
+    done = stage.lifecycle.compact_data_files(table)
+    assert (done.partitions, done.left_partitions, done.rewritten_files) == (3, 2, 5)
+    assert stage.rows(table) == rows
+
+
+def test_a_large_partition_stops_between_its_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = stage.create("large_stopped", "a int", **{"write.target-file-size-bytes": "4000"})
+    for number in range(24):
+        span = f"{number * 90}, {number * 90 + 90}"
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range({span}, 1, 1)")
+    asked = itertools.count()
+    monkeypatch.setattr(
+        "artemis_lifecycle.lifecycle.maintenance.window_opening",
+        lambda *_: lambda: "it is late" if next(asked) else None,
+    )
+    done = stage.lifecycle.compact_data_files(table)
+    assert (done.stopped, done.left_partitions, done.batches) == ("it is late", 1, 1)
+    assert len(stage.rows(table)) == 24 * 90
+
+
+def test_a_column_renamed_between_batches_does_not_end_the_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = stage.create("renamed", "a int, part string", "PARTITIONED BY (part)")
+    for number in range(10):
+        stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({number}, 'p''{number % 2}')")
+    rows, asked = stage.rows(table), itertools.count()
+
+    def rename() -> None:
+        if next(asked) == 1:
+            stage.sql(f"ALTER TABLE {{live}}.{table} RENAME COLUMN part TO region")
+
+    monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: rename)
+    done = stage.lifecycle.compact_data_files(table)
+    assert (done.rewritten_files, done.left_partitions) == (10, 0)
+    assert stage.rows(table) == rows
+
+
 def test_a_table_with_a_sort_order_is_sorted(stage: Stage) -> None:
     table = stage.create("sorted", "a int")
     stage.sql(f"ALTER TABLE {{live}}.{table} WRITE ORDERED BY a DESC")
@@ -214,6 +257,23 @@ def test_equality_deletes_go_into_the_files(stage: Stage, by: str) -> None:
     again = stage.lifecycle.compact_data_files(table)
     assert again.rewritten_files == 1 and stage.rows(table) == rows and len(rows) == 24
     assert again.after is not None and again.after.delete_files == 0
+
+
+@pytest.mark.parametrize("is_upsert", [False, True])
+def test_a_delete_over_all_partitions_still_counts(stage: Stage, is_upsert: bool) -> None:
+    """A delete by equality in an unpartitioned spec is about the files of every other spec, too."""
+    table = stage.create(f"upserted_evolved_{is_upsert:d}", "a int, part string", "PARTITIONED BY (part)")
+    for number in range(3):
+        span = f"{number * 9}, {number * 9 + 9}"
+        stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int), 'x' FROM range({span}, 1, 1)")
+    stage.sql(f"ALTER TABLE {{live}}.{table} DROP PARTITION FIELD part")
+    delete_by_equality(stage.spark, stage.loaded(table), "a", [3, 10])
+    if is_upsert:
+        stage.sql(f"INSERT INTO {{live}}.{table} VALUES (3, 'x')")
+    rows = stage.rows(table)
+    assert len(rows) == 25 + is_upsert
+    assert stage.lifecycle.compact_data_files(table).needed
+    assert stage.rows(table) == rows
 
 
 def test_manifests_are_clustered_so_that_planning_reads_fewer(stage: Stage) -> None:

@@ -91,6 +91,16 @@ def test_a_batch_too_small_to_measure_hardly_waits() -> None:
     assert time.now == 0.0
 
 
+def test_a_wait_ends_when_the_run_is_to_stop() -> None:
+    """The store's debt may last hours; the quiet window must not wait for it."""
+    time = _Time()
+    pace = CompactionPace(0.3, float(SLOWEST), clock=time.clock, sleep=time.sleep)
+    pace.moved(10_000 * SLOWEST, 1.0)
+    assert pace.wait(lambda: "it is late" if time.now >= 5.0 else None) == "it is late"
+    assert time.now == 5.0
+    assert pace.wait() is None and time.now > 30_000.0
+
+
 def test_machines_wait_for_each_other(postgres_uri: str) -> None:
     operations = Operations.open(postgres_uri)
     try:
