@@ -33,7 +33,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.spark.java_errors import PASSING_STATES, as_ours, brief, class_names, sql_states
+from artemis_lifecycle.spark.java_errors import OTHER_TABLE, PASSING_STATES, as_ours, brief, class_names, sql_states
 from artemis_lifecycle.spark.jvm import classes_of, java_longs, java_map, java_set, jvm_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _LOG = escaping.logger(__name__)
 
 _MAIN = "main"
-
-_OTHER_TABLE = "Table UUID does not match"
 
 _MISSING = frozenset(
     {
@@ -430,7 +428,7 @@ class _Committer:
                 raise
             if not _MISSING.isdisjoint(kinds):
                 raise self._no_such_table() from second
-            if _OTHER_TABLE in brief(second):
+            if OTHER_TABLE in brief(second):
                 raise self._another_table() from second
             raise CommitStateUnknown(
                 f"The catalog did not report whether the commit happened ({brief(error)}), and a look-up failed "
@@ -544,7 +542,7 @@ class _Committer:
             if not _MISSING.isdisjoint(kinds):
                 raise self._no_such_table() from error
             text = brief(error)
-            if _OTHER_TABLE in text:
+            if OTHER_TABLE in text:
                 raise self._another_table() from error
             if "org.apache.iceberg.exceptions.NotFoundException" in kinds:
                 raise UnreadableMetadata(
@@ -589,7 +587,7 @@ def _may_pass(error: BaseException, kinds: Sequence[str]) -> bool:
 def _may_come_back(error: BaseException) -> bool:
     """Return True if a catalog that did not answer a look-up may answer the next one."""
     kinds = class_names(error)
-    return bool(kinds) and _MISSING.isdisjoint(kinds) and _OTHER_TABLE not in brief(error)
+    return bool(kinds) and _MISSING.isdisjoint(kinds) and OTHER_TABLE not in brief(error)
 
 
 def _same_metadata(found: Any, updated: Any) -> bool:

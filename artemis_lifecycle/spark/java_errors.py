@@ -16,6 +16,7 @@ from artemis_lifecycle.errors import (
     LifecycleError,
     LineageRejected,
     MissingFile,
+    NoSuchTable,
     OperationsUnavailable,
     Refused,
     StorageError,
@@ -34,6 +35,9 @@ _FORBIDDEN = f"{_ICEBERG}ForbiddenException"
 _REJECTED = "artemis.lifecycle.LineageRejectedException"
 _NO_PASS = re.compile(r"the lineage gate refuses a commit to table [^\n]*")
 """What the gate in the catalog's database says to an engine that does not ask it."""
+OTHER_TABLE = "Table UUID does not match"
+"""What Iceberg says when it reads a table again that was dropped and made anew under its name."""
+
 _CATALOG = re.compile(
     r"org\.apache\.(?:iceberg\.hive\.RuntimeMetaException|hadoop\.hive\.metastore\.|thrift\.)|"
     r"software\.amazon\.awssdk\.services\.glue\.[\w.]+Exception"
@@ -92,6 +96,13 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     lost = None if _UNKNOWN in names else _refusal(error, names, table) or _lost_file(said, table)
     if lost is not None:
         return lost
+    if _UNKNOWN not in names and OTHER_TABLE in said:
+        return NoSuchTable(
+            "The name now belongs to another table",
+            table=table,
+            untouched="the table that has the name now",
+            hint="run the step again",
+        )
     ours: type[LifecycleError]
     if _UNKNOWN in names:
         ours, what = CommitStateUnknown, "The catalog did not say whether the commit happened"

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.maintenance import window_opening
 from artemis_lifecycle.maintenance.actions import jvm_table
@@ -220,6 +221,27 @@ def test_a_column_renamed_between_batches_does_not_end_the_run(stage: Stage, mon
     done = stage.lifecycle.compact_data_files(table)
     assert (done.rewritten_files, done.left_partitions) == (10, 0)
     assert stage.rows(table) == rows
+
+
+def test_a_table_made_anew_between_batches_is_left_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = stage.create("anew", "a int, part int", "PARTITIONED BY (part)")
+    for number in range(10):
+        stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({number}, {number % 2})")
+    asked = itertools.count()
+
+    def make_anew() -> None:
+        if next(asked) == 1:
+            stage.sql(f"DROP TABLE {{live}}.{table}")
+            stage.create("anew", "a int, part int", "PARTITIONED BY (part)")
+            for number in range(10):
+                stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({-number}, {number % 2})")
+
+    monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: make_anew)
+    with pytest.raises(NoSuchTable, match="belongs to another table"):
+        stage.lifecycle.compact_data_files(table)
+    assert stage.rows(table) == sorted(((-each, each % 2) for each in range(10)), key=repr)
+    assert stage.files(table) == 10
 
 
 def test_a_table_with_a_sort_order_is_sorted(stage: Stage) -> None:
