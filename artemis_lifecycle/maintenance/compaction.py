@@ -222,7 +222,8 @@ class _Run:
         for key, value in options.items():
             action = action.option(key, value)
         began = time.monotonic()
-        result = with_summary(action, reading_whole_table(self._worker, current)).execute()
+        with self.pace.charging_failures():
+            result = with_summary(action, reading_whole_table(self._worker, current)).execute()
         seconds = time.monotonic() - began
         read, count = result.rewrittenBytesCount(), result.rewrittenDataFilesCount()
         written = self._count(current, "added-files-size") if count else 0
@@ -258,7 +259,8 @@ class _Run:
             return
         began = time.monotonic()
         deletes = actions.rewritePositionDeletes(self._loaded).option("rewrite-all", "true")
-        left = with_summary(deletes, reading_whole_table(self._worker, current)).execute()
+        with self.pace.charging_failures():
+            left = with_summary(deletes, reading_whole_table(self._worker, current)).execute()
         self.pace.moved(left.rewrittenBytesCount() + left.addedBytesCount(), time.monotonic() - began)
         self._deletes += left.rewrittenDeleteFilesCount() - left.addedDeleteFilesCount()
 

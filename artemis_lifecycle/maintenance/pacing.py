@@ -10,7 +10,8 @@ exceeded either; it is measured anew in each run, because stores and other load 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
@@ -54,7 +55,22 @@ class CompactionPace:
         """Charge a batch that moved so many bytes in so many seconds."""
         self.measured = max(self.measured, size_in_bytes / max(seconds, 0.001))
         bandwidth = self.bandwidth or max(self.measured, SLOWEST)
-        rest = size_in_bytes / (self.share * bandwidth) - seconds
+        self._charge(size_in_bytes / (self.share * bandwidth) - seconds)
+
+    @contextmanager
+    def charging_failures(self) -> Iterator[None]:
+        """Charge a batch that raises. What it moved is not known, so it counts as all that the store can do: a run that
+        loses to other writers must not repeat its work at full speed."""
+        began, ended = self.clock(), False
+        try:
+            yield
+            ended = True
+        finally:
+            if not ended:
+                seconds = self.clock() - began
+                self._charge(seconds / self.share - seconds)
+
+    def _charge(self, rest: float) -> None:
         if rest <= 0:
             return
         if self.engine is None:

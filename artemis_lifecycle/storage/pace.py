@@ -101,10 +101,13 @@ _RETRY = 10.0
 """Seconds until Postgres is tried again after a failure."""
 
 # Virtual scheduling: a row stores when the next token is free. A worker that draws advances it, and waits for its turn.
+# Nobody waits for more than a day: a setting far below what a store does, or a database whose clock was ahead, would
+# stop everything for years, also once it is corrected.
 _STATEMENT = (
     "INSERT INTO lifecycle.paces AS p (name, ready_at) "
     "VALUES ({name}, clock_timestamp() + {cost} * interval '1 second') ON CONFLICT (name) DO UPDATE "
-    "SET ready_at = greatest(p.ready_at, clock_timestamp()) + {cost} * interval '1 second' "
+    "SET ready_at = least(greatest(p.ready_at, clock_timestamp()), clock_timestamp() + interval '1 day') "
+    "+ {cost} * interval '1 second' "
     "RETURNING extract(epoch FROM ready_at - clock_timestamp())::float8 - {cost}"
 )
 _DRAW = _STATEMENT.format(name=":name", cost=":cost")

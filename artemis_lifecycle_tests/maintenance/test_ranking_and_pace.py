@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import Compaction
+from artemis_lifecycle.errors import CommitConflict
 from artemis_lifecycle.maintenance.pacing import SLOWEST, CompactionPace
 from artemis_lifecycle.maintenance.ranking import RankedPartition, batches, ranked
 from artemis_lifecycle.operations.database import Operations
@@ -99,6 +101,21 @@ def test_a_wait_ends_when_the_run_is_to_stop() -> None:
     assert pace.wait(lambda: "it is late" if time.now >= 5.0 else None) == "it is late"
     assert time.now == 5.0
     assert pace.wait() is None and time.now > 30_000.0
+
+
+def test_a_batch_that_fails_counts_as_all_that_the_store_can_do() -> None:
+    time = _Time()
+    pace = CompactionPace(0.25, clock=time.clock, sleep=time.sleep)
+
+    def lose() -> None:
+        with pace.charging_failures():
+            time.now += 10.0
+            raise CommitConflict("another writer was first")
+
+    with pytest.raises(CommitConflict):
+        lose()
+    pace.wait()
+    assert time.now == 40.0
 
 
 def test_machines_wait_for_each_other(postgres_uri: str) -> None:

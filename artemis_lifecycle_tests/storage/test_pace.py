@@ -20,7 +20,7 @@ from artemis_lifecycle.config.policies import Budgets, TablePolicy
 from artemis_lifecycle.embedded.jars import PACED_CLIENTS
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, requests_per_second
+from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, draw, requests_per_second
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -214,6 +214,16 @@ def store_settings(endpoint: str, uri: str) -> StoreSettings:
     """What a worker of the tests above has."""
     catalog = Catalog.model_validate({"name": "live", "properties": properties(endpoint)})
     return StoreSettings.from_catalog(catalog, Budgets.model_validate(BUDGETS), uri)
+
+
+def test_nobody_waits_for_years(postgres_uri: str) -> None:
+    """After a clock that was ahead, or a setting of one byte per second that is corrected."""
+    day = 86_400.0
+    with Operations.open(postgres_uri) as operations:
+        draw(operations.engine, "years", 10 * 365 * day)
+        first = draw(operations.engine, "years", 5.0)
+        assert day - 10 < first <= day
+        assert first - 10 < draw(operations.engine, "years", 0.0) <= first + 5
 
 
 def test_without_postgres_each_process_keeps_to_its_own() -> None:
