@@ -258,7 +258,10 @@ class _Run:
         if not int(current.summary().get("total-position-deletes") or 0):
             return
         began = time.monotonic()
-        deletes = actions.rewritePositionDeletes(self._loaded).option("rewrite-all", "true")
+        deletes = actions.rewritePositionDeletes(self._loaded)
+        if self._rewritten or self._deletes:
+            # Else the same files would be written again by each run, and each commit asks for the next run.
+            deletes = deletes.option("rewrite-all", "true")
         with self.pace.charging_failures():
             left = with_summary(deletes, reading_whole_table(self._worker, current)).execute()
         self.pace.moved(left.rewrittenBytesCount() + left.addedBytesCount(), time.monotonic() - began)

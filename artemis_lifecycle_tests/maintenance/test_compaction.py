@@ -117,9 +117,13 @@ def test_each_partitions_filter_selects_its_files(stage: Stage) -> None:
     filters = PartitionFilters(stage.spark._jvm, stage.loaded(table))
     assert filters.of(work.column("partition").to_pylist()) is None
     rows = stage.rows(table)
-    assert stage.lifecycle.compact_data_files(table).rewritten_files >= 12
-    assert stage.rows(table) == rows
-    assert stage.lifecycle.compact_data_files(table, dry_run=True).planned_files == 0
+    # Without a filter Iceberg chooses which of the table's small files fill a commit, so it may take several runs.
+    planned = [stage.lifecycle.compact_data_files(table, dry_run=True).planned_files]
+    while planned[-1]:
+        assert stage.lifecycle.compact_data_files(table).rewritten_files
+        planned.append(stage.lifecycle.compact_data_files(table, dry_run=True).planned_files)
+        assert planned[-1] < planned[-2]
+    assert planned[0] >= 12 and stage.rows(table) == rows
 
 
 def _planned(stage: Stage, table: str) -> dict[str, tuple[set[str], set[str]]]:
