@@ -291,7 +291,7 @@ class _Committer:
                 untouched="the table",
                 hint="check the table's metadata file: it contradicts itself, or the change does",
             ) from error
-        # Iceberg returns the base if nothing changed.
+        # The builder returns what it started from if nothing changed.
         return updated if updated.changes() else None
 
     def _updated(self, base: Any, change: Change, location: str) -> Any:

@@ -141,8 +141,8 @@ class Compaction(Model):
     window's time zone).
 
     About `batch_bytes` are rewritten in one commit, at the store's full speed; then the pace waits. A run stops after
-    `max_run_bytes` (None: it does not), and the next one goes on. The NDV statistics are computed again when the share
-    `statistics_after` of the rows has changed (None: never)."""
+    the partition that reaches `max_run_bytes` (None: it does not), and the next one goes on. The NDV statistics are
+    computed again when the share `statistics_after` of the rows has changed (None: never)."""
 
     min_rewritable_share: float = Field(default=0.2, gt=0, le=1)
     min_delete_file_ratio: float = Field(default=0.5, gt=0)

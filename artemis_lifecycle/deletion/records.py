@@ -20,6 +20,7 @@ from artemis_lifecycle.deletion.batches import job_folder
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.records import Owner
+from artemis_lifecycle.storage.frames import owner_folder
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import StoredFile
 
@@ -103,7 +104,7 @@ def _folders(root: str, owner: Owner) -> tuple[str, ...]:
         return (f"{root}/restores/{owner.job_id}",)
     if owner.kind == "thaws":
         return (owner.files_location,)
-    own = owner.files_location.removesuffix("/files")
+    own = owner_folder(owner.files_location)
     return (own, f"{root}/handoffs/{owner.job_id}") if owner.kind == "plans" else (own,)
 
 

@@ -28,7 +28,7 @@ from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import drop_frame, read_frame, rows_digest, write_batches
+from artemis_lifecycle.storage.frames import drop_frame, owner_folder, read_frame, rows_digest, write_batches
 from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -170,7 +170,7 @@ def plan_expiration(
         drop_frame(f"{folder}/files", stores)
         if known.status in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
             return load_plan(spark, stores, operations, plan_id)
-        folder = known.files_location.removesuffix("/files")
+        folder = owner_folder(known.files_location)
     counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")]).sort_by("kind")
     totals = tuple(KindTotal(row["kind"], row["path_count"], row["size_in_bytes_sum"]) for row in counted.to_pylist())
     plan = ExpirationPlan(
@@ -242,7 +242,7 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
     """Return the sealed plan with that id; works from any process. Raises NoSuchPlan, and StorageError if its seal is
     damaged."""
     record = operations.plans.get(plan_id)
-    path = f"{record.files_location.removesuffix('/files')}/plan.json"
+    path = _description(record)
     if record.forgetting_at is not None and record.committed_at is None:
         raise NoSuchPlan(
             f"Plan {plan_id} was {record.status}, and its list was deleted on {record.forgetting_at:%Y-%m-%d}, after "
@@ -265,7 +265,7 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
 def trim_plan(stores: Stores, operations: Operations, plan_id: str) -> None:
     """Shorten the description of a committed plan that is over: remove why each snapshot is kept, and the snapshot log.
     A description that is missing or damaged stays as it is."""
-    path = f"{operations.plans.get(plan_id).files_location.removesuffix('/files')}/plan.json"
+    path = _description(operations.plans.get(plan_id))
     try:
         content = json.loads(stores.read(path))
     except (MissingFile, ValueError):
@@ -329,7 +329,11 @@ def unarchived(stores: Stores, plan: ExpirationPlan, current: TableMetadata) -> 
 
 
 def _base_copy(files_location: str) -> str:
-    return f"{files_location.removesuffix('/files')}/base.metadata.json"
+    return f"{owner_folder(files_location)}/base.metadata.json"
+
+
+def _description(record: PlanRecord) -> str:
+    return f"{owner_folder(record.files_location)}/plan.json"
 
 
 def _as_texts(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:

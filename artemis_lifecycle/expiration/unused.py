@@ -50,7 +50,7 @@ class RemovedParts:
     order_witnesses: dict[int, str] = field(default_factory=dict)
 
     def extended(self, base: TableMetadata, unused: Unused, now_ms: int) -> RemovedParts:
-        """Return it with what is unused in `base` at `now_ms`. A spec or order in use again is no longer unused."""
+        """Return it with what is unused in `base` at `now_ms`. A spec or order that is used again loses its time."""
         specs = unused.specs | (self.specs.keys() - base.partition_specs.keys())
         orders = unused.orders | (self.orders.keys() - base.sort_orders.keys())
         return RemovedParts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -110,6 +109,7 @@ class Maintenance:
                 resources.operations.engine,
                 step.check,
             )
+            stop = window_opening(policy.quiet_window, resources.operations.clock.now)
             done = compacted_data_files(
                 resources.start_spark,
                 name,
@@ -119,17 +119,19 @@ class Maintenance:
                 ranking,
                 policy.compaction,
                 pace=pace,
-                stop=window_opening(policy.quiet_window, resources.operations.clock.now),
+                stop=stop,
                 dry_run=dry_run,
             )
             why = why_statistics(health.unanalyzed_records, health.records, policy.compaction)
             if why is not None and done.stopped is None:
                 done = replace(done, needed=True, why=f"{done.why}; {why}" if done.needed else why)
                 if not dry_run:
-                    pace.wait()
-                    began = time.monotonic()
-                    done = replace(done, statistics_file=compute_statistics(resources.start_spark(), name, table))
-                    pace.moved(health.data_bytes, time.monotonic() - began)
+                    done = replace(done, stopped=pace.wait(stop))
+                if not dry_run and done.stopped is None:
+                    with pace.batch() as batch:
+                        file = compute_statistics(resources.start_spark(), name, table)
+                    pace.moved(health.data_bytes, batch.seconds)
+                    done = replace(done, statistics_file=file)
             step.counts = {
                 "files_rewritten": done.rewritten_files,
                 "files_added": done.added_files,

@@ -7,7 +7,6 @@ waits (`pacing`), and the run may stop: what is committed stays, and the rest is
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompactedDataFiles:
-    """What was rewritten. `needed` False: the table's health did not ask for it, or a dry run found nothing to do.
+    """What was rewritten. `needed` False: the table's health did not ask for it.
 
     `partitions` asked for it; `planned_files` and `planned_bytes` are this run's, and `left_partitions` wait for the
     next one, because of `stopped`. `bytes_per_second` is the highest rate of a batch, and `waited_seconds` the pauses
@@ -221,13 +220,11 @@ class _Run:
             action = action.filter(only)
         for key, value in options.items():
             action = action.option(key, value)
-        began = time.monotonic()
-        with self.pace.charging_failures():
+        with self.pace.batch() as batch:
             result = with_summary(action, reading_whole_table(self._worker, current)).execute()
-        seconds = time.monotonic() - began
         read, count = result.rewrittenBytesCount(), result.rewrittenDataFilesCount()
         written = self._count(current, "added-files-size") if count else 0
-        self.pace.moved(read + (read if written is None else written), seconds)
+        self.pace.moved(read + (read if written is None else written), batch.seconds)
         self._batches += 1
         self._rewritten += count
         self._added += result.addedDataFilesCount()
@@ -243,29 +240,34 @@ class _Run:
         No rewrite of data files takes them along: the new data files have the sequence number of the snapshot that was
         read, and so may the deletes (Iceberg's `use-starting-sequence-number`).
         """
+        if self._with_deletes("total-delete-files") is None:
+            return
         self._wait()
-        self._loaded.refresh()
-        current = self._loaded.currentSnapshot()
-        if self.stopped is not None or current is None or not int(current.summary().get("total-delete-files") or 0):
+        current = None if self.stopped is not None else self._with_deletes("total-delete-files")
+        if current is None:
             return
         actions = spark_actions(self._spark)
         dangling = with_summary(
             actions.removeDanglingDeleteFiles(self._loaded), reading_whole_table(self._worker, current)
         ).execute()
         self._deletes += sum(1 for _ in dangling.removedDeleteFiles())
-        self._loaded.refresh()
-        current = self._loaded.currentSnapshot()
-        if not int(current.summary().get("total-position-deletes") or 0):
+        current = self._with_deletes("total-position-deletes")
+        if current is None:
             return
-        began = time.monotonic()
         deletes = actions.rewritePositionDeletes(self._loaded)
         if self._rewritten or self._deletes:
             # Else the same files would be written again by each run, and each commit asks for the next run.
             deletes = deletes.option("rewrite-all", "true")
-        with self.pace.charging_failures():
+        with self.pace.batch() as batch:
             left = with_summary(deletes, reading_whole_table(self._worker, current)).execute()
-        self.pace.moved(left.rewrittenBytesCount() + left.addedBytesCount(), time.monotonic() - began)
+        self.pace.moved(left.rewrittenBytesCount() + left.addedBytesCount(), batch.seconds)
         self._deletes += left.rewrittenDeleteFilesCount() - left.addedDeleteFilesCount()
+
+    def _with_deletes(self, total: str) -> Any | None:
+        """Return the table's snapshot as of now if that total of its summary is not 0."""
+        self._loaded.refresh()
+        current = self._loaded.currentSnapshot()
+        return current if current is not None and int(current.summary().get(total) or 0) else None
 
     def done(self, why: str) -> CompactedDataFiles:
         self._loaded.refresh()

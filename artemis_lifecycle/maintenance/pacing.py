@@ -27,6 +27,13 @@ _CHECKED_EVERY = 1.0
 
 
 @dataclass
+class Batch:
+    """How long a batch took."""
+
+    seconds: float = 0.0
+
+
+@dataclass
 class CompactionPace:
     """`share` of `bandwidth` (bytes per second; None: measured). `check` is called while it waits, and may raise;
     `engine` None: this process alone counts."""
@@ -58,17 +65,18 @@ class CompactionPace:
         self._charge(size_in_bytes / (self.share * bandwidth) - seconds)
 
     @contextmanager
-    def charging_failures(self) -> Iterator[None]:
-        """Charge a batch that raises. What it moved is not known, so it counts as all that the store can do: a run that
-        loses to other writers must not repeat its work at full speed."""
-        began, ended = self.clock(), False
+    def batch(self) -> Iterator[Batch]:
+        """Time a batch, which the caller then charges by `moved`. One that raises is charged here: what it moved is not
+        known, so it counts as all that the store can do. A run that loses to other writers must not repeat its work at
+        full speed."""
+        batch, began, ended = Batch(), self.clock(), False
         try:
-            yield
+            yield batch
             ended = True
         finally:
+            batch.seconds = self.clock() - began
             if not ended:
-                seconds = self.clock() - began
-                self._charge(seconds / self.share - seconds)
+                self._charge(batch.seconds / self.share - batch.seconds)
 
     def _charge(self, rest: float) -> None:
         if rest <= 0:

@@ -15,7 +15,7 @@ from typing import Any
 _MICROSECONDS = frozenset({"time", "timestamp", "timestamptz"})
 _PLAIN = frozenset({"boolean", "int", "long", "date", "string"}) | _MICROSECONDS
 _SMALLEST_LONG = 1 << 31
-"""Py4J passes smaller integers as Java's int, which is no literal of a time."""
+"""Py4J passes smaller integers as Java's int, and Iceberg takes none for a time."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import TOO_YOUNG
 from artemis_lifecycle.protection.table_state import REACHABLE
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import describe_frame, read_frame
+from artemis_lifecycle.storage.frames import describe_frame, owner_folder, read_frame
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class OrphanScanResult:
     def unreferenced(self) -> DataFrame:
         """Return DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not
         reach, with `orphan` or the reason why it is kept."""
-        folder = f"{self.files_location.removesuffix('/files')}/unreferenced"
+        folder = f"{owner_folder(self.files_location)}/unreferenced"
         return read_frame(Runner(self._spark), folder, self._stores).frame()
 
     @property

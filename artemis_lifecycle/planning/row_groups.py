@@ -158,7 +158,7 @@ def _match_default(leaf: Leaf, groups: int) -> Mask:
     value = _single_value(default, leaf.kind)
     if value is None:
         return np.ones(groups, np.bool_)
-    # In a struct that is null, there is no default.
+    # A field of a null struct is null, whatever its default.
     may_be_null = by_null and term.accessor.inner is not None
     return np.repeat(values_match(leaf, _keys([value], leaf.kind)) | may_be_null, groups)
 

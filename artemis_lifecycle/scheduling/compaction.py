@@ -59,6 +59,7 @@ def due_compaction(
     why = why_rewrite(health, thresholds)
     if why is not None:
         if f"{now.astimezone(ZoneInfo(timezone)):%A}".lower() not in thresholds.manifests_on:
-            return CompactionVerdict(None, f"{why}; they are rewritten on {' and '.join(thresholds.manifests_on)}")
+            days = " and ".join(thresholds.manifests_on) or "no day"
+            return CompactionVerdict(None, f"{why}; they are rewritten on {days}")
         return CompactionVerdict("manifest_compaction", why, waited)
     return CompactionVerdict(None, "its health asks for none")

@@ -234,6 +234,11 @@ def _named(sealed: SealedFrame) -> pa.Table:
     return pa.table({"name": [part.name for part in sealed.parts], "sha256": [part.sha256 for part in sealed.parts]})
 
 
+def owner_folder(files_location: str) -> str:
+    """Return the folder of the plan or scan whose list is the frame at `files_location`; its other files are there."""
+    return files_location.removesuffix("/files")
+
+
 def drop_frame(folder: str, stores: Stores) -> None:
     """Delete a frame that nothing references. The seal is deleted first, so that no reader sees an incomplete
     frame."""

@@ -19,6 +19,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.maintenance import window_opening
 from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.maintenance.health import partitions_with_work
+from artemis_lifecycle.maintenance.pacing import CompactionPace
 from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
@@ -198,6 +199,17 @@ def test_a_partition_without_a_filter_takes_no_more_than_its_own_share(stage: St
     assert stage.rows(table) == rows
 
 
+def test_a_run_does_not_wait_after_its_last_batch(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without deletes to rewrite, nothing follows: it would keep the lease for the next run's pace."""
+    table = stage.create("ended", "a int")
+    for number in range(6):
+        stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({number})")
+    waits: list[float] = []
+    monkeypatch.setattr(CompactionPace, "wait", lambda pace, stop: waits.append(pace.measured))
+    assert stage.lifecycle.compact_data_files(table).rewritten_files == 6
+    assert waits == [0.0]
+
+
 def test_a_large_partition_stops_between_its_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     table = stage.create("large_stopped", "a int", **{"write.target-file-size-bytes": "4000"})
     for number in range(24):
@@ -326,10 +338,14 @@ def test_manifests_are_clustered_so_that_planning_reads_fewer(stage: Stage) -> N
     assert not stage.lifecycle.compact_manifests(table).needed
 
 
-def test_statistics_follow_the_rows(stage: Stage) -> None:
+def test_statistics_follow_the_rows(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     table = stage.create("analyzed", "a int")
     stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range(0, 100, 1, 1)")
     assert stage.lifecycle.compact_data_files(table, dry_run=True).statistics_file is None
+    with monkeypatch.context() as patch:
+        patch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: lambda: "it is late")
+        late = stage.lifecycle.compact_data_files(table)
+    assert (late.needed, late.stopped, late.statistics_file) == (True, "it is late", None)
     done = stage.lifecycle.compact_data_files(table)
     assert done.statistics_file is not None and done.snapshot_id is None
     assert any(row.path == done.statistics_file for row in stage.lifecycle.reachable_set(table).files().collect())

@@ -14,6 +14,7 @@ from artemis_lifecycle.errors import CommitConflict
 from artemis_lifecycle.maintenance.pacing import SLOWEST, CompactionPace
 from artemis_lifecycle.maintenance.ranking import RankedPartition, batches, ranked
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle_tests.simulated_time import SimulatedTime
 
 COLUMNS = ("files", "bytes", "rewritable", "rewritable_bytes", "rewritten", "delete_files", "delete_bytes")
 
@@ -51,17 +52,6 @@ def test_batches_keep_the_order_and_all_partitions(sizes: list[int], batch_bytes
         assert sum(each.size_in_bytes for each in one) + other[0].size_in_bytes > batch_bytes
 
 
-class _Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 BATCHES = st.lists(st.tuples(st.floats(2.0, 500.0), st.floats(0.01, 1.0)), min_size=2, max_size=12)
 
 
@@ -70,7 +60,7 @@ def test_the_average_never_exceeds_the_share_of_what_the_store_can_do(
     work: list[tuple[float, float]], share: float, configured: bool
 ) -> None:
     """Each batch moves so many seconds' worth of bytes, slowed by other load to a fraction of what the store can do."""
-    store, time = 100 * SLOWEST, _Time()
+    store, time = 100 * SLOWEST, SimulatedTime()
     pace = CompactionPace(share, store if configured else None, clock=time.clock, sleep=time.sleep)
     moved = 0
     for full_seconds, left_by_others in work:
@@ -86,7 +76,7 @@ def test_the_average_never_exceeds_the_share_of_what_the_store_can_do(
 
 
 def test_a_batch_too_small_to_measure_hardly_waits() -> None:
-    time = _Time()
+    time = SimulatedTime()
     pace = CompactionPace(0.3, clock=time.clock, sleep=time.sleep)
     pace.moved(10_000, 3.0)
     pace.wait()
@@ -95,7 +85,7 @@ def test_a_batch_too_small_to_measure_hardly_waits() -> None:
 
 def test_a_wait_ends_when_the_run_is_to_stop() -> None:
     """The store's debt may last hours; the quiet window must not wait for it."""
-    time = _Time()
+    time = SimulatedTime()
     pace = CompactionPace(0.3, float(SLOWEST), clock=time.clock, sleep=time.sleep)
     pace.moved(10_000 * SLOWEST, 1.0)
     assert pace.wait(lambda: "it is late" if time.now >= 5.0 else None) == "it is late"
@@ -104,11 +94,11 @@ def test_a_wait_ends_when_the_run_is_to_stop() -> None:
 
 
 def test_a_batch_that_fails_counts_as_all_that_the_store_can_do() -> None:
-    time = _Time()
+    time = SimulatedTime()
     pace = CompactionPace(0.25, clock=time.clock, sleep=time.sleep)
 
     def lose() -> None:
-        with pace.charging_failures():
+        with pace.batch():
             time.now += 10.0
             raise CommitConflict("another writer was first")
 

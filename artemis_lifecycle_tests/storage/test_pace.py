@@ -25,24 +25,14 @@ from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.end_report import add_lines
+from artemis_lifecycle_tests.simulated_time import SimulatedTime
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
 
 pytestmark = pytest.mark.slow
 
 
-class _Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_no_window_gets_more_than_the_rate_and_one_second_saved() -> None:
-    time = _Time()
+    time = SimulatedTime()
     bucket = TokenBucket(100.0, time.clock, time.sleep)
     spent: list[tuple[float, int]] = []
     for _ in range(200):
@@ -53,7 +43,7 @@ def test_no_window_gets_more_than_the_rate_and_one_second_saved() -> None:
 
 
 def test_idle_time_saves_one_second_at_most() -> None:
-    time = _Time()
+    time = SimulatedTime()
     bucket = TokenBucket(100.0, time.clock, time.sleep)
     bucket.take(100)
     time.now += 3600
@@ -62,14 +52,14 @@ def test_idle_time_saves_one_second_at_most() -> None:
 
 
 def test_without_a_rate_nothing_waits() -> None:
-    time = _Time()
+    time = SimulatedTime()
     bucket = TokenBucket(None, time.clock, time.sleep)
     assert bucket.take(10**9) == 0.0
     assert bucket.piece == 5000
 
 
 def test_a_rate_below_one_still_moves() -> None:
-    time = _Time()
+    time = SimulatedTime()
     bucket = TokenBucket(0.5, time.clock, time.sleep)
     assert bucket.piece == 1
     assert bucket.take(1) == pytest.approx(2.0)
