@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from sqlalchemy import (
+    ColumnElement,
     Engine,
     ForeignKeyConstraint,
     Index,
@@ -370,7 +371,7 @@ class LiveSets:
         return changed
 
 
-def _is_needed() -> object:
+def _is_needed() -> ColumnElement[bool]:
     """The condition that files of a scan of the set are still to be deleted: its deletion re-checks them against the
     set. A scan that nobody approved or began holds its set only until it is forgotten itself."""
     waits = or_(scans.c.state == ScanState.DELETING, scans.c.approved_at.is_not(None))
