@@ -53,6 +53,20 @@ _TIERS: Mapping[str, Mapping[str, object]] = {
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class Mark(Model):
+    """How a Nessie catalog is marked when a step needs a live-contents set. `policies`: a cutoff by pattern of
+    references, in order: a number of commits (10), a duration (30d), an instant, or none; unmatched references keep
+    their whole log. `snapshots`: whether all snapshots in the metadata of a live version keep their files, or only the
+    referenced one. A set older than `max_age` is replaced. `unseen`: whether a sweep deletes the files of tables that
+    no reference shows, and those in locations no longer used, or only reports them; `dropped` says after how long."""
+
+    policies: dict[str, int | str] = {}
+    snapshots: Literal["all", "referenced"] = "all"
+    max_age: Duration = timedelta(days=1)
+    unseen: Literal["report", "delete"] = "report"
+    threads: int = Field(default=4, ge=1)
+
+
 class OtherCatalog(Model):
     """Tables beside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
     names are `<catalog>:<namespace.table>`. Their files are reached with the live catalog's S3 settings.
@@ -66,6 +80,7 @@ class OtherCatalog(Model):
     warehouse: Root = None
     properties: dict[str, str] = {}
     roots: tuple[str, ...] = ()
+    mark: Mark = Mark()
 
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:
@@ -229,6 +244,7 @@ class Records(Model):
     keep: Duration = timedelta(days=400)
     listings: Duration = timedelta(days=30)
     runs: Duration = timedelta(days=90)
+    live_sets: Duration = timedelta(days=90)
 
 
 class Alerts(Model):

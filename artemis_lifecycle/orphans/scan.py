@@ -113,9 +113,11 @@ def scan_orphans(
         # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted])
         found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
-        remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
+        if not context.is_branched:
+            remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
+        newer = () if context.is_branched else found.newer
         settled = context.operations.settled_metadata.of_table(table_uuid)
-        require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
+        require_no_future(newer, settled, table, metadata.metadata_location, context.rules)
         unsettled = [each for each in found.attempts if normalize(each.metadata_location, context.rules) not in settled]
         protection.protect(found.foreign, unsettled)
         return seal_scan(

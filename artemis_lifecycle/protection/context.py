@@ -157,6 +157,10 @@ class DeletionContext:
     """Returns what the table itself reaches, where that is not what one Iceberg metadata file reaches: a table of
     another format, or of a catalog with branches."""
 
+    is_branched: bool = False
+    """Whether the table's metadata files form a tree, as in a catalog with branches. Then a later file may belong to a
+    reference that is gone, and says nothing about the catalog's age."""
+
     cold: ColdTables | None = None
     """Set for files of the cold tier. Then `catalog` is the cold catalog, without these tables."""
 
