@@ -92,7 +92,7 @@ def list_sets(config: ConfigOption = None, json: JsonOption = False) -> None:
         title="Live-contents sets",
         columns=("set", "catalog", "state", "created", "references", "commits", "contents", "versions", "error"),
         row=lambda it: (
-            *(it.set_id, it.catalog, it.state.value, it.created_at),
+            *(it.live_set_id, it.catalog, it.state.value, it.created_at),
             *(it.references, it.commits, it.contents, it.versions, it.error),
         ),
     )

@@ -706,7 +706,7 @@ class Lifecycle:
         """
         return self._live_sets.mark(catalog, policies, now, snapshots)
 
-    def sweep(self, live_set_id: str, deferred: bool = True) -> Sweep:
+    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True) -> Sweep:
         """Find the files that nothing live in the set reaches, table by table. The sealed scans wait for
         `delete_orphans`, or are deleted at once (not `deferred`), each within its own guards and approvals.
 
@@ -714,7 +714,8 @@ class Lifecycle:
         cannot be swept has its error in the result. Raises UnreadableMetadata if the metadata file of any live version
         is missing, and the set is `failed`; PlanStateError for a set that is not usable; NoSuchPlan.
         """
-        return self._live_sets.sweep(live_set_id, deferred=deferred)
+        chosen = live_set_id if isinstance(live_set_id, str) else live_set_id.live_set_id
+        return self._live_sets.sweep(chosen, deferred=deferred)
 
     def live_sets(self) -> list[LiveSet]:
         """Return all live-contents sets, newest first."""

@@ -57,10 +57,12 @@ class LiveSets:
     def live_sets(self) -> list[LiveSet]:
         return list(self.resources.operations.live_sets.all())
 
-    def live_set(self, set_id: str) -> LiveSetDetails:
+    def live_set(self, live_set_id: str) -> LiveSetDetails:
         sets = self.resources.operations.live_sets
-        found = sets.get(set_id)
-        return LiveSetDetails(found, sets.references(set_id), sets.contents(set_id), sets.swept_tables(set_id))
+        found = sets.get(live_set_id)
+        return LiveSetDetails(
+            found, sets.references(live_set_id), sets.contents(live_set_id), sets.swept_tables(live_set_id)
+        )
 
     def compare(self, before: str, after: str) -> LiveSetComparison:
         sets = self.resources.operations.live_sets
@@ -70,11 +72,11 @@ class LiveSets:
                 f"The sets are of different catalogs: {first.catalog} and {second.catalog}",
                 hint="list the sets: artemis live-sets list",
             )
-        names = {each.content_id: each.table for set_id in (before, after) for each in sets.contents(set_id)}
+        names = {each.content_id: each.table for live_set_id in (before, after) for each in sets.contents(live_set_id)}
         return compared(before, after, sets.versions(before), sets.versions(after), names)
 
-    def delete(self, set_id: str) -> None:
-        self.resources.operations.live_sets.delete(set_id)
+    def delete(self, live_set_id: str) -> None:
+        self.resources.operations.live_sets.delete(live_set_id)
 
     def mark(
         self,
@@ -92,14 +94,14 @@ class LiveSets:
         marked = MarkedCatalog(catalog, PlainReferences(_Pointers(self.steps), resources.live_stores), "", False)
         return mark_catalog(resources, marked, policies_of(policies, instant), snapshots or "all", _THREADS)
 
-    def sweep(self, set_id: str, *, deferred: bool, threads: int = _THREADS) -> Sweep:
+    def sweep(self, live_set_id: str, *, deferred: bool, threads: int = _THREADS) -> Sweep:
         sets = self.resources.operations.live_sets
         # What is unseen becomes due some time later.
         self.resources.require_clocks()
-        live_set = sets.sweeping(set_id)
+        live_set = sets.sweeping(live_set_id)
         nessie = self._nessie(live_set.catalog)
         if nessie is None:
-            pairs = {(each.table, each.table_uuid or "") for each in sets.contents(set_id)}
+            pairs = {(each.table, each.table_uuid or "") for each in sets.contents(live_set_id)}
             swept = self._tables(live_set, sorted(pairs), deferred, threads)
             self.dropped.observe_catalog(None)
             return self._finished(live_set, deferred, swept, self._gone(live_set.catalog))
@@ -108,7 +110,7 @@ class LiveSets:
                 live = tables.live()
             except UnreadableMetadata as error:
                 # Missing metadata never means that there are no files: nothing of the catalog is swept.
-                sets.fail(set_id, str(error))
+                sets.fail(live_set_id, str(error))
                 raise
             sets.saw_locations(
                 live_set.catalog, {(each.table_uuid, place): each.table for each in live for place in each.locations}
@@ -132,13 +134,15 @@ class LiveSets:
         sets = self.resources.operations.live_sets
         # A sweep that left tables out can be repeated.
         failed = any(each.error is not None for each in swept)
-        return Sweep(sets.get(live_set.set_id) if failed else sets.swept(live_set.set_id), deferred, swept, (*unseen,))
+        return Sweep(
+            sets.get(live_set.live_set_id) if failed else sets.swept(live_set.live_set_id), deferred, swept, (*unseen,)
+        )
 
     def _tables(
         self, live_set: LiveSet, tables: Sequence[tuple[str, str]], deferred: bool, threads: int
     ) -> tuple[TableSweep, ...]:
         return sweep_tables(
-            live_set.set_id,
+            live_set.live_set_id,
             tables,
             self.resources.operations.live_sets,
             walk=self.orphans.list_objects,
@@ -229,7 +233,7 @@ class LiveSets:
             each.table, each.table_uuid, scan.scan_id, scan.summary.orphan_files, scan.summary.orphan_bytes
         )
         if each.location is None:
-            row = SweptTable(live_set.set_id, each.table_uuid, each.table, scan.scan_id, None)
+            row = SweptTable(live_set.live_set_id, each.table_uuid, each.table, scan.scan_id, None)
             self.resources.operations.live_sets.swept_table(row)
         return found if deferred else deleted(found, self.orphans.delete_orphans)
 

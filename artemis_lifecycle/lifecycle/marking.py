@@ -35,8 +35,8 @@ def mark_catalog(
     resources: Resources, catalog: MarkedCatalog, policies: Policies, snapshots: Snapshots, threads: int
 ) -> LiveSet:
     """Record a new set. Raises what the catalog raises: then the set is `failed`, and nothing can be swept from it."""
-    sets, set_id = resources.operations.live_sets, f"live-{uuid.uuid4().hex}"
-    sets.begin(set_id, catalog.name, snapshots, policies.texts())
+    sets, live_set_id = resources.operations.live_sets, f"live-{uuid.uuid4().hex}"
+    sets.begin(live_set_id, catalog.name, snapshots, policies.texts())
     try:
         references = catalog.source.references()
         if catalog.has_branches and not references:
@@ -49,7 +49,7 @@ def mark_catalog(
             catalog.source,
             policies,
             sets,
-            set_id,
+            live_set_id,
             references=references,
             threads=threads,
             check=resources.require_deployment,
@@ -68,7 +68,7 @@ def mark_catalog(
             last_read[metadata.table_uuid] = metadata_location
             return metadata
 
-        for content in contents_of(set_id, catalog.prefix, sets.versions(set_id), default, read):
+        for content in contents_of(live_set_id, catalog.prefix, sets.versions(live_set_id), default, read):
             batch.append(content)
             if content.table_uuid is not None:
                 seen.setdefault(content.table_uuid, Seen(content.table, last_read[content.table_uuid]))
@@ -80,9 +80,9 @@ def mark_catalog(
         if catalog.has_branches:
             _remember(resources, catalog.name, seen)
         sets.saw_locations(catalog.name, locations)
-        return sets.finish(set_id, commits=done.commits)
+        return sets.finish(live_set_id, commits=done.commits)
     except BaseException as error:
-        sets.fail(set_id, str(error) or type(error).__name__)
+        sets.fail(live_set_id, str(error) or type(error).__name__)
         raise
 
 

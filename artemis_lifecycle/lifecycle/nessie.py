@@ -67,9 +67,9 @@ class NessieTables:
     def of_set(self, live_set: LiveSet) -> LiveTables:
         """Return the tables of a set. Opened once, because its rows never change."""
         with self._lock:
-            if live_set.set_id not in self._opened:
+            if live_set.live_set_id not in self._opened:
                 now = self._resources.operations.clock.now()
-                self._opened[live_set.set_id] = LiveTables(
+                self._opened[live_set.live_set_id] = LiveTables(
                     live_set,
                     self._resources.operations.live_sets,
                     self.source,
@@ -78,12 +78,12 @@ class NessieTables:
                     prefix=f"{self.name}:",
                     policies=policies_of([tuple(text.rsplit(": ", 1)) for text in live_set.policies], now),  # type: ignore[misc]
                 )
-            return self._opened[live_set.set_id]
+            return self._opened[live_set.live_set_id]
 
     @contextmanager
     def sweeping(self, live_set: LiveSet) -> Iterator[LiveTables]:
         """Inside the block, the catalog's tables are those of this set, even if there is a newer one."""
-        before, self._swept = self._swept, live_set.set_id
+        before, self._swept = self._swept, live_set.live_set_id
         try:
             yield self.of_set(live_set)
         finally:
@@ -110,7 +110,9 @@ class NessieTables:
         found = {f"{self.name}:{dotted(content.key)}" for content in heads if content.type == TABLE}
         newest = sets.newest(self.name)
         if newest is not None:
-            found |= {each.table for each in sets.contents(newest.set_id) if each.type == TABLE and "@" in each.table}
+            found |= {
+                each.table for each in sets.contents(newest.live_set_id) if each.type == TABLE and "@" in each.table
+            }
         return sorted(found)
 
     def state(self, table: str) -> TableState:

@@ -13,7 +13,11 @@ from artemis_lifecycle.storage.location import parent
 
 
 def contents_of(
-    set_id: str, prefix: str, versions: Iterable[LiveVersion], default: Mapping[str, str] | None, read: FilesOfVersions
+    live_set_id: str,
+    prefix: str,
+    versions: Iterable[LiveVersion],
+    default: Mapping[str, str] | None,
+    read: FilesOfVersions,
 ) -> Iterator[LiveContent]:
     """Yield the contents of a set, whose `versions` come content by content.
 
@@ -34,11 +38,11 @@ def contents_of(
         if name is None:
             name = _unique(at_reference(first.key, first.reference), content_id, used)
         if first.type == VIEW:
-            yield LiveContent(set_id, content_id, f"{prefix}{name}", VIEW, None, (), count)
+            yield LiveContent(live_set_id, content_id, f"{prefix}{name}", VIEW, None, (), count)
             continue
         found = [read(location) for location in folders.values()]
         locations = tuple(dict.fromkeys(each for metadata in found for each in metadata.locations))
-        yield LiveContent(set_id, content_id, f"{prefix}{name}", first.type, found[0].table_uuid, locations, count)
+        yield LiveContent(live_set_id, content_id, f"{prefix}{name}", first.type, found[0].table_uuid, locations, count)
 
 
 def at_reference(key: str, reference: str) -> str:

@@ -54,7 +54,7 @@ def mark(
     source: ReferenceSource,
     policies: Policies,
     found: Versions,
-    set_id: str,
+    live_set_id: str,
     *,
     references: Sequence[Reference] | None = None,
     visited: VisitedCommits | None = None,
@@ -69,8 +69,8 @@ def mark(
     Raises what `source` raises: then the set is incomplete, and must not be used.
     """
     walked = list(source.references() if references is None else references)
-    found.add_references([SetReference(set_id, each.name, each.kind, each.head) for each in walked])
-    walk = _Walk(source, found, set_id, VisitedInMemory() if visited is None else visited)
+    found.add_references([SetReference(live_set_id, each.name, each.kind, each.head) for each in walked])
+    walk = _Walk(source, found, live_set_id, VisitedInMemory() if visited is None else visited)
 
     def each(reference: Reference) -> None:
         check()
@@ -102,11 +102,11 @@ class _Chain:
 
 
 class _Walk:
-    def __init__(self, source: ReferenceSource, found: Versions, set_id: str, visited: VisitedCommits) -> None:
+    def __init__(self, source: ReferenceSource, found: Versions, live_set_id: str, visited: VisitedCommits) -> None:
         self.chains: list[_Chain] = []
         self._source = source
         self._found = found
-        self._set_id = set_id
+        self._live_set_id = live_set_id
         self._visited = visited
         self._lock = Lock()
         self._waiting: list[LiveVersion] = []
@@ -183,7 +183,9 @@ class _Walk:
                     # Only saves work: the repository takes the same version again.
                     self._seen.clear()
                 self._seen.add(known)
-                self._waiting.append(LiveVersion(self._set_id, *known, dotted(content.key), content.type, reference))
+                self._waiting.append(
+                    LiveVersion(self._live_set_id, *known, dotted(content.key), content.type, reference)
+                )
                 full = self._waiting if len(self._waiting) >= _BATCH else []
                 if full:
                     self._waiting = []

@@ -88,7 +88,7 @@ class Sweep:
 
 
 def sweep_tables(
-    set_id: str,
+    live_set_id: str,
     tables: Sequence[tuple[str, str]],
     rows: SweepRows,
     *,
@@ -107,9 +107,9 @@ def sweep_tables(
         try:
             scanned = scan(name, walk(name))
         except LifecycleError as error:
-            rows.swept_table(SweptTable(set_id, table_uuid, name, None, str(error)))
+            rows.swept_table(SweptTable(live_set_id, table_uuid, name, None, str(error)))
             return TableSweep(name, table_uuid, error=str(error))
-        rows.swept_table(SweptTable(set_id, table_uuid, name, scanned.scan_id, None))
+        rows.swept_table(SweptTable(live_set_id, table_uuid, name, scanned.scan_id, None))
         summary = scanned.summary
         found = TableSweep(name, table_uuid, scanned.scan_id, summary.orphan_files, summary.orphan_bytes)
         return found if delete is None else deleted(found, delete)

@@ -32,11 +32,11 @@ _READERS = 4
 class SetRows(Protocol):
     """The rows of a set, such as `operations.live_sets.LiveSets` has them."""
 
-    def references(self, set_id: str) -> Sequence[SetReference]: ...
+    def references(self, live_set_id: str) -> Sequence[SetReference]: ...
 
-    def contents(self, set_id: str) -> Sequence[LiveContent]: ...
+    def contents(self, live_set_id: str) -> Sequence[LiveContent]: ...
 
-    def versions(self, set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]: ...
+    def versions(self, live_set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class LiveTables:
             raise NoSuchTable(
                 f"Catalog {self.live_set.catalog} shows no such table on any reference",
                 table=table,
-                hint=f"list them: artemis live-sets show {self.live_set.set_id}",
+                hint=f"list them: artemis live-sets show {self.live_set.live_set_id}",
             )
         return found
 
@@ -114,7 +114,7 @@ class LiveTables:
     def _current(self) -> dict[str, LiveTable]:
         with self._lock:
             if self._heads is None:
-                self._heads = {each.name: each.head for each in self._rows.references(self.live_set.set_id)}
+                self._heads = {each.name: each.head for each in self._rows.references(self.live_set.live_set_id)}
                 self._load()
             references = self._source.references()
             moved = [each for each in references if self._heads.get(each.name) != each.head]
@@ -125,8 +125,8 @@ class LiveTables:
 
     def _load(self) -> None:
         """Merge the versions of the set. Each content is read by itself: only few of them are in memory at a time."""
-        set_id = self.live_set.set_id
-        contents = self._rows.contents(set_id)
+        live_set_id = self.live_set.live_set_id
+        contents = self._rows.contents(live_set_id)
         names = {each.content_id: each.table for each in contents}
         # Contents of one table are merged together.
         shared: dict[str, list[str]] = {}
@@ -136,7 +136,9 @@ class LiveTables:
 
         def merged(content_ids: Sequence[str]) -> list[tuple[str, MergedTable]]:
             try:
-                found = merged_tables(self._read, self._rows.versions(set_id, content_ids), self.live_set.snapshots)
+                found = merged_tables(
+                    self._read, self._rows.versions(live_set_id, content_ids), self.live_set.snapshots
+                )
             except UnreadableMetadata as error:
                 raise UnreadableMetadata(
                     f"A live version cannot be read: {error.what}",
@@ -152,7 +154,7 @@ class LiveTables:
                 self._add(name, table)
         views = [each.content_id for each in contents if each.type == VIEW]
         if views:
-            self._view_folders |= {parent(each.metadata_location) for each in self._rows.versions(set_id, views)}
+            self._view_folders |= {parent(each.metadata_location) for each in self._rows.versions(live_set_id, views)}
 
     def _advance(self, moved: Sequence[Reference]) -> None:
         """Add what references show since: the commits after the known head, or, where a reference was created or
@@ -161,7 +163,7 @@ class LiveTables:
         found = _Found()
         for reference in moved:
             source = _Since(self._source, self._heads.get(reference.name))
-            mark(source, self._policies, found, self.live_set.set_id, references=[reference], threads=1)
+            mark(source, self._policies, found, self.live_set.live_set_id, references=[reference], threads=1)
         versions = [each for each in found.versions if each.type != VIEW]
         self._view_folders |= {parent(each.metadata_location) for each in found.versions if each.type == VIEW}
         first = {each.content_id: each for each in reversed(versions)}

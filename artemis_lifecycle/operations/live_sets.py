@@ -71,7 +71,7 @@ class LiveSet:
     """One mark of a whole catalog. `snapshots` says which snapshots of a live version keep their files. `policies` are
     the rules with the instants that durations became. Counts are final from `marked` on."""
 
-    set_id: Key
+    live_set_id: Key
     catalog: str
     state: LiveSetState
     snapshots: Snapshots
@@ -90,7 +90,7 @@ class LiveSet:
 class SetReference:
     """A reference as the mark found it."""
 
-    set_id: Key
+    live_set_id: Key
     name: Key
     kind: str
     head: str
@@ -104,7 +104,7 @@ class LiveVersion:
     """One live version of a content. `key` is the text of its identifier, `reference` the first reference that showed
     it. `snapshot_id` is NO_SNAPSHOT for a table without snapshots, and for a view."""
 
-    set_id: Key
+    live_set_id: Key
     content_id: Key
     metadata_location: Key
     snapshot_id: _IdKey
@@ -118,7 +118,7 @@ class LiveContent:
     """A content with at least one live version. `table` is its name with the catalog's. `table_uuid` and `locations`
     are from its metadata, None and empty for a view."""
 
-    set_id: Key
+    live_set_id: Key
     content_id: Key
     table: str
     type: str
@@ -131,7 +131,7 @@ class LiveContent:
 class SweptTable:
     """What the sweep found for one table: the sealed scan, or the error that stopped it."""
 
-    set_id: Key
+    live_set_id: Key
     table_uuid: Key
     table: str
     scan_id: str | None
@@ -152,7 +152,7 @@ class BaseLocation:
 
 
 def _of_set() -> ForeignKeyConstraint:
-    return ForeignKeyConstraint(["set_id"], [f"{SCHEMA}.live_sets.set_id"], ondelete="CASCADE")
+    return ForeignKeyConstraint(["live_set_id"], [f"{SCHEMA}.live_sets.live_set_id"], ondelete="CASCADE")
 
 
 live_sets = table_of(LiveSet, "live_sets", Index("live_sets_of_catalog", "catalog", "created_at"))
@@ -169,9 +169,9 @@ class LiveSets:
 
     # --- mark -------------------------------------------------------------------------------------------------------
 
-    def begin(self, set_id: str, catalog: str, snapshots: Snapshots, policies: Sequence[str]) -> LiveSet:
+    def begin(self, live_set_id: str, catalog: str, snapshots: Snapshots, policies: Sequence[str]) -> LiveSet:
         """Store a set that is being marked."""
-        values = {"set_id": set_id, "catalog": catalog, "snapshots": snapshots, "policies": list(policies)}
+        values = {"live_set_id": live_set_id, "catalog": catalog, "snapshots": snapshots, "policies": list(policies)}
         with around("live_sets.begin"), self._engine.begin() as connection:
             return insert_record(connection, LiveSet, state=LiveSetState.MARKING, **values)
 
@@ -185,14 +185,14 @@ class LiveSets:
     def add_contents(self, contents: Sequence[LiveContent]) -> None:
         self._add(live_contents, contents)
 
-    def finish(self, set_id: str, *, commits: int) -> LiveSet:
+    def finish(self, live_set_id: str, *, commits: int) -> LiveSet:
         """Count what was stored, and make the set usable. Raises PlanStateError if it is no longer being marked."""
 
         def count(table: Table) -> object:
-            return select(func.count()).select_from(table).where(table.c.set_id == set_id).scalar_subquery()
+            return select(func.count()).select_from(table).where(table.c.live_set_id == live_set_id).scalar_subquery()
 
         return self._change(
-            set_id,
+            live_set_id,
             {LiveSetState.MARKING},
             state=LiveSetState.MARKED,
             marked_at=func.clock_timestamp(),
@@ -202,21 +202,23 @@ class LiveSets:
             contents=count(live_contents),
         )
 
-    def fail(self, set_id: str, error: str) -> None:
+    def fail(self, live_set_id: str, error: str) -> None:
         """Record why the set cannot be used. Nothing can be swept from it any more."""
         with around("live_sets.fail"), self._engine.begin() as connection:
-            mine = live_sets.c.set_id == set_id
+            mine = live_sets.c.live_set_id == live_set_id
             update_record(connection, LiveSet, mine, state=LiveSetState.FAILED, error=storable(error))
 
     # --- sweep ------------------------------------------------------------------------------------------------------
 
-    def sweeping(self, set_id: str) -> LiveSet:
+    def sweeping(self, live_set_id: str) -> LiveSet:
         """Raises PlanStateError for a set that is not usable, NoSuchPlan."""
-        return self._change(set_id, USABLE, state=LiveSetState.SWEEPING)
+        return self._change(live_set_id, USABLE, state=LiveSetState.SWEEPING)
 
-    def swept(self, set_id: str) -> LiveSet:
+    def swept(self, live_set_id: str) -> LiveSet:
         """Raises PlanStateError, NoSuchPlan."""
-        return self._change(set_id, {LiveSetState.SWEEPING}, state=LiveSetState.SWEPT, swept_at=func.clock_timestamp())
+        return self._change(
+            live_set_id, {LiveSetState.SWEEPING}, state=LiveSetState.SWEPT, swept_at=func.clock_timestamp()
+        )
 
     def swept_table(self, row: SweptTable) -> None:
         """Store what the sweep found for a table; the newest result counts."""
@@ -224,7 +226,9 @@ class LiveSets:
         statement = upsert(swept_tables).values(values)
         changed = {**values, "swept_at": func.clock_timestamp()}
         with around("live_sets.swept_table"), self._engine.begin() as connection:
-            connection.execute(statement.on_conflict_do_update(index_elements=["set_id", "table_uuid"], set_=changed))
+            connection.execute(
+                statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
+            )
 
     def saw_locations(self, catalog: str, seen: Mapping[tuple[str, str], str]) -> None:
         """Record that tables use locations now: (table_uuid, location) with the table's name."""
@@ -241,33 +245,35 @@ class LiveSets:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def get(self, set_id: str) -> LiveSet:
+    def get(self, live_set_id: str) -> LiveSet:
         """Raises NoSuchPlan."""
-        found = one(self._engine, LiveSet, live_sets.c.set_id == set_id)
+        found = one(self._engine, LiveSet, live_sets.c.live_set_id == live_set_id)
         if found is None:
-            raise NoSuchPlan(f"No live-contents set {set_id} is stored", hint="list them: artemis live-sets list")
+            raise NoSuchPlan(f"No live-contents set {live_set_id} is stored", hint="list them: artemis live-sets list")
         return found
 
     def all(self, catalog: str | None = None) -> tuple[LiveSet, ...]:
         """Return the sets, newest first."""
         where = () if catalog is None else (live_sets.c.catalog == catalog,)
-        return records(self._engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.set_id))
+        return records(self._engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.live_set_id))
 
     def newest(self, catalog: str) -> LiveSet | None:
         """Return the newest usable set of a catalog."""
         return next((each for each in self.all(catalog) if each.state in USABLE), None)
 
-    def references(self, set_id: str) -> tuple[SetReference, ...]:
-        mine = live_set_references.c.set_id == set_id
+    def references(self, live_set_id: str) -> tuple[SetReference, ...]:
+        mine = live_set_references.c.live_set_id == live_set_id
         return records(self._engine, SetReference, mine, order_by=(live_set_references.c.name,))
 
-    def contents(self, set_id: str) -> tuple[LiveContent, ...]:
-        mine = live_contents.c.set_id == set_id
-        return records(self._engine, LiveContent, mine, order_by=(live_contents.c.table, live_contents.c.content_id))
+    def contents(self, live_set_id: str) -> tuple[LiveContent, ...]:
+        mine = live_contents.c.live_set_id == live_set_id
+        return records(
+            self._engine, LiveContent, mine, order_by=(live_contents.c.table_name, live_contents.c.content_id)
+        )
 
-    def versions(self, set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]:
+    def versions(self, live_set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]:
         """Yield the live versions of the set, or of some contents in it, content by content. Holds few of them."""
-        where = [live_versions.c.set_id == set_id]
+        where = [live_versions.c.live_set_id == live_set_id]
         if content_ids is not None:
             where.append(live_versions.c.content_id.in_(sorted(content_ids)))
         columns = [live_versions.c[each.name] for each in fields(LiveVersion)]
@@ -277,16 +283,16 @@ class LiveSets:
             for row in streamed.execute(query):
                 yield LiveVersion(*row)
 
-    def swept_tables(self, set_id: str) -> tuple[SweptTable, ...]:
-        mine = swept_tables.c.set_id == set_id
+    def swept_tables(self, live_set_id: str) -> tuple[SweptTable, ...]:
+        mine = swept_tables.c.live_set_id == live_set_id
         return records(self._engine, SweptTable, mine, order_by=(swept_tables.c.table_name,))
 
     def set_of_scan(self, scan_id: str) -> LiveSet | None:
         """Return the set whose sweep sealed that scan."""
-        query = select(swept_tables.c.set_id).where(swept_tables.c.scan_id == scan_id)
+        query = select(swept_tables.c.live_set_id).where(swept_tables.c.scan_id == scan_id)
         with self._engine.connect() as connection:
-            set_id = connection.execute(query).scalar()
-        return None if set_id is None else self.get(set_id)
+            live_set_id = connection.execute(query).scalar()
+        return None if live_set_id is None else self.get(live_set_id)
 
     def locations(self, catalog: str) -> tuple[BaseLocation, ...]:
         """Return every location that a mark of the catalog saw, also those that nothing uses any more."""
@@ -297,17 +303,17 @@ class LiveSets:
 
     # --- retention --------------------------------------------------------------------------------------------------
 
-    def delete(self, set_id: str) -> None:
+    def delete(self, live_set_id: str) -> None:
         """Delete a set with all its rows. Raises NoSuchPlan; PlanStateError while a deferred deletion still checks
         files against it."""
-        self.get(set_id)
+        self.get(live_set_id)
         with around("live_sets.delete"), self._engine.begin() as connection:
-            gone = connection.execute(delete(live_sets).where(live_sets.c.set_id == set_id, ~_is_needed()))
+            gone = connection.execute(delete(live_sets).where(live_sets.c.live_set_id == live_set_id, ~_is_needed()))
         if not gone.rowcount:
             raise PlanStateError(
-                f"Live-contents set {set_id} is needed: a scan of its sweep is not deleted yet",
+                f"Live-contents set {live_set_id} is needed: a scan of its sweep is not deleted yet",
                 untouched="the set",
-                hint=f"artemis live-sets show {set_id} names the scans: delete their files first",
+                hint=f"artemis live-sets show {live_set_id} names the scans: delete their files first",
             )
 
     def old(self, cutoff: datetime) -> tuple[str, ...]:
@@ -319,7 +325,7 @@ class LiveSets:
             newer.c.state.in_(sorted(USABLE)),
         )
         stays = and_(live_sets.c.state.in_(sorted(USABLE)), is_newest)
-        query = select(live_sets.c.set_id).where(live_sets.c.created_at < cutoff, ~stays, ~_is_needed())
+        query = select(live_sets.c.live_set_id).where(live_sets.c.created_at < cutoff, ~stays, ~_is_needed())
         with self._engine.connect() as connection:
             return tuple(connection.execute(query.order_by(live_sets.c.created_at)).scalars())
 
@@ -355,15 +361,15 @@ class LiveSets:
             with self._engine.begin() as connection:
                 connection.execute(text(insertion), columns)
 
-    def _change(self, set_id: str, expected: Collection[LiveSetState], **values: object) -> LiveSet:
-        mine = (live_sets.c.set_id == set_id, live_sets.c.state.in_(sorted(expected)))
+    def _change(self, live_set_id: str, expected: Collection[LiveSetState], **values: object) -> LiveSet:
+        mine = (live_sets.c.live_set_id == live_set_id, live_sets.c.state.in_(sorted(expected)))
         with around(f"live_sets.{values['state']}"), self._engine.begin() as connection:
             changed = update_record(connection, LiveSet, *mine, **values)
         if changed is None:
-            found = self.get(set_id)
+            found = self.get(live_set_id)
             why = f" ({found.error})" if found.error else ""
             raise PlanStateError(
-                f"Live-contents set {set_id} is {found.state}{why}, and would have to be "
+                f"Live-contents set {live_set_id} is {found.state}{why}, and would have to be "
                 f"{' or '.join(sorted(expected))}",
                 untouched="all files",
                 hint=f"mark again: artemis mark {found.catalog}",
@@ -376,7 +382,7 @@ def _is_needed() -> ColumnElement[bool]:
     set. A scan that nobody approved or began holds its set only until it is forgotten itself."""
     waits = or_(scans.c.state == ScanState.DELETING, scans.c.approved_at.is_not(None))
     return exists().where(
-        swept_tables.c.set_id == live_sets.c.set_id,
+        swept_tables.c.live_set_id == live_sets.c.live_set_id,
         scans.c.scan_id == swept_tables.c.scan_id,
         scans.c.state != ScanState.DONE,
         scans.c.forgetting_at.is_(None),

@@ -22,17 +22,17 @@ def test_a_sweep_deletes_what_no_reference_shows_and_nothing_else(world: World) 
     with world.open() as lifecycle:
         first = lifecycle.mark(NAME)
         assert (first.state, first.references, first.contents) == ("marked", 4, 2)
-        assert {each.table for each in lifecycle.live_set(first.set_id).contents} == {
+        assert {each.table for each in lifecycle.live_set(first.live_set_id).contents} == {
             "versions:db.orders",
             "versions:db.fresh@idea",
         }
-        nothing = lifecycle.sweep(first.set_id, deferred=False)
+        nothing = lifecycle.sweep(first.live_set_id, deferred=False)
         assert [(each.error, each.files) for each in nothing.tables] == [(None, 0)] * 2, "everything is live"
         world.delete("idea")
         again = lifecycle.mark(NAME)
         before = world.files()
         assert lost | fresh <= before
-        done = lifecycle.sweep(again.set_id, deferred=False)
+        done = lifecycle.sweep(again.live_set_id, deferred=False)
         assert done.live_set.state == "swept" and [each.error for each in done.tables] == [None]
         gone = before - world.files()
         assert lost <= gone and not fresh & gone, "the dropped table is reported, and stays"
