@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.errors import BadInput, LifecycleError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, LifecycleError, MissingFile, UnreadableMetadata
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.marking import MarkedCatalog, mark_catalog
 from artemis_lifecycle.lifecycle.nessie import NessieTables
@@ -146,14 +147,27 @@ class LiveSets:
             tables,
             self.resources.operations.live_sets,
             walk=self.orphans.list_objects,
-            scan=self._scan,
+            scan=partial(self._scan, live_set),
             delete=None if deferred else self.orphans.delete_orphans,
             threads=threads,
             check=self.resources.require_deployment,
         )
 
-    def _scan(self, table: str, listing: Listing) -> OrphanScanResult:
-        return self.orphans.scan_orphans(table, listing=listing)
+    def _scan(self, live_set: LiveSet, table: str, listing: Listing) -> OrphanScanResult:
+        try:
+            return self.orphans.scan_orphans(table, listing=listing)
+        except (UnreadableMetadata, MissingFile) as error:
+            if live_set.snapshots == "referenced" or self.resources.other(table) is None:
+                raise
+            # Collectors that keep only what references show leave snapshots without files (nessie 5282, 10046).
+            raise UnreadableMetadata(
+                f"Files that a snapshot in a live version's metadata needs are gone: {error.what}",
+                table=table,
+                path=error.path,
+                untouched="all files of the table",
+                hint="restore them; or, if an earlier collector removed snapshots that no reference shows, mark with "
+                "snapshots: referenced",
+            ) from error
 
     # --- what nothing live uses -------------------------------------------------------------------------------------
 
@@ -217,7 +231,7 @@ class LiveSets:
         for each in self._due(unused):
             try:
                 table = names[each.table_uuid]
-                scan = self._scan(table, self.orphans.list_objects(table, each.location))
+                scan = self._scan(live_set, table, self.orphans.list_objects(table, each.location))
             except LifecycleError as error:
                 done.append(TableSweep(each.table, each.table_uuid, error=str(error)))
                 continue

@@ -9,7 +9,7 @@ import pytest
 
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.nessie import server
-from artemis_lifecycle_tests.nessie.world import NAME, World
+from artemis_lifecycle_tests.nessie.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,16 +28,16 @@ def make_world(nessie: server.Nessie, make_config: MakeConfig, spark: SparkSessi
     made: list[World] = []
 
     def make(mark: dict[str, Any] | None = None, **orphans: Any) -> World:
-        number = len(made)
         first = make_config()
-        home = f"{first.home}-nessie-{number}"
-        other = {"type": "nessie", "uri": nessie.api, "warehouse": f"file://{home}/{NAME}", "mark": mark or {}}
+        # Tests of one module share a database, and each catalog has a history in it.
+        name = first.catalogs.live.name.replace("live", "versions")
+        other = {"type": "nessie", "uri": nessie.api, "warehouse": f"file://{first.home}-{name}", "mark": mark or {}}
         ages = {"min_age": "0s", "min_age_floor": "0s", "max_share": 1, **orphans}
         config = make_config(
-            catalogs={"others": {NAME: other}},
+            catalogs={"others": {name: other}},
             defaults={"orphans": ages, "dropped": {"keep": "0s", "approval": "guards"}},
         )
-        made.append(World(nessie.api, config, spark))
+        made.append(World(nessie.api, name, config, spark))
         made[-1].reset()
         return made[-1]
 

@@ -18,28 +18,27 @@ if TYPE_CHECKING:
 ROOT = "2e1cfa82b035c26cbbbdae632cea070514eb8b773f616aaeaf668e2f0be8f10d"
 """The commit before the first one, in every Nessie."""
 
-NAME = "versions"
-
 
 @dataclass
 class World:
-    """An empty Nessie, its catalog in a configuration, and Spark. `folder` is the catalog's warehouse."""
+    """An empty Nessie, its catalog `name` in a configuration, and Spark. `folder` is the catalog's warehouse."""
 
     api: str
+    name: str
     config: LifecycleConfig
     spark: SparkSession
     catalogs: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
-        return Path(str(self.config.catalogs.others[NAME].warehouse).removeprefix("file://"))
+        return Path(str(self.config.catalogs.others[self.name].warehouse).removeprefix("file://"))
 
     def open(self) -> Lifecycle:
         return Lifecycle.open(self.config, spark=self.spark)
 
     # --- the API ----------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **params: str) -> Any:
         answer = requests.request(method, f"{self.api}/{path}", json=body, params=params, timeout=60)
         assert answer.ok, (method, path, answer.status_code, answer.text)
         return answer.json() if answer.content else None
@@ -133,3 +132,15 @@ class World:
 
     def data_files(self, key: str, ref: str = "main") -> set[str]:
         return {self.relative(row[0]) for row in self.sql(f"SELECT file_path FROM {{}}.{key}.files", ref)}
+
+
+def deleting(world: World) -> World:
+    """The same catalog, whose sweeps delete what is unseen."""
+    other = world.config.catalogs.others[world.name]
+    mark = other.mark.model_copy(update={"unseen": "delete"})
+    catalogs = world.config.catalogs.model_copy(
+        update={"others": {world.name: other.model_copy(update={"mark": mark})}}
+    )
+    return World(
+        world.api, world.name, world.config.model_copy(update={"catalogs": catalogs}), world.spark, world.catalogs
+    )
