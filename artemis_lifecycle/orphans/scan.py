@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -92,6 +92,9 @@ def scan_orphans(
     if history_read_at is not None:
         require_after(listing, history_read_at, table)
     ages = cutoffs(listing, settings, table)
+    if context.is_branched:
+        # Which metadata files stay is decided by the references: no reader finds another one by the table's log.
+        ages = replace(ages, metadata_cutoff=ages.cutoff)
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.refresh_neighbors()
