@@ -106,6 +106,10 @@ class NoSuchPlan(BadInput):
     """No plan, scan or hold is stored under that id."""
 
 
+class NotApplicable(BadInput):
+    """The table's format has no such step: for example, a Paimon table has no Iceberg manifests to rewrite."""
+
+
 # --- refusals: a guard said no --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -49,9 +50,45 @@ _TIERS: Mapping[str, Mapping[str, object]] = {
 }
 
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class OtherCatalog(Model):
+    """Tables beside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
+    names are `<catalog>:<namespace.table>`. Their files are reached with the live catalog's S3 settings.
+
+    `uri` is the address of Nessie's API. `warehouse` is the root of all their files, and `roots` are others; no file
+    elsewhere is deleted.
+    """
+
+    type: Literal["nessie", "paimon"]
+    uri: Address = None
+    warehouse: Root = None
+    properties: dict[str, str] = {}
+    roots: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> Self:
+        if self.type == "nessie" and not self.uri:
+            raise ValueError("a catalog of type nessie needs its uri, such as http://localhost:19120/api/v2")
+        if not self.warehouse:
+            raise ValueError(f"a catalog of type {self.type} needs its warehouse: no file outside it is deleted")
+        return self
+
+
 class Catalogs(Model):
     live: Catalog = Catalog.model_validate(_TIERS["live"])
     cold: Catalog = Catalog.model_validate(_TIERS["cold"])
+    others: dict[str, OtherCatalog] = {}
+
+    @model_validator(mode="after")
+    def _others_have_names(self) -> Self:
+        for name in self.others:
+            if _NAME.fullmatch(name) is None or name in (self.live.name, self.cold.name):
+                raise ValueError(
+                    f"others.{name}: not a name of letters, digits and _, or already the live or the cold catalog's"
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -89,6 +89,7 @@ class LifecycleConfig(Model):
             "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
             "operations.root": self.operations.root,
             "quarantine.root": self.quarantine.root,
+            **{f"catalogs.others.{name}.warehouse": each.warehouse for name, each in self.catalogs.others.items()},
         }
 
     def entry(self, table: str) -> str | None:

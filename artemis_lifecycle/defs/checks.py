@@ -8,6 +8,7 @@ checks stop only the same run. So the plan stores the verdicts of blocking check
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import Any
 
 from dagster import (
@@ -27,6 +28,7 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
@@ -60,9 +62,16 @@ DAILY: dict[tuple[str, str], Judge] = {}
 
 def _check(asset: str, *, blocking: bool = False, daily: bool = False) -> Callable[[Judge], Any]:
     def decorate(judge: Judge) -> Any:
+        @wraps(judge)
+        def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+            try:
+                return judge(context, lifecycle)
+            except NotApplicable as error:
+                return _result(True, f"Not applicable. {error.what}.")
+
         if daily:
-            DAILY[asset, judge.__name__] = judge
-        return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)(judge)
+            DAILY[asset, judge.__name__] = judged
+        return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)(judged)
 
     return decorate
 

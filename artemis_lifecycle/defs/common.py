@@ -27,9 +27,17 @@ from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, JOB_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
+from artemis_lifecycle.defs.tags import (
+    ASSET_TAG,
+    BACKFILL_TAG,
+    JOB_TAG,
+    KIND_TAG,
+    OUTCOME_TAG,
+    PRIORITY_TAG,
+    WAITS_FOR_TAG,
+)
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.errors import NotApplicable, Refused
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
@@ -112,7 +120,8 @@ NO_PERSON_NEEDED = "no_person_needed"
 def walk_asset(
     group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
 ) -> Callable[[Callable[..., Materialized]], AssetsDefinition]:
-    """`@asset` for a step of the walk. Its result has the step's `outcome`. A step that waits succeeds with `waiting`.
+    """`@asset` for a step of the walk. Its result has the step's `outcome` and the table's `kind`. A step that waits
+    succeeds with `waiting`, one that the kind does not have with `not_applicable`.
 
     `changes` means that the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a
     person.
@@ -132,19 +141,23 @@ def walk_asset(
                 raise
             except Waiting as waiting:
                 result = Materialized(metadata=_waiting(context, waiting))
+            except NotApplicable as error:
+                result = Materialized(metadata={"outcome": "not_applicable", "why": terminal(error.what)})
             except NotGovernedError:
                 why = "no entry of lifecycle.yaml governs the table; a backfill leaves it alone"
                 result = Materialized(metadata={"outcome": "not_governed", "why": why})
             said: dict[str, Any] = dict(result.metadata or {})
             done = "dry_run" if said.get("dry_run") is True else "waiting" if "paused" in said else "done"
             outcome = str(said.setdefault("outcome", done))
+            said["kind"] = kind = arguments["lifecycle"].get().kind(table_of(context.partition_key))
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
             version = result.data_version
             if outcome == "dry_run" and version is not None:
                 version = DataVersion(f"dry run: {version.value}")
-            return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks, data_version=version)
+            tags = {OUTCOME_TAG: outcome, KIND_TAG: kind}
+            return Materialized(metadata=said, tags=tags, check_results=checks, data_version=version)
 
         warns = "Warns while the step waits for a person."
         specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
@@ -167,6 +180,8 @@ def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
             context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "dry_run"})
         try:
             compute(context, **arguments)
+        except NotApplicable as error:
+            context.add_output_metadata({"outcome": "not_applicable", "why": terminal(error.what)})
         except Waiting as waiting:
             context.add_output_metadata(_waiting(context, waiting))
 

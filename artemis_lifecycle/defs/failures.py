@@ -14,6 +14,7 @@ from artemis_lifecycle.errors import (
     LeaseTaken,
     LifecycleError,
     MissingFile,
+    NotApplicable,
     OperationsUnavailable,
     Paused,
     StorageError,
@@ -59,7 +60,7 @@ class Watch:
 
 @contextmanager
 def as_dagster_failure() -> Iterator[Watch]:
-    """Time the block, and turn an error inside it into a Failure with the same text.
+    """Time the block, and turn an error inside it into a Failure with the same text. NotApplicable passes.
 
     Only errors that may pass by themselves are retried within the run. If another run holds the table's lease, the step
     fails at once and is retried later: waiting would block a slot that other tables need.
@@ -68,6 +69,8 @@ def as_dagster_failure() -> Iterator[Watch]:
         yield Watch()
     except _WAITING as error:
         raise Waiting(error) from error
+    except NotApplicable:
+        raise
     except LifecycleError as error:
         parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.hint}
         raise Failure(

@@ -40,7 +40,7 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
         return []
     return [
         table
-        for table in lifecycle.tables()
+        for table in lifecycle.answering_tables()[0]
         if table in known and lifecycle.config.entry(table) is not None and table not in paused
     ]
 

@@ -72,7 +72,7 @@ OBSERVED_AT_ONCE = 200
 @sensor(
     name="discovery",
     description="Adds a partition for each new table of the live catalog, except in the project's own namespace, and "
-    "retires the partition of each table that the catalog no longer has.",
+    "of the other catalogs; retires the partition of each table that its catalog no longer has.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
@@ -80,9 +80,12 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
     """Changes partitions first, in a separate tick: reading the changed tables takes as long as Dagster allows for a
     tick. The history of a retired partition stays in the event log; a table with that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
-    known, present = partitioned_tables(context.instance), opened.tables()
+    known, (present, errors) = partitioned_tables(context.instance), opened.answering_tables()
+    for catalog, error in errors.items():
+        context.log.warning(terminal(f"catalog {catalog} does not answer, and its partitions stay: {error}"))
     # A catalog without any table is more likely the wrong one, or a missing mount, than one that lost them all.
     new, gone = [table for table in present if table not in known], sorted(known - set(present)) if present else []
+    gone = [table for table in gone if table.partition(":")[0] not in errors]
     if new or gone:
         busy = _with_runs(context.instance) if gone else set()
         retired = [table for table in gone if table not in busy]

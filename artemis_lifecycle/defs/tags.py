@@ -42,8 +42,12 @@ UNMET_TAG = "artemis/unmet"
 found, and which attempt it is."""
 
 OUTCOME_TAG = "artemis/outcome"
-"""On runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`. Only `done` means that the
+"""On runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`,
+`not_applicable`. Only `done` means that the
 step was completed for the partition."""
+
+KIND_TAG = "artemis/kind"
+"""On materializations: the table's kind: iceberg, nessie or paimon."""
 
 WAITS_FOR_TAG = "artemis/waits-for"
 """On runs: the error class that says what a step waits for. See `failures.FOR_A_PERSON`."""

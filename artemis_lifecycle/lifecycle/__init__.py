@@ -29,7 +29,7 @@ from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
 from artemis_lifecycle.deletion.receipt import Receipt
 from artemis_lifecycle.deletion.records import Forgotten
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import GraceNotOver
+from artemis_lifecycle.errors import GraceNotOver, LifecycleError
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
@@ -46,6 +46,7 @@ from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
+from artemis_lifecycle.lifecycle.formats import Kind
 from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
 from artemis_lifecycle.lifecycle.health import Measuring
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
@@ -235,9 +236,29 @@ class Lifecycle:
         return self.resources.cold_guard()
 
     def tables(self) -> list[str]:
-        """Return the identifiers (`namespace.table`) of the live catalog's tables, without the project's own result
-        tables."""
-        return self.steps.tables()
+        """Return the names of all tables: `namespace.table` for those of the live catalog, without the project's own
+        result tables; then `<catalog>:<namespace.table>` for those of `catalogs.others`. Raises OperationsUnavailable
+        if a catalog does not answer."""
+        found, errors = self.answering_tables()
+        for error in errors.values():
+            raise error
+        return found
+
+    def answering_tables(self) -> tuple[list[str], dict[str, LifecycleError]]:
+        """Return `tables()` of the catalogs that answer, and the errors of those in `catalogs.others` that do not, by
+        their names. Raises the live catalog's error."""
+        found, errors = self.steps.tables(), dict[str, LifecycleError]()
+        for name, other in self.resources.others.items():
+            try:
+                found += other.tables()
+            except LifecycleError as error:
+                errors[name] = error
+        return found, errors
+
+    def kind(self, table: str) -> Kind:
+        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
+        other = self.resources.other(table)
+        return "iceberg" if other is None else other.kind
 
     def get_current(self, table: str) -> CatalogEntry:
         """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""
@@ -256,7 +277,7 @@ class Lifecycle:
 
     def snapshot_history(self, table: str) -> SnapshotHistory:
         """Return the table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         return SnapshotHistory.of(table, state.metadata, state.read_at)
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
@@ -265,7 +286,8 @@ class Lifecycle:
 
         Raises UnreadableMetadata if a metadata file that it reads is missing, unreadable or shorter than recorded.
         """
-        return self._history.reachable_set(table, now)
+        other = self.resources.other(table)
+        return (self._history if other is None else other).reachable_set(table, now)
 
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
@@ -298,7 +320,9 @@ class Lifecycle:
         HandoffFailed for a table whose uuid has another name to which the archive belongs; Refused in a REST catalog,
         which could not commit the plan safely.
         """
-        return self._expiration.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
+        other = self.resources.other(table)
+        planner = self._expiration if other is None else other
+        return planner.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
 
     def plan(self, plan_id: str) -> ExpirationPlan:
         """Return the sealed plan with that id. Raises NoSuchPlan."""
@@ -323,7 +347,8 @@ class Lifecycle:
         """Return True if a plan of the table would be empty now and no other plan waits. Then the table's window needs
         no plan, which is recorded. Reads the metadata file; needs no lease, and no Spark. Raises what planning raises
         before it reads manifests."""
-        return self._expiration.skip_if_idle(table)
+        other = self.resources.other(table)
+        return (self._expiration if other is None else other).skip_if_idle(table)
 
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
@@ -340,7 +365,9 @@ class Lifecycle:
         (a copy is lost and cannot be copied again), CommitConflict, CommitStateUnknown, LeaseTaken.
         """
         with noted_wait(self.resources, plan):
-            return self._expiration.commit_expiration(plan, dry_run=dry_run)
+            loaded = self.plan(plan) if isinstance(plan, str) else plan
+            other = self.resources.other(loaded.table)
+            return (self._expiration if other is None else other).commit_expiration(loaded, dry_run=dry_run)
 
     def check_plan(self, plan: ExpirationPlan | str, check: str | None = None) -> list[Verdict]:
         """Run the checks of the plan again, or only `check`, and store their verdicts. Commit and deletion refuse a
@@ -493,7 +520,8 @@ class Lifecycle:
         """Plan, hand off, commit and, once the grace is over, delete. During the grace, the report has
         `pending_until`."""
         plan = self.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
-        self.hand_off(plan)
+        if self.resources.has_cold_tier(table):
+            self.hand_off(plan)
         done = self.commit_expiration(plan)
         try:
             return self.delete_files(plan)
@@ -733,7 +761,8 @@ class Lifecycle:
         A file that a snapshot of the table's metadata reaches is `kept`, or `planned` if an open plan removes all those
         snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
         """
-        return self._explaining.explain(table, path)
+        other = self.resources.other(table)
+        return (self._explaining if other is None else other).explain(table, path)
 
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """Return the tables of the cold catalog with the history of the live table with that uuid; None before its

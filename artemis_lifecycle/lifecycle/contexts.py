@@ -14,11 +14,15 @@ from artemis_lifecycle.protection.context import DeletionContext
 
 
 def deletion_context(resources: Resources, table: str, dropped: Absence | None = None) -> DeletionContext:
-    """Return what protection needs for files of a live table, or of a `dropped` one."""
+    """Return what protection needs for files of a table of any kind, or of a `dropped` one of the live catalog."""
+    other = resources.other(table)
+    if other is not None:
+        return other.context(table)
     config = resources.config
     live = config.catalogs.live
-    # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
-    tiers = (config.catalogs.cold.warehouse, config.quarantine.root)
+    # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
+    others = (each.warehouse for each in config.catalogs.others.values())
+    tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others)
     return DeletionContext(
         spark=resources.start_spark,
         stores=resources.live_stores,

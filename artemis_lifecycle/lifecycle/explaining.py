@@ -21,6 +21,7 @@ from artemis_lifecycle.expiration.lifetime import held_until
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata
 from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.explanation import Explanation as Explanation
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
@@ -38,22 +39,6 @@ from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import hash_column, hash_location
 
 _GONE = (*GONE, "absent")
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown. `holders` are snapshots, refs and holds.
-
-    `since` is the commit of the first snapshot that still holds it. `until` is the first instant at which a plan would
-    release it if nothing were committed until then (None: while a branch or a tag has it, or no hold has it).
-    """
-
-    path: str
-    verdict: str
-    reasons: tuple[str, ...]
-    holders: tuple[str, ...]
-    since: datetime | None = None
-    until: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Orphans:
     dropped: DroppedTables
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         with self.steps.run(state, "listing") as step:
             listing = take_listing(self.resources, state, location, step)
             step.counts = {"files": listing.files, "bytes": listing.bytes}
@@ -74,7 +74,7 @@ class Orphans:
         elif isinstance(listing, Listing):
             taken = listing
         else:
-            before = self.steps.table_state(table)
+            before = self.steps.any_state(table)
             taken = given_listing(
                 self.resources.start_spark,
                 self.resources.live_stores,
@@ -86,7 +86,7 @@ class Orphans:
                 rules=self.resources.rules(table),
                 scheme=split(before.metadata.location).scheme or "s3",
             )
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
                 deletion_context(self.resources, table),
@@ -179,7 +179,7 @@ class Orphans:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
         self.deletion.require_small_or_approved(record)
-        with self.steps.run(self.steps.table_state(record.table), "orphan_deletion") as step:
+        with self.steps.run(self.steps.any_state(record.table), "orphan_deletion") as step:
             report = self.deletion.run_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

@@ -38,7 +38,7 @@ def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
         # Nothing is stored where a dropped table was.
         place, is_its = dropped_folder(resources.root, job.table_uuid), True
     else:
-        metadata = steps.table_state(job.table).metadata
+        metadata = steps.any_state(job.table).metadata
         place = metadata_locations(metadata, resources.rules(job.table))[0]
         is_its = metadata.table_uuid == job.table_uuid
     folder = receipt_folder(place, job.job_id)

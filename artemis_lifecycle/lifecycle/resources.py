@@ -28,6 +28,7 @@ from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
+from artemis_lifecycle.lifecycle.formats import OtherTables
 from artemis_lifecycle.lifecycle.progress import Progress
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
@@ -87,6 +88,7 @@ class Resources:
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
+        self.others: dict[str, OtherTables] = {}
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
         self._prepared = False
@@ -128,11 +130,23 @@ class Resources:
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
+        for other in self.others.values():
+            other.close()
         self.__dict__.pop("database_catalogs", None)
         for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
+
+    def other(self, table: str) -> OtherTables | None:
+        """Return the catalog in `catalogs.others` with which the table's name begins; None for a table of the live
+        catalog."""
+        catalog, colon, _ = table.partition(":")
+        return self.others.get(catalog) if colon else None
+
+    def has_cold_tier(self, table: str) -> bool:
+        """Return True if the table's expired snapshots are copied to the cold tier."""
+        return self.other(table) is None and self.config.policy(table).cold_tier.enabled
 
     @property
     def spark(self) -> SparkSession:

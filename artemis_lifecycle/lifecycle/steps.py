@@ -9,17 +9,17 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.errors import ApprovalNeeded, LifecycleError
+from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NotApplicable
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch, paused
@@ -34,21 +34,6 @@ _COLD = frozenset({"cold_scan", "deep_archive"})
 
 
 @dataclass(frozen=True)
-class TableState:
-    """A table at one moment: its catalog row, and the row's metadata file."""
-
-    entry: CatalogEntry
-    metadata: TableMetadata
-    read_at: datetime
-    is_dropped: bool = False
-
-    @property
-    def name(self) -> str:
-        """The table's identifier."""
-        return self.entry.identifier
-
-
-@dataclass(frozen=True)
 class Steps:
     """Reads the state of tables, and runs steps on them."""
 
@@ -56,19 +41,42 @@ class Steps:
 
     def tables(self) -> list[str]:
         """The live catalog's tables, without the project's own result tables."""
-        return [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
+        found = [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
+        both = next((name for name in found if self.resources.other(name) is not None), None)
+        if both is not None:
+            raise ConfigError(
+                f"Catalog {self.resources.live_catalog.name} has a table whose name begins like those of a catalog in "
+                "catalogs.others",
+                table=both,
+                hint="give that catalog another name in lifecycle.yaml",
+            )
+        return found
 
     def table_state(self, table: str) -> TableState:
-        """Return the current table. Raises NoSuchTable, UnreadableMetadata."""
+        """Return the current table of the live catalog. Raises NoSuchTable, UnreadableMetadata; NotApplicable for a
+        table of another catalog, whose format has no such step."""
+        other = self.resources.other(table)
+        if other is not None:
+            raise NotApplicable(
+                f"This step is for Iceberg tables of the live catalog; the table's kind is {other.kind}",
+                table=table,
+                hint="docs/formats.md lists what each kind of table has",
+            )
         # The instant before the read: metadata counts as newer than a listing only if all of it was read after the
         # listing.
         read_at = self.resources.clock.now()
         entry = self.resources.live_catalog.entry(table)
         return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
 
+    def any_state(self, table: str) -> TableState:
+        """Return the current table, of any kind. Raises NoSuchTable, UnreadableMetadata."""
+        other = self.resources.other(table)
+        return self.table_state(table) if other is None else other.state(table)
+
     def table_uuid(self, table: str) -> str:
-        """Return the uuid of the table that currently has the name. Raises NoSuchTable, UnreadableMetadata."""
-        return self.table_state(table).metadata.table_uuid
+        """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,
+        UnreadableMetadata."""
+        return self.any_state(table).metadata.table_uuid
 
     def worker(self, what: str) -> CommitLineage:
         """Return the lineage of a step's commits."""
@@ -168,9 +176,9 @@ class Steps:
         )
         if not dry_run and not state.is_dropped:
             # If the table is dropped, its files are found with this.
-            operations.known_tables.saw(
-                resources.live_catalog.name, state.metadata.table_uuid, Seen(table, state.metadata.metadata_location)
-            )
+            catalog = state.catalog or resources.live_catalog.name
+            seen = Seen(table, state.metadata.metadata_location)
+            operations.known_tables.saw(catalog, state.metadata.table_uuid, seen)
             # If the table moves, it still owns its files at this place.
             operations.table_locations.saw(
                 state.metadata.table_uuid,

@@ -61,7 +61,7 @@ def forecasts(resources: Resources, tables: Iterable[str], now: datetime) -> tup
     planned = newest_states(resources.operations.engine, "plan")
     work = []
     for each in found:
-        cold_tier = resources.config.policy(each.table).cold_tier.enabled
+        cold_tier = resources.has_cold_tier(each.table)
         left = steps_left(each.progress, each.steps, is_busy=planned.get(each.table) != "skipped", cold_tier=cold_tier)
         work.append(work_of(each.table, each.window, left, means, whole_walk=each.whole_walk))
     return forecast(work, now, resources.operations.run_times.parallel_runs())
@@ -103,7 +103,7 @@ def _positions(
         ended = {(record.step, record.state) for record in records[table, window.day]}
         progress = Progress(
             planned=not ended.isdisjoint({("plan", "done"), ("plan", "skipped")}),
-            plan_needs=None if plan is None else next_step(plan, cold_tier=policy.cold_tier.enabled),
+            plan_needs=None if plan is None else next_step(plan, cold_tier=resources.has_cold_tier(table)),
             plans_due=sum(_is_due(each, by) for each in plans[table]),
             orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),
             scanned=("orphan_deletion", "done") in ended,

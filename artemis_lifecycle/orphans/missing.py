@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import MissingFile
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.lookups import outside
+from artemis_lifecycle.reachability.files import ReachedFiles
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
@@ -31,7 +31,7 @@ _SHOWN = 5
 
 def require_nothing_missing(
     stores: Stores,
-    view: IndexView,
+    files: ReachedFiles,
     listing: Listing,
     hashes: Sequence[NDArray[np.uint64]],
     rules: LocationRules,
@@ -39,13 +39,12 @@ def require_nothing_missing(
 ) -> None:
     """Look up each file that a snapshot older than `listing` reaches below its locations and that the listing lacks (by
     `hashes`, its location hashes). Raises MissingFile if the store does not have one either."""
-    began = listing.started_at.timestamp() * 1000
-    before = [snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.timestamp_ms < began]
+    began = milliseconds(listing.started_at)
     listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
     roots = [normalize(location, rules) for location in listing.locations]
     unlisted = [
         path
-        for path in outside(view, before, listed, at_most=LOOKED_UP)
+        for path in files.outside(began, listed, at_most=LOOKED_UP)
         if any(is_under(normalize(path, rules), root, rules) for root in roots)
     ]
     # A file exists if it was written after the listing, by a writer whose clock is behind.

@@ -44,7 +44,6 @@ from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import evidence, remember, require_no_future
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, Ages, ProtectedFiles, Protection
-from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, write_batches
 from artemis_lifecycle.storage.location import is_under, normalize, parent
 
@@ -105,11 +104,11 @@ def scan_orphans(
         raise NoSuchTable(error.what, table=table, untouched="all files", hint="list and scan the new table") from error
     metadata = protection.metadata
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
-    view = protection.own_view
-    assert view is not None
+    files = protection.own_files
+    assert files is not None
     if settings.missing_files == "error":
-        require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
-    reached = [reaches(view, part) for part in parts]
+        require_nothing_missing(context.stores, files, listing, parts, context.rules, table)
+    reached = [files.reaches(part) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted])

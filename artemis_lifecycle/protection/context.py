@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -14,6 +14,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.spark.runner import Spark
@@ -43,6 +44,46 @@ class ColdTables(Protocol):
 
     def index(self, metadata: TableMetadata) -> IndexView:
         """Return the index of everything that it reaches. Raises UnreadableMetadata."""
+
+
+class ReachingTable(Protocol):
+    """A table whose files are protected, such as `table_state.TableState`: it is read in full once, later only what is
+    new. `other_names` returns the hashes of the other names that new files have on this machine."""
+
+    table: str
+    table_uuid: str
+    metadata: TableMetadata | None
+    other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]]
+
+    @property
+    def reason(self) -> str:
+        """The reason for which its files are kept."""
+
+    def read(self) -> TableMetadata:
+        """Return the current metadata. Raises StalePlan if the table is gone, UnreadableMetadata."""
+
+    def files(self, metadata: TableMetadata) -> ReachedFiles | None:
+        """Return everything that `metadata` reaches; None for a table that reaches nothing."""
+
+    def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return which of these location hashes the table reaches, as of the last read."""
+
+    def walked(self, metadata: TableMetadata) -> None:
+        """Record that all of `metadata` was read."""
+
+    def refresh(self) -> bool:
+        """Read what was added since; return False if everything has to be read again."""
+
+    @property
+    def new(self) -> set[str]:
+        """The locations of files that were added since."""
+
+    @property
+    def needed(self) -> set[str]:
+        """The locations that the metadata needs in addition to its snapshots."""
+
+    def later(self) -> Sequence[tuple[str, NDArray[np.uint64]]]:
+        """Return reasons with the sorted hashes of the files that they keep, beyond those of `files`."""
 
 
 class Deletion(Protocol):
@@ -111,6 +152,10 @@ class DeletionContext:
 
     dropped: Absence | None = None
     """Set if the table was dropped. Then it reaches nothing, and must not be in the catalog."""
+
+    own_state: Callable[[DeletionContext, Deletion], ReachingTable] | None = None
+    """Returns what the table itself reaches, where that is not what one Iceberg metadata file reaches: a table of
+    another format, or of a catalog with branches."""
 
     cold: ColdTables | None = None
     """Set for files of the cold tier. Then `catalog` is the cold catalog, without these tables."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -33,7 +32,7 @@ from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
-from artemis_lifecycle.protection.context import Deletion, DeletionContext
+from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
@@ -54,9 +53,7 @@ from artemis_lifecycle.protection.table_state import (
     metadata_files,
 )
 from artemis_lifecycle.protection.twins import Known, twins
-from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.folders import reached_folders
-from artemis_lifecycle.reachability.index.lookups import reaches
+from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
@@ -165,8 +162,10 @@ class Protection:
     def __init__(self, context: DeletionContext, deletion: Deletion) -> None:
         self._context = context
         self._deletion = deletion
-        self._own: TableState
-        if context.cold is not None:
+        self._own: ReachingTable
+        if context.own_state is not None:
+            self._own = context.own_state(context, deletion)
+        elif context.cold is not None:
             self._own = ColdTableState(context, deletion, context.cold)
         elif context.dropped is not None:
             self._own = DroppedTableState(context, deletion, context.dropped)
@@ -174,7 +173,7 @@ class Protection:
             self._own = TableState(context, deletion, deletion.table, deletion.table_uuid, context.entry)
         self.neighbors = Neighbors(context, deletion.table_uuid)
         self._found: tuple[Neighbor, ...] = ()
-        self._others: dict[str, TableState] = {}
+        self._others: dict[str, ReachingTable] = {}
         self._heartbeats: Sequence[Heartbeat] = ()
         self._own_roots: tuple[str, ...] = ()
         self._former: tuple[str, ...] = ()
@@ -185,10 +184,10 @@ class Protection:
         # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
-        self._attempts: list[IndexView] = []
+        self._attempts: list[ReachedFiles] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
-        self._unarchived: tuple[object, list[IndexView]] | None = None
+        self._unarchived: tuple[object, list[ReachedFiles]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
         # For considered files on this machine: their folders; and, row by row, the hashes of files that have other
@@ -205,16 +204,15 @@ class Protection:
         return self._own.metadata
 
     @property
-    def own_view(self) -> IndexView | None:
-        """The index of everything that the table reaches; None for a dropped table."""
-        return self._own.view(self.metadata)
+    def own_files(self) -> ReachedFiles | None:
+        """Everything that the table reaches; None for a dropped table."""
+        return self._own.files(self.metadata)
 
-    @property
-    def views(self) -> list[tuple[str, IndexView]]:
-        """Return every table here with the reason for which its files are kept."""
+    def _reached_files(self) -> list[ReachedFiles]:
+        """Return what each table here reaches."""
         states = (self._own, *self._others.values())
-        found = ((state.reason, state.view(state.metadata)) for state in states if state.metadata is not None)
-        return [(reason, view) for reason, view in found if view is not None]
+        found = (state.files(state.metadata) for state in states if state.metadata is not None)
+        return [files for files in found if files is not None]
 
     def refresh_neighbors(self) -> None:
         """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
@@ -246,7 +244,7 @@ class Protection:
         self._unarchived = None
         self._known_files = None
         self._folders = set()
-        reached = [view for _, view in self.views] + self._unarchived_views()
+        reached = self._reached_files() + self._unarchived_files()
         # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
@@ -372,10 +370,10 @@ class Protection:
         hashes = hash_column(paths, self._context.rules)
         named = np.zeros(len(hashes), np.bool_)
         for state in (self._own, *self._others.values()):
-            view = None if state.metadata is None else state.view(state.metadata)
+            files = None if state.metadata is None else state.files(state.metadata)
             named |= among(hash_texts(state.new, self._context.rules), hashes)
-            if view is not None:
-                named |= reaches(view, hashes)
+            if files is not None:
+                named |= files.reaches(hashes)
         return named
 
     def protected(self, ages: Ages | None = None, twins: NDArray[np.uint64] | None = None) -> ProtectedFiles:
@@ -393,7 +391,7 @@ class Protection:
         context = self._context
         self._attempts = [
             # A separate index, because these snapshots may never belong to the table.
-            indexed(context.spark, context.stores, metadata, context.rules, f"{context.root}/attempts")
+            IndexFiles(indexed(context.spark, context.stores, metadata, context.rules, f"{context.root}/attempts"))
             for metadata in attempts
         ]
 
@@ -411,8 +409,8 @@ class Protection:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
             needed = {location for state in states for location in state.needed} | self._bases()
-            views = [*(view for _, view in self.views), *self._unarchived_views(), *self._attempts]
-            self._known_files = [Known.reached_by(view) for view in views]
+            reached = [*self._reached_files(), *self._unarchived_files(), *self._attempts]
+            self._known_files = [Known.reached_by(files, rules) for files in reached]
             self._known_files += [Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
         return twins(paths, self._known_files, self._context.rules)
@@ -420,10 +418,11 @@ class Protection:
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """Return the considered files that are in open plans, scans and undeletes of the tables here."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
-        found += [(OPEN_PLAN, self._reached_by(partial(reaches, view))) for view in self._unarchived_views()]
-        for view in self._attempts:
-            found.append((ATTEMPT, self._reached_by(partial(reaches, view))))
-            found.append((ATTEMPT, hash_texts(metadata_files(view.metadata, self._context.rules), self._context.rules)))
+        found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files()]
+        for files in self._attempts:
+            needed = metadata_files(files.metadata, self._context.rules)
+            found.append((ATTEMPT, self._reached_by(files.reaches)))
+            found.append((ATTEMPT, hash_texts(needed, self._context.rules)))
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_in_folders))]
 
     @property
@@ -439,23 +438,23 @@ class Protection:
         # A dropped table's own plans end with its deletion.
         return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
 
-    def _unarchived_views(self) -> list[IndexView]:
-        """Return indexes of what open plans of the tables here still have to archive, but another tool expired."""
+    def _unarchived_files(self) -> list[ReachedFiles]:
+        """Return what open plans of the tables here still have to archive, but another tool expired."""
         context = self._context
         states = {state.table_uuid: state for state in (self._own, *self._others.values())}
         plans = [plan for plan in self._open_plans() if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
         now = [(plan.plan_id, states[plan.table_uuid].metadata) for plan in plans if plan.table_uuid in states]
         key = [(plan_id, metadata and metadata.metadata_location) for plan_id, metadata in now]
         if self._unarchived is None or self._unarchived[0] != key:
-            views = []
+            found: list[ReachedFiles] = []
             for plan in plans:
                 metadata = states[plan.table_uuid].metadata if plan.table_uuid in states else None
                 left = None if metadata is None else context.overtaken(plan, metadata)
                 if left is not None:
                     # A separate index, because it has other snapshots of the same table.
                     root = f"{context.root}/unarchived"
-                    views.append(indexed(context.spark, context.stores, left, context.rules, root))
-            self._unarchived = (key, views)
+                    found.append(IndexFiles(indexed(context.spark, context.stores, left, context.rules, root)))
+            self._unarchived = (key, found)
         return self._unarchived[1]
 
     def _bases(self) -> set[str]:
@@ -575,11 +574,9 @@ class Protection:
     def _is_local(self) -> bool:
         return any(is_local(root) for root in self._own_roots)
 
-    def _reachable_folders(self, views: Iterable[IndexView]) -> Iterator[str]:
-        for view in views:
-            parts, _ = reached_folders(view, ())
-            for part in parts:
-                yield from (normalize(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
+    def _reachable_folders(self, reached: Iterable[ReachedFiles]) -> Iterator[str]:
+        for files in reached:
+            yield from (normalize(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in files.folders())
 
     def _by_folder(self, paths: pa.Array) -> Iterator[tuple[str, str, int, int]]:
         """Yield the folders of `paths`, in normal form and as spelled, with their first row and the row after their

@@ -18,6 +18,7 @@ from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
 from artemis_lifecycle.protection.ownership import metadata_locations
+from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.index.lookups import reaches
@@ -85,7 +86,7 @@ class TableState:
         self._new: set[str] = set()
         self._needed: set[str] = set()
         self._later: list[tuple[str, NDArray[np.uint64]]] | None = None
-        self._view: IndexView | None = None
+        self._files: ReachedFiles | None = None
         self.other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: ()
         self.table = table
         self.table_uuid = table_uuid
@@ -114,20 +115,20 @@ class TableState:
             )
         return metadata
 
-    def view(self, metadata: TableMetadata) -> IndexView | None:
-        """Return the index of everything that `metadata` reaches; None for a table that reaches nothing.
+    def files(self, metadata: TableMetadata) -> ReachedFiles | None:
+        """Return everything that `metadata` reaches; None for a table that reaches nothing.
 
         Raises UnreadableMetadata.
         """
-        if self._view is None or self._view.metadata is not metadata:
-            self._view = present_index(self._context, metadata)
-        return self._view
+        if self._files is None or self._files.metadata is not metadata:
+            self._files = IndexFiles(present_index(self._context, metadata))
+        return self._files
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which of these location hashes the table reaches, as of the last read. Raises UnreadableMetadata."""
         assert self.metadata is not None
-        view = self.view(self.metadata)
-        return np.zeros(len(hashes), np.bool_) if view is None else reaches(view, hashes)
+        files = self.files(self.metadata)
+        return np.zeros(len(hashes), np.bool_) if files is None else files.reaches(hashes)
 
     def walked(self, metadata: TableMetadata) -> None:
         """Record that every snapshot of `metadata` was walked: only others are new from now on."""
@@ -240,7 +241,7 @@ class DroppedTableState(TableState):
             )
         return self._dropped.metadata
 
-    def view(self, metadata: TableMetadata) -> IndexView | None:
+    def files(self, metadata: TableMetadata) -> ReachedFiles | None:
         return None
 
     def walked(self, metadata: TableMetadata) -> None:
@@ -257,6 +258,7 @@ class ColdTableState(TableState):
     def __init__(self, context: DeletionContext, deletion: Deletion, cold: ColdTables) -> None:
         super().__init__(context, deletion, context.table, deletion.table_uuid, context.entry)
         self._cold = cold
+        self._view: IndexView | None = None
         self._leaving: tuple[IndexView, NDArray[np.uint64]] | None = None
 
     @property
@@ -266,7 +268,10 @@ class ColdTableState(TableState):
     def read(self) -> TableMetadata:
         return self._cold.current()
 
-    def view(self, metadata: TableMetadata) -> IndexView:
+    def files(self, metadata: TableMetadata) -> ReachedFiles:
+        return IndexFiles(self._index(metadata))
+
+    def _index(self, metadata: TableMetadata) -> IndexView:
         if self._view is None or self._view.metadata is not metadata:
             self._view = self._cold.index(metadata)
             require_present(self._view)
@@ -274,7 +279,7 @@ class ColdTableState(TableState):
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         assert self.metadata is not None
-        view = self.view(self.metadata)
+        view = self._index(self.metadata)
         reached = reaches(view, hashes)
         if self._deletion.snapshot_ids:
             if self._leaving is None or self._leaving[0] is not view:
@@ -291,9 +296,9 @@ class ColdTableState(TableState):
 class LostNeighborState(TableState):
     """Another table that was dropped: what it reached is kept, as far as its manifests still exist."""
 
-    def view(self, metadata: TableMetadata) -> IndexView | None:
+    def files(self, metadata: TableMetadata) -> ReachedFiles | None:
         try:
-            return super().view(metadata)
+            return super().files(metadata)
         except (UnreadableMetadata, MissingFile) as error:
             _log.warning("What %s reached is no longer known; files in its place are kept: %s", self.table, error.what)
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,11 +19,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject
-from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.files import reachable
-from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.reachability.index.rows import rows_of
-from artemis_lifecycle.reachability.index.view import query
+from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import LocationRules, normalize, split
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
@@ -47,14 +42,16 @@ class Known:
     prefixes: frozenset[str]
 
     @classmethod
-    def reached_by(cls, view: IndexView) -> Known:
+    def reached_by(cls, files: ReachedFiles, rules: LocationRules) -> Known:
         """Everything that any snapshot reaches."""
-        prefixes = _Prefixes(view.index.rules)
-        ids = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
-        above = reachable(view, ids, entries=False).column("location").to_pylist()
-        prefixes.add_locations(above)
-        _add_entries(view, prefixes)
-        return cls(partial(reaches, view), frozenset(prefixes.found))
+        prefixes = _Prefixes(rules)
+
+        def add(paths: pa.Array) -> None:
+            starts, data = text_buffers(paths)
+            prefixes.add_paths(data, starts)
+
+        files.visit(add)
+        return cls(files.reaches, frozenset(prefixes.found))
 
     @classmethod
     def sealed_in(cls, folder: str, stores: Stores, rules: LocationRules) -> Known:
@@ -122,15 +119,6 @@ def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[
     return prefixes, keys
 
 
-@query
-def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:
-    everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
-    manifests = np.flatnonzero(view.state.listed_by(everything))
-    for _, rows in rows_of(view.index, view.state, manifests):
-        starts, data = text_buffers(rows.paths)
-        prefixes.add_paths(data, starts)
-
-
 class _Prefixes:
     """Collects the schemes and authorities (normal form) of many paths, by comparing their beginnings as spelled.
 
@@ -143,9 +131,6 @@ class _Prefixes:
         self.found: set[str] = set()
         self._spelled: list[bytes] = []
         self._steps = 0
-
-    def add_locations(self, locations: Iterable[str]) -> None:
-        self.found.update(split_location(location)[0] for location in locations)
 
     def add_paths(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Add paths. They are the bytes of `data` between `offsets`."""
