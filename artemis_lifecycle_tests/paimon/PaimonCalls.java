@@ -286,15 +286,16 @@ public class PaimonCalls {
         return table.newExpireSnapshots().config(config.build()).expire();
     }
 
-    /** What a writer does at the end of each commit: snapshots, and long-lived changelogs where they are decoupled. */
+    /** What a writer does to snapshots at the end of each commit: where changelogs are decoupled, they live on. */
     public int expireAsWriter(String folder, String branch, Map options) {
         FileStoreTable table = open(folder, branch, options);
-        ExpireConfig config = table.store().options().expireConfig();
-        int expired = table.newExpireSnapshots().config(config).expire();
-        if (table.store().options().changelogLifecycleDecoupled()) {
-            table.newExpireChangelog().config(config).expire();
-        }
-        return expired;
+        return table.newExpireSnapshots().config(table.store().options().expireConfig()).expire();
+    }
+
+    /** What a writer does to decoupled changelogs at the end of each commit. */
+    public int expireChangelogs(String folder, String branch, Map options) {
+        FileStoreTable table = open(folder, branch, options);
+        return table.newExpireChangelog().config(table.store().options().expireConfig()).expire();
     }
 
     /** Automatic tags, as the end of a commit makes and expires them. */

@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -145,8 +145,15 @@ class Table:
         )
 
     def expire_as_writer(self, options: Mapping[str, str] = NO_OPTIONS, branch: str = "main") -> int:
-        """What the commit of a writer without write-only expires: snapshots, then decoupled changelogs."""
+        """What the commit of a writer without write-only expires; decoupled changelogs live on."""
         return int(self.calls.expireAsWriter(str(self.folder), branch, dict(options)))
+
+    def expire_changelogs(self, options: Mapping[str, str] = NO_OPTIONS, branch: str = "main") -> int:
+        """What the commit of a writer without write-only expires of decoupled changelogs.
+
+        Fails where `changelog.num-retained.min` keeps all: Paimon then looks for a changelog that there never was.
+        """
+        return int(self.calls.expireChangelogs(str(self.folder), branch, dict(options)))
 
     def auto_tags(self, options: Mapping[str, str] = NO_OPTIONS, branch: str = "main") -> None:
         """What the commit of a writer without write-only does about automatic tags."""
@@ -160,6 +167,11 @@ class Table:
         """Paimon's procedure `remove_orphan_files`; return what it removed, or would."""
         removed = self.calls.removeOrphans(str(self.folder), epoch_ms(older_than), dry_run)
         return sorted(map(Path, removed))
+
+    def unreached(self) -> set[str]:
+        """The files that nothing reaches, whatever their age, by relative path, as Paimon's orphan clean finds them."""
+        found = self.remove_orphans(datetime.now(UTC) + timedelta(days=1), dry_run=True)
+        return {str(file.relative_to(self.folder)) for file in found}
 
     def rollback_to(self, target: int | str, branch: str = "main") -> None:
         """Go back to a snapshot, or to a tag."""
