@@ -15,7 +15,6 @@ import org.apache.paimon.catalog.FileSystemCatalog;
 import org.apache.paimon.catalog.Identifier;
 import org.apache.paimon.consumer.Consumer;
 import org.apache.paimon.data.BinaryRow;
-import org.apache.paimon.data.BinaryString;
 import org.apache.paimon.data.GenericRow;
 import org.apache.paimon.data.InternalRow;
 import org.apache.paimon.disk.IOManager;
@@ -34,10 +33,14 @@ import org.apache.paimon.table.sink.TableCommitImpl;
 import org.apache.paimon.table.sink.TableWriteImpl;
 import org.apache.paimon.table.source.Split;
 import org.apache.paimon.tag.TagTimeExpire;
+import org.apache.paimon.types.DataType;
+import org.apache.paimon.types.DataTypeJsonParser;
 import org.apache.paimon.types.DataTypes;
 import org.apache.paimon.types.RowKind;
+import org.apache.paimon.types.RowType;
 import org.apache.paimon.utils.CloseableIterator;
 import org.apache.paimon.utils.ProcedureUtils;
+import org.apache.paimon.utils.TypeUtils;
 
 /**
  * What the tests ask of Paimon itself. Each call opens its table anew by its folder, so that nothing is remembered
@@ -58,25 +61,18 @@ public class PaimonCalls {
         }
     }
 
-    /** Makes the table `db.name` in a file system catalog, with columns k, p and v; returns its folder. */
-    public String create(String warehouse, String db, String name, boolean partitioned, boolean keyed, Map options)
+    /** Makes the table `db.name` in a file system catalog, with columns of types as SQL has them; returns its folder. */
+    public String create(
+            String warehouse, String db, String name, List columns, List partitionKeys, List primaryKey, Map options)
             throws Exception {
         FileSystemCatalog catalog = new FileSystemCatalog(LocalFileIO.create(), new Path(warehouse));
         Schema.Builder schema = Schema.newBuilder();
-        schema.column("k", DataTypes.BIGINT().notNull());
-        schema.column("p", DataTypes.STRING().notNull());
-        schema.column("v", DataTypes.STRING());
-        if (partitioned) {
-            schema.partitionKeys(Collections.singletonList("p"));
+        for (int i = 0; i < columns.size(); i++) {
+            List column = (List) columns.get(i);
+            schema.column((String) column.get(0), DataTypeJsonParser.parseAtomicTypeSQLString((String) column.get(1)));
         }
-        if (keyed) {
-            List key = new ArrayList();
-            if (partitioned) {
-                key.add("p");
-            }
-            key.add("k");
-            schema.primaryKey(key);
-        }
+        schema.partitionKeys(partitionKeys);
+        schema.primaryKey(primaryKey);
         schema.options(options);
         Identifier identifier = Identifier.create(db, name);
         catalog.createDatabase(db, true);
@@ -106,7 +102,8 @@ public class PaimonCalls {
         return (branch.equals("main") ? table : table.switchToBranch(branch)).copy(options);
     }
 
-    /** Commits rows of [kind, k, p, v], where kind is +I, -U, +U or -D; returns the latest snapshot's number. With
+    /** Commits rows of [kind, value, …], where kind is +I, -U, +U or -D and values are numbers of a BIGINT, texts of any
+     * type, or null; returns the latest snapshot's number. With
      * `compact` the writer compacts where it sees fit, with `full` all of each bucket that they are in; with `expire` the commit expires snapshots by the table's
      * options; with `overwrite` the rows replace all that the table, or each partition that they are in, has. */
     public long write(
@@ -131,10 +128,9 @@ public class PaimonCalls {
             write.withIOManager(spill);
             write.withIgnorePreviousFiles(overwrite);
             Map buckets = new LinkedHashMap();
-            int width = table.rowType().getFieldCount();
             boolean dynamic = table.bucketMode() == BucketMode.HASH_DYNAMIC;
             for (int i = 0; i < rows.size(); i++) {
-                GenericRow row = row((List) rows.get(i), width);
+                GenericRow row = row((List) rows.get(i), table.rowType());
                 if (dynamic) {
                     int bucket = (int) (row.getLong(0) % 2);
                     write.write(row, bucket);
@@ -175,18 +171,21 @@ public class PaimonCalls {
         return latest.longValue();
     }
 
-    private GenericRow row(List values, int width) {
-        GenericRow row = new GenericRow(width);
+    private GenericRow row(List values, RowType type) {
+        GenericRow row = new GenericRow(type.getFieldCount());
         row.setRowKind(RowKind.fromShortString((String) values.get(0)));
-        row.setField(0, Long.valueOf(((Number) values.get(1)).longValue()));
-        for (int i = 2; i < values.size(); i++) {
+        for (int i = 1; i < values.size(); i++) {
             Object value = values.get(i);
-            row.setField(i - 1, value == null ? null : BinaryString.fromString((String) value));
+            if (value instanceof Number) {
+                row.setField(i - 1, Long.valueOf(((Number) value).longValue()));
+            } else if (value != null) {
+                row.setField(i - 1, TypeUtils.castFromString((String) value, type.getTypeAt(i - 1)));
+            }
         }
         return row;
     }
 
-    /** The rows that a scan reads under options such as scan.snapshot-id or scan.tag-name, each as [k, p, v, …]. */
+    /** The rows that a scan reads under options such as scan.snapshot-id or scan.tag-name, with texts of all that is no BIGINT. */
     public List read(String folder, String branch, Map options) throws Exception {
         FileStoreTable table = open(folder, branch, options);
         List rows = new ArrayList();
@@ -198,9 +197,10 @@ public class PaimonCalls {
                 while (found.hasNext()) {
                     InternalRow row = (InternalRow) found.next();
                     List values = new ArrayList();
-                    values.add(Long.valueOf(row.getLong(0)));
-                    for (int column = 1; column < row.getFieldCount(); column++) {
-                        values.add(row.isNullAt(column) ? null : row.getString(column).toString());
+                    for (int column = 0; column < row.getFieldCount(); column++) {
+                        DataType type = table.rowType().getTypeAt(column);
+                        Object value = InternalRow.createFieldGetter(type, column).getFieldOrNull(row);
+                        values.add(value == null || value instanceof Long ? value : value.toString());
                     }
                     rows.add(values);
                 }

@@ -30,8 +30,8 @@ BUNDLE = Jar(
 )
 
 Kind = Literal["+I", "-U", "+U", "-D"]
-Row = tuple[int, str, str | None]
-"""The columns k, p and v."""
+Row = tuple[int | str | None, ...]
+"""By default the columns k, p and v. A BIGINT is a number; all else is its text, as CAST takes it."""
 NO_OPTIONS: Mapping[str, str] = {}
 
 
@@ -90,7 +90,7 @@ class Table:
     def read(self, branch: str = "main", **options: object) -> list[Row]:
         """The rows, sorted, of the latest snapshot or of what `scan_snapshot_id` or `scan_tag_name` names."""
         named = {key.replace("_", "-").replace("scan-", "scan.", 1): str(value) for key, value in options.items()}
-        return sorted(tuple(row) for row in self.calls.read(str(self.folder), branch, named))
+        return sorted((tuple(row) for row in self.calls.read(str(self.folder), branch, named)), key=_in_order)
 
     def alter(self, options: Mapping[str, str | None] = NO_OPTIONS, columns: Sequence[str] = ()) -> None:
         """Set options (None removes one) and add string columns."""
@@ -243,19 +243,31 @@ class Table:
         return found
 
 
+COLUMNS = (("k", "BIGINT NOT NULL"), ("p", "STRING NOT NULL"), ("v", "STRING"))
+
+
 def create(
     calls: Any,
     warehouse: Path,
     name: str = "db.t",
     *,
-    partitioned: bool = False,
+    columns: Sequence[tuple[str, str]] = COLUMNS,
+    partitioned: bool | Sequence[str] = False,
     keyed: bool = False,
     options: Mapping[str, str] = NO_OPTIONS,
 ) -> Table:
-    """Make a table with the columns k (BIGINT), p and v (STRING), partitioned by p, keyed by k (p and k)."""
+    """Make a table, by default with the columns k, p and v; partitioned by p or the columns named, keyed by these and
+    k."""
     database, _, table = name.rpartition(".")
     warehouse.mkdir(parents=True, exist_ok=True)
-    return Table(calls, Path(calls.create(str(warehouse), database, table, partitioned, keyed, dict(options))))
+    partition = list(partitioned) if not isinstance(partitioned, bool) else ["p"] if partitioned else []
+    key = [*partition, "k"] if keyed else []
+    given = [list(column) for column in columns]
+    return Table(calls, Path(calls.create(str(warehouse), database, table, given, partition, key, dict(options))))
+
+
+def _in_order(row: Row) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in row]
 
 
 def _numbers(folder: Path, prefix: str) -> list[int]:

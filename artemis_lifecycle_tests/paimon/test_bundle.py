@@ -87,3 +87,20 @@ def test_branches_consumers_statistics_and_changelogs_have_their_files(calls: An
 
     assert table.changelogs() and table.snapshots("side") == [1, 2]
     assert table.contents()["side snapshot 2"] == [(1, "a", "one"), (2, "a", "two")]
+
+
+def test_partitions_of_all_types_have_their_folders(calls: Any, warehouse: Path) -> None:
+    types = {"k": "BIGINT", "d": "DATE", "t": "TIMESTAMP(3)", "n": "DECIMAL(10, 2)", "b": "BOOLEAN", "s": "STRING"}
+    table = create(
+        calls, warehouse, columns=[*types.items()], partitioned=["d", "n", "b", "s", "t"], options={"bucket": "-1"}
+    )
+    table.write(
+        [
+            (1, "2026-11-20", "2026-11-20 10:00:00.123", "-12.50", "true", "a=b/c d"),
+            (2, "1969-12-31", None, None, "false", "a much longer text than fits into eight bytes: ü"),
+        ]
+    )
+
+    one, other = sorted(name.rpartition("/")[0] for name in table.listing() if name.endswith(".parquet"))
+    assert other == "d=20777/n=-12.50/b=true/s=a%3Db%2Fc d/t=2026-11-20T10%3A00%3A00.123/bucket-0"
+    assert one.startswith("d=-1/n=__DEFAULT_PARTITION__/b=false/s=a much")
