@@ -184,7 +184,9 @@ BRANCHED = PLAIN | TAGS | CONSUMERS | BRANCHES
 """Without LOSSES: Paimon's expiration knows nothing of branches, and takes their files."""
 
 
-def live(calls: Any, warehouse: Path, seed: int, acts: dict[Act, int] = ALONE, steps: int = 20) -> History:
+def live(
+    calls: Any, warehouse: Path, seed: int, acts: dict[Act, int], *, name: str = "db.t", steps: int = 20
+) -> History:
     """Make a table and let it live. Its newest commit is minutes before the present, which Paimon's clock is about."""
     dice = random.Random(seed)
     shape = dice.choice(SHAPES)
@@ -198,7 +200,7 @@ def live(calls: Any, warehouse: Path, seed: int, acts: dict[Act, int] = ALONE, s
         options |= _DECOUPLED
     partitioned = dice.random() < 0.5
     start = datetime.now(UTC).replace(second=30, microsecond=0) - (3 * steps + 10) * STEP
-    table = create(calls, warehouse, partitioned=partitioned, keyed=keyed, options=options)
+    table = create(calls, warehouse, name, partitioned=partitioned, keyed=keyed, options=options)
     history = History(table, keyed, shape != "append", dice, start)
     history.say(f"seed {seed}: {shape}, partitioned {partitioned}, {options}")
     write(history)
