@@ -1,0 +1,80 @@
+"""Paimon as the oracle: what its own expiration leaves over random histories, and where it fails open."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from artemis_lifecycle_tests.paimon.bundle import Table, create
+from artemis_lifecycle_tests.paimon.histories import ALONE, WITH_CHANGELOGS, live
+
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_expiration_leaves_all_that_is_read_and_nothing_else(calls: Any, warehouse: Path, seed: int) -> None:
+    history = live(calls, warehouse, seed, ALONE)
+    table, said = history.table, "\n".join(history.said)
+    before, garbage = table.contents(), table.unreached()
+
+    table.expire(retain_max=3, retain_min=1)
+
+    after = table.contents()
+    assert after == {what: rows for what, rows in before.items() if what in after}, said
+    assert table.unreached() == garbage, said
+
+
+def test_decoupled_changelogs_outlive_their_snapshots(calls: Any, warehouse: Path) -> None:
+    lives = [live(calls, warehouse / str(seed), seed, WITH_CHANGELOGS).table for seed in range(3)]
+
+    assert any(table.changelogs() for table in lives)
+    assert all(table.unreached() == set() for table in lives)
+
+
+def test_expiration_takes_the_files_of_a_branch(calls: Any, warehouse: Path) -> None:
+    table = create(calls, warehouse, keyed=True, options={"bucket": "1"})
+    table.write([(1, "a", "one")])
+    table.tag("start", 1)
+    table.create_branch("side", "start")
+    table.delete_tag("start")
+    for number in range(3):
+        table.write([(1, "a", f"v{number}")], compact="fully")
+    assert table.read("side") == [(1, "a", "one")]
+
+    table.expire(retain_max=1, retain_min=1)
+
+    with pytest.raises(Py4JJavaError, match="not found"):
+        table.read("side")
+
+
+def damaged(table: Table, pattern: str) -> Table:
+    """The table without the newest of its files in manifest/ that match."""
+    files = sorted((table.folder / "manifest").glob(pattern), key=lambda file: file.stat().st_mtime_ns)
+    files[-1].unlink()
+    return table
+
+
+@pytest.mark.parametrize("pattern", ["manifest-[0-9a-f]*-0", "manifest-list-*"])
+def test_orphan_removal_takes_live_files_where_a_manifest_is_missing(
+    calls: Any, warehouse: Path, tmp_path: Path, pattern: str
+) -> None:
+    table = create(calls, warehouse, options={"bucket": "1", "bucket-key": "k"})
+    for number in range(3):
+        table.write([(number, "a", f"v{number}")])
+    assert table.unreached() == set()
+    broken = damaged(table.copy(tmp_path / "broken"), pattern)
+    lost = set(table.listing()) - set(broken.listing())
+    data = {name for name in table.listing() if name.startswith("bucket-")}
+
+    broken.remove_orphans(TOMORROW)
+
+    assert data - set(broken.listing()), "all data files are live"
+    for name in lost:
+        shutil.copy2(table.folder / name, broken.folder / name)
+    with pytest.raises(Py4JJavaError, match="not found"):
+        broken.read()
