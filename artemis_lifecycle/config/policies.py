@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from artemis_lifecycle.config.calendar_units import Every
 from artemis_lifecycle.config.durations import Duration, format_duration
 from artemis_lifecycle.config.model import Model
 
@@ -16,7 +17,7 @@ from artemis_lifecycle.config.model import Model
 class Thin(Model):
     """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
 
-    keep: Literal["hourly", "daily", "weekly", "monthly", "yearly"]
+    keep: Every
     lasting: Literal["forever"] | Duration = Field(alias="for")
 
 
@@ -58,7 +59,7 @@ class ColdTier(Model):
     Each cold file is read once in `scrub_every` and compared with its checksum; 0 or never turns that off."""
 
     enabled: bool = True
-    archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
+    archive: Literal["every"] | Every = "every"
     split: ColdSplit = ColdSplit()
     retain: Duration = timedelta(days=7 * 365)
     then: Literal["deep-archive", "keep"] = "deep-archive"

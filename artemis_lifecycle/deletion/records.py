@@ -15,11 +15,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from artemis_lifecycle.deletion.batches import job_folder
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.records import Owner
+from artemis_lifecycle.operations.records import FrameKind, Owner
 from artemis_lifecycle.storage.frames import owner_folder
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import StoredFile
@@ -28,9 +29,10 @@ from artemis_lifecycle.storage.types import StoredFile
 @dataclass(frozen=True)
 class Forgotten:
     """What was deleted: `counts` is rows by kind (`jobs` and `listings` count deletions and listings; `plans`, `scans`,
-    `thaws`, `restores`, `cold_scans` and `incidents` those whose frames or reports were deleted), `files` and `bytes`
-    are under `operations.root`. A dry run counts what it would delete; that includes no plan or scan whose deletion the
-    same run would forget first."""
+    `thaws`, `restores`, `cold_scans` and `incidents` those whose frames or reports were deleted; `unnamed` frames of
+    processes that died before they stored a record; `indexes` manifest indexes that were not extended since, such as
+    those of dropped tables), `files` and `bytes` are under `operations.root`. A dry run counts what it would delete;
+    that includes no plan or scan whose deletion the same run would forget first."""
 
     counts: Mapping[str, int]
     files: int
@@ -87,8 +89,14 @@ def forget(
         if not dry_run:
             records.forgotten(owner)
         counts[owner.kind] += 1
-    counts["cold_scans"] = _remove_old(stores, f"{root}/cold-scans", listings_before, done, check, dry_run=dry_run)
-    counts["incidents"] = _remove_old(stores, f"{root}/incidents", records_before, done, check, dry_run=dry_run)
+    old = partial(_remove_old, stores, done=done, check=check, dry_run=dry_run)
+    counts["cold_scans"] = old(f"{root}/cold-scans", listings_before)
+    counts["incidents"] = old(f"{root}/incidents", records_before)
+    counts["unnamed"] = sum(
+        old(f"{root}/{kind}", records_before, depth=depth, stays=partial(records.named, kind))
+        for kind, depth in _NAMED_BY_ROWS.items()
+    )
+    counts["indexes"] = sum(old(f"{root}/{each}", records_before) for each in _INDEXES)
     check()
     rows = records.before(records_before) if dry_run else records.forget(records_before)
     return Forgotten({"jobs": len(jobs), "listings": len(listings), **counts, **rows}, done.files, done.bytes, dry_run)
@@ -96,6 +104,14 @@ def forget(
 
 _STAYS = ("plan.json", "outcome.json")
 """What stays of a committed plan: which snapshots left, and which of them are in the cold tier."""
+
+
+_NAMED_BY_ROWS: Mapping[FrameKind, int] = {"plans": 2, "scans": 1, "listings": 1}
+"""Where a process seals frames before it stores their row, and how deep the folder of each is. One that no row names
+was left by a process that died in between."""
+
+_INDEXES = ("index", "attempts/index", "unarchived/index", "cold/others/index")
+"""Where manifest indexes are, one folder for each table. They are caches: what is still needed is built again."""
 
 
 def _folders(root: str, owner: Owner) -> tuple[str, ...]:
@@ -109,23 +125,33 @@ def _folders(root: str, owner: Owner) -> tuple[str, ...]:
 
 
 def _remove_old(
-    stores: Stores, folder: str, before: datetime, done: _Sum, check: Callable[[], None], *, dry_run: bool
+    stores: Stores,
+    folder: str,
+    before: datetime,
+    *,
+    done: _Sum,
+    check: Callable[[], None],
+    dry_run: bool,
+    depth: int = 1,
+    stays: Callable[[Collection[str]], Collection[str]] = lambda names: (),
 ) -> int:
-    """Delete the reports in `folder`, each a file or a folder of files, whose newest file is older than `before`.
-    Return how many. No record refers to them."""
-    reports = defaultdict[str, list[StoredFile]](list)
+    """Delete what is in `folder`, each a file or a folder of files at `depth`, if its newest file is older than
+    `before`. Return how many. `stays` returns which of these names records refer to."""
+    groups = defaultdict[str, list[StoredFile]](list)
     for file in stores.list(folder):
-        reports[file.path[len(folder) + 1 :].split("/", 1)[0]].append(file)
-    old = [
-        files
-        for files in reports.values()
+        groups["/".join(file.path[len(folder) + 1 :].split("/")[:depth])].append(file)
+    old = {
+        group.rpartition("/")[2]: files
+        for group, files in groups.items()
         # A store that reports no time proves no age.
         if all(file.last_modified is not None and file.last_modified < before for file in files)
-    ]
-    for files in old:
+    }
+    kept = set(stays(old)) if old else set()
+    gone = [files for name, files in old.items() if name not in kept]
+    for files in gone:
         check()
         _delete(stores, folder, files, done, dry_run=dry_run)
-    return len(old)
+    return len(gone)
 
 
 def _remove(stores: Stores, folder: str, done: _Sum, *, dry_run: bool, kept: Collection[str] = ()) -> None:

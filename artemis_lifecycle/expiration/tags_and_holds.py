@@ -3,12 +3,13 @@ Belongs here: joining the metadata with the records in Postgres."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
+from artemis_lifecycle.config.calendar_units import UNITS, Every
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.errors import NoSuchSnapshot
@@ -25,7 +26,6 @@ from artemis_lifecycle.retention.rules import (
     ref_ends,
     view_of,
 )
-from artemis_lifecycle.retention.thinning import Unit
 from artemis_lifecycle.retention.views import HistoryView
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.tabular import frame_of
@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 
 _MS = timedelta(milliseconds=1)
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
-
-_UNITS: Mapping[str, Unit] = {
-    "hourly": "hour",
-    "daily": "day",
-    "weekly": "week",
-    "monthly": "month",
-    "yearly": "year",
-}
 
 
 @dataclass(frozen=True)
@@ -172,15 +164,17 @@ def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
 def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
     """Return the thinning settings of lifecycle.yaml in the rules' form."""
     return tuple(
-        ThinningTier(_UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
+        ThinningTier(UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
     )
 
 
-def to_archive(plan_snapshots: Sequence[int], history: HistoryView, archive: str) -> tuple[int, ...]:
+def to_archive(
+    plan_snapshots: Sequence[int], history: HistoryView, archive: Literal["every"] | Every
+) -> tuple[int, ...]:
     """Return which of a plan's snapshots the policy archives; `history` is that of the plan's base."""
     if archive == "every":
         return tuple(plan_snapshots)
-    wanted = newest_of_each(history, _UNITS[archive])
+    wanted = newest_of_each(history, UNITS[archive])
     return tuple(snapshot_id for snapshot_id in plan_snapshots if snapshot_id in wanted)
 
 

@@ -8,6 +8,7 @@ lineage.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -57,6 +58,9 @@ class OldListing:
 
 
 OwnerKind = Literal["plans", "scans", "thaws", "restores"]
+
+
+FrameKind = Literal["plans", "scans", "listings"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,15 @@ class Records:
                 query = select(key, place, committed).where(over, table.c.forgotten_at.is_(None)).order_by(key)
                 found += [Owner(kind, *row) for row in connection.execute(query)]
         return found
+
+    def named(self, kind: FrameKind, folders: Collection[str]) -> set[str]:
+        """Return which of these folder names a plan, scan or listing has its frames in."""
+        table = {"plans": plans, "scans": scans, "listings": listings}[kind]
+        place = table.c.files_location
+        folder = func.substring(place, r"([^/]+)(?:/files)?$")
+        query = select(folder).where(folder.in_(list(folders)))
+        with self._engine.connect() as connection:
+            return {str(each) for each in connection.execute(query).scalars()}
 
     def begin_forgetting(self, owner: Owner, cutoff: datetime) -> bool:
         """Mark it as no longer usable, if it still is what `owners_before` returns. From then on no approval, deletion

@@ -15,13 +15,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from artemis_lifecycle.config.calendar_units import Unit
 from artemis_lifecycle.config.policies import Rule
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
 from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, few, format_instant
 from artemis_lifecycle.retention.snapshot_log import needs_of
-from artemis_lifecycle.retention.thinning import ThinningTier, Unit, thinned
+from artemis_lifecycle.retention.thinning import ThinningTier, thinned
 from artemis_lifecycle.retention.views import HistoryView, HoldView, SnapshotView, TagView, view_of
 
 __all__ = [

@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
-from functools import lru_cache
-from typing import Literal
 
+from artemis_lifecycle.config.calendar_units import Unit, bucket_of
 from artemis_lifecycle.metadata.types import LogEntry
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.views import SnapshotView
-
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
-_EPOCH = date(1970, 1, 1).toordinal()
-
-
-Unit = Literal["hour", "day", "week", "month", "year"]
 
 
 @dataclass(frozen=True)
@@ -66,33 +57,10 @@ def thinned(
                 evidence = 0
             else:
                 continue
-            bucket = _bucket(at, tier.every)
+            bucket = bucket_of(at, tier.every)
             rank = (evidence, at, position)
             if bucket not in best or rank > best[bucket]:
                 best[bucket] = rank
         for _, at, position in best.values():
             until = None if tier.for_ms is None else at + tier.for_ms
             yield Reason("thinning", f"the newest of its {tier.every}", name=tier.every, until_ms=until), position
-
-
-def _bucket(milliseconds: int, every: str) -> int:
-    if every == "hour":
-        return milliseconds // _HOUR_MS
-    day = milliseconds // _DAY_MS
-    if every == "day":
-        return day
-    if every == "week":
-        # 1970-01-01 was a Thursday; weeks begin on Monday.
-        return (day + 3) // 7
-    month = _month(day)
-    return month if every == "month" else month // 12
-
-
-@lru_cache(maxsize=65_536)
-def _month(day: int) -> int:
-    try:
-        calendar = date.fromordinal(_EPOCH + day)
-    except (ValueError, OverflowError):
-        # Beyond the calendar a clock was wrong; each such day is a bucket of its own, below every real month.
-        return -(abs(day) + 1)
-    return calendar.year * 12 + calendar.month - 1

@@ -122,12 +122,12 @@ class Stores:
 
     def list_span(self, span: Span) -> Iterator[StoredFile]:
         """`list` for a span of an S3 prefix. Raises StorageError if the server does not list keys in order."""
-        return self._s3_store().list_span(span)
+        return self._s3_of(span).list_span(span)
 
     def split(self, span: Span, wanted: int) -> Spans:
         """Split the span of an S3 prefix into about `wanted` disjoint pieces that together cover it, if its keys differ
         enough. The number of keys in each is unknown."""
-        return self._s3_store().split(span, wanted)
+        return self._s3_of(span).split(span, wanted)
 
     def children(self, prefix: str) -> Children:
         """Return one level of `list`: (folders, each with its trailing `/`; files). `list` and `children` accept such a
@@ -370,6 +370,14 @@ class Stores:
             f"No store here answers to {scheme}:",
             path=path,
             hint="use file:, s3:, s3a: or s3n: paths",
+        )
+
+    def _s3_of(self, span: Span) -> S3Store:
+        """Return the store of a span. Raises StorageError for a store without spans."""
+        if split(span.prefix).scheme in _S3:
+            return self._s3_store()
+        raise StorageError(
+            "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
         )
 
     def _s3_store(self) -> S3Store:

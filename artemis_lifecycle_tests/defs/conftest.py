@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TABLE, OTHER = "artemis.passes", "artemis.telemetry"
 
-_DAGSTERS_OWN = (
+DAGSTERS_OWN = (
     # Dagster asks its own deprecated property when a resource has resources.
     "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning",
 )
@@ -48,7 +48,7 @@ _DAGSTERS_OWN = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            for warning in _DAGSTERS_OWN:
+            for warning in DAGSTERS_OWN:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 
 

@@ -263,3 +263,47 @@ def test_frames_stay_if_what_they_are_for_is_needed_again(make_config: MakeConfi
 def _names(lifecycle: Lifecycle, plan: ExpirationPlan) -> set[str]:
     folder = local(plan.files_location.removesuffix("/files"))
     return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_processes_left_that_died_before_their_record_leaves_too(
+    make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lifecycle.open(make_config(defaults=POLICY), spark=spark) as lifecycle:
+        table = make_table(lifecycle, "killed", 4)
+        kept_plan, kept_scan = lifecycle.plan_expiration(table, retain_last=2), lifecycle.scan_orphans(table)
+        named = _files(lifecycle, "plans") | _files(lifecycle, "scans") | _files(lifecycle, "listings")
+
+        def killed(*arguments: Any, **named: Any) -> None:
+            raise Killed("before the record")
+
+        for records, method, step in (
+            (lifecycle.operations.plans, "seal", lambda: lifecycle.plan_expiration(table)),
+            (lifecycle.operations.scans, "store_listing", lambda: lifecycle.list_objects(table)),
+            (lifecycle.operations.scans, "store", lambda: lifecycle.scan_orphans(table)),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(records, method, killed)
+                with pytest.raises(Killed):
+                    step()
+        left = (_files(lifecycle, "plans") | _files(lifecycle, "scans") | _files(lifecycle, "listings")) - named
+        recorded = {row["path"] for row in kept_plan.files().collect()}
+        # The listing of the killed scan has its record.
+        listing = lifecycle.latest_listing(table)
+        assert listing is not None
+        left -= _files(lifecycle, f"listings/{listing.listing_id}")
+        assert {path.relative_to(local(lifecycle.root)).parts[0] for path in left} == {"plans", "scans", "listings"}
+        lifecycle.forget_records()
+        assert all(path.exists() for path in left), "they may be a process's that still works"
+
+        for path in _files(lifecycle, "."):
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 401 * 86_400))
+        foreseen, done = lifecycle.forget_records(dry_run=True), lifecycle.forget_records()
+
+        assert (foreseen.counts["unnamed"], foreseen.counts["indexes"]) == (3, 1)
+        assert (done.counts["unnamed"], done.counts["indexes"]) == (3, 1)
+        assert not any(path.exists() for path in left) and all(path.exists() for path in named)
+        assert {row["path"] for row in lifecycle.plan(kept_plan.plan_id).files().collect()} == recorded
+        assert lifecycle.scan(kept_scan.scan_id).summary == kept_scan.summary
+        # The index is built again, and finds the same.
+        again = lifecycle.plan_expiration(table, retain_last=2)
+        assert {row["path"] for row in again.files().collect()} == recorded

@@ -7,17 +7,22 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dagster import instance_for_test
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.orphans.external_listing import ParquetListing
 from artemis_lifecycle.orphans.inventory import Inventory
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.defs.conftest import DAGSTERS_OWN, Project, said, written
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.storage import s3_server
@@ -71,13 +76,27 @@ def _written_down(s3: S3Server, bucket: str, lifecycle: Lifecycle) -> list[Inven
     ]
 
 
+def _orphans_by_inventory(config: LifecycleConfig, spark: SparkSession, folder: Path, manifest: str) -> int:
+    """The orphans of db.t that a scan from the launchpad finds in an inventory, in a dry run."""
+    with instance_for_test() as instance:
+        project = Project(config, written(config, folder), instance, spark)
+        instance.add_dynamic_partitions(PARTITIONS_NAME, ["db.t"])
+        result = project.definitions.resolve_job_def("orphans").execute_in_process(
+            instance=instance,
+            partition_key="db.t",
+            run_config={"ops": {"orphan_scan": {"config": {"inventory": manifest}}}},
+        )
+        return int(said(result, "orphan_scan")["orphans"])
+
+
 def _parquet(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     return buffer.getvalue()
 
 
-def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: S3Server) -> None:
+@pytest.mark.filterwarnings(*DAGSTERS_OWN)
+def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: S3Server, tmp_path: Path) -> None:
     live_bucket, cold_bucket = s3.bucket(), s3.bucket()
     access = {
         "s3.endpoint": s3.endpoint,
@@ -135,6 +154,7 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
         assert [row["path"] for row in lifecycle.scan_orphans("db.t", listing=listing).files().collect()] == [
             f"s3://{live_bucket}/{orphan}"
         ]
+    assert _orphans_by_inventory(config, spark, tmp_path, f"s3://{live_bucket}/reports/manifest.json") == 1
     assert lifecycle.delete_orphans(scan).deleted == 1
     assert orphan not in _keys(s3, live_bucket)
 

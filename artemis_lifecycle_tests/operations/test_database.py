@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from datetime import UTC
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, make_url, text
 
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.database import Operations, connect, migrate, schema_state
+from artemis_lifecycle.operations.migrations import HEAD
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
 
 SECRET = "s3" + "cr3t"  # not as one word in a line that a traceback shows
@@ -89,6 +94,21 @@ def test_a_role_that_may_not_create_tables_can_open_an_up_to_date_schema(
         with operations.engine.begin() as connection:
             connection.execute(text("DROP OWNED BY plain"))
             connection.execute(text("DROP ROLE plain"))
+
+
+def test_the_newest_revision_is_the_one_that_an_up_to_date_schema_is_compared_with(operations: Operations) -> None:
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD == schema_state(operations.engine)[0]
+
+
+def test_opening_an_up_to_date_schema_loads_no_alembic(operations: Operations) -> None:
+    code = (
+        "import sys; from artemis_lifecycle.operations.database import Operations; "
+        "Operations.open(sys.argv[1]).close(); sys.exit('alembic' in sys.modules)"
+    )
+    uri = operations.engine.url.render_as_string(hide_password=False)
+    assert subprocess.run([sys.executable, "-c", code, uri], check=False).returncode == 0
 
 
 def test_a_schema_of_an_unknown_revision_is_refused_and_stays(operations: Operations, postgres_uri: str) -> None:

@@ -15,6 +15,7 @@ from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.s3 import store as s3_module
 from artemis_lifecycle.storage.s3.store import S3Store
 from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Span
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
@@ -112,3 +113,12 @@ def test_a_real_listing_in_pieces_by_small_pages(s3: S3Server, bucket: str, monk
         listed = [file.path for piece in pieces for file in stores.list_span(piece)]
         assert listed == whole
         assert len(pieces) >= wanted
+
+
+@pytest.mark.parametrize("prefix", ["gs://b/t", "abfss://c@a/t", "file:///t", "/t"])
+def test_a_store_without_spans_is_refused_and_never_asked_as_s3(prefix: str) -> None:
+    stores = Stores(StoreSettings(), lambda: pytest.fail("an S3 client was made"))
+    with pytest.raises(StorageError, match="Only a prefix in S3"):
+        stores.split(Span(prefix), 4)
+    with pytest.raises(StorageError, match="Only a prefix in S3"):
+        list(stores.list_span(Span(prefix)))

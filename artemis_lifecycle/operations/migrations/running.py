@@ -1,0 +1,31 @@
+"""Runs the revisions with Alembic."""
+
+from __future__ import annotations
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+
+def upgrade(connection: Connection) -> bool:
+    """Upgrade to the newest revision. Return False if the schema's revision is unknown here."""
+    config = _config()
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError:
+        return False
+    return True
+
+
+def revisions() -> set[str]:
+    """Return every known revision."""
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    return config
