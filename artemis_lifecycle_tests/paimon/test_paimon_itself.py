@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +51,61 @@ def test_expiration_takes_the_files_of_a_branch(calls: Any, warehouse: Path) -> 
 
     with pytest.raises(Py4JJavaError, match="not found"):
         table.read("side")
+
+
+def test_a_tag_does_not_keep_the_changelog_of_its_snapshot(calls: Any, warehouse: Path) -> None:
+    table = create(calls, warehouse, keyed=True, options={"bucket": "1", "changelog-producer": "input"})
+    for number in range(3):
+        table.write([(1, "a", f"v{number}")])
+    table.tag("kept", 2)
+    changelog = json.loads(table.snapshot_file(2).read_text())["changelogManifestList"]
+
+    table.expire(retain_max=1, retain_min=1)
+
+    assert json.loads((table.folder / "tag" / "tag-kept").read_text())["changelogManifestList"] == changelog
+    assert not (table.folder / "manifest" / changelog).exists()
+    assert table.read(scan_tag_name="kept") == [(1, "a", "v1")]
+
+
+def test_rolling_back_leaves_the_files_of_what_it_takes_back(calls: Any, warehouse: Path) -> None:
+    table = create(calls, warehouse, keyed=True, options={"bucket": "1"})
+    for number in range(4):
+        table.write([(1, "a", f"v{number}")])
+    table.tag("early", 1)
+    table.tag("late", 3)
+    table.expire(retain_max=2, retain_min=2)
+    before = set(table.listing())
+
+    table.rollback_to("early")
+
+    assert (table.snapshots(), table.tags()) == ([1], {"early": 1})
+    assert before - set(table.listing()) == {"snapshot/snapshot-3", "snapshot/snapshot-4", "tag/tag-late"}
+    assert table.unreached()
+
+
+def test_tags_expire_with_the_files_that_only_they_have(calls: Any, warehouse: Path) -> None:
+    table = create(calls, warehouse, keyed=True, options={"bucket": "1"})
+    for number in range(4):
+        table.write([(1, "a", f"v{number}")], compact="fully")
+    table.tag("short", 1, retained=timedelta(milliseconds=1))
+    table.tag("long", 2, retained=timedelta(days=1))
+    table.tag("forever", 3)
+    table.expire(retain_max=1, retain_min=1)
+
+    assert table.expire_tags() == ["short"]
+    assert table.expire_tags(older_than=TOMORROW) == ["forever", "long"]
+    assert table.unreached() == set()
+
+
+def test_automatic_tags_are_made_and_expire(calls: Any, warehouse: Path) -> None:
+    automatic = {"tag.automatic-creation": "process-time", "tag.creation-period": "hourly", "tag.num-retained-max": "1"}
+    table = create(calls, warehouse, options={"bucket": "-1", **automatic, "tag.default-time-retained": "1 d"})
+    table.write([(1, "a", "one")])
+
+    table.auto_tags()
+
+    [(_, snapshot)] = table.tags().items()
+    assert snapshot == 1
 
 
 def damaged(table: Table, pattern: str) -> Table:

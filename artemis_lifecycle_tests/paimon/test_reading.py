@@ -30,7 +30,8 @@ def reached(table: Table) -> set[str]:
 def _named(document: Document, folders: Folders) -> set[str]:
     stores, paths = Stores(), set()
     lists = [(document.base, document.base_size), (document.delta, document.delta_size)]
-    if document.changelog is not None:
+    # A tag keeps no changelog: it goes with the snapshot.
+    if document.changelog is not None and document.role != "tag":
         lists.append((document.changelog, document.changelog_size))
     for name, size in lists:
         manifests = read_list(stores, folders, name, size)
