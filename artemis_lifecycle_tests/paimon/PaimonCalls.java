@@ -223,6 +223,21 @@ public class PaimonCalls {
         }
     }
 
+    /** Drops a partition, as ALTER TABLE … DROP PARTITION does, or all rows where `partition` is empty. */
+    public void truncate(String folder, String branch, Map partition) throws Exception {
+        FileStoreTable table = open(folder, branch, Collections.singletonMap("write-only", "true"));
+        TableCommitImpl commit = table.newCommit("tests");
+        try {
+            if (partition.isEmpty()) {
+                commit.truncateTable();
+            } else {
+                commit.truncatePartitions(Collections.singletonList(partition));
+            }
+        } finally {
+            commit.close();
+        }
+    }
+
     /** Rewrites manifests into few. */
     public void compactManifests(String folder, String branch) throws Exception {
         TableCommitImpl commit = open(folder, branch, Collections.emptyMap()).newCommit("tests");
@@ -292,9 +307,12 @@ public class PaimonCalls {
         return table.newExpireSnapshots().config(table.store().options().expireConfig()).expire();
     }
 
-    /** What a writer does to decoupled changelogs at the end of each commit. */
+    /** What a writer does to changelogs at the end of each commit, where they are decoupled. */
     public int expireChangelogs(String folder, String branch, Map options) {
         FileStoreTable table = open(folder, branch, options);
+        if (!table.store().options().changelogLifecycleDecoupled()) {
+            return 0;
+        }
         return table.newExpireChangelog().config(table.store().options().expireConfig()).expire();
     }
 

@@ -101,6 +101,10 @@ class Table:
         """Commit statistics."""
         self.calls.analyze(str(self.folder), branch)
 
+    def truncate(self, partition: Mapping[str, str] = NO_OPTIONS, branch: str = "main") -> None:
+        """Drop a partition, or all rows."""
+        self.calls.truncate(str(self.folder), branch, dict(partition))
+
     def compact_manifests(self, branch: str = "main") -> None:
         self.calls.compactManifests(str(self.folder), branch)
 
@@ -149,7 +153,7 @@ class Table:
         return int(self.calls.expireAsWriter(str(self.folder), branch, dict(options)))
 
     def expire_changelogs(self, options: Mapping[str, str] = NO_OPTIONS, branch: str = "main") -> int:
-        """What the commit of a writer without write-only expires of decoupled changelogs.
+        """What the commit of a writer without write-only expires of changelogs, where they are decoupled.
 
         Fails where `changelog.num-retained.min` keeps all: Paimon then looks for a changelog that there never was.
         """

@@ -41,6 +41,7 @@ class History:
     table: Table
     keyed: bool
     buckets: bool
+    partitioned: bool
     dice: random.Random
     now: datetime
     names: int = 0
@@ -83,6 +84,12 @@ def write(history: History) -> None:
 def overwrite(history: History) -> None:
     history.say("overwrite")
     history.table.write(history.rows()[:1], overwrite=True)
+
+
+def truncate(history: History) -> None:
+    partition = {"p": history.dice.choice("ab")} if history.partitioned else {}
+    history.say(f"truncate {partition}")
+    history.table.truncate(partition)
 
 
 def analyze(history: History) -> None:
@@ -172,7 +179,7 @@ def add_column(history: History) -> None:
 
 
 Act = Callable[[History], None]
-PLAIN: dict[Act, int] = {write: 12, overwrite: 2, analyze: 1, compact_manifests: 1, add_column: 1}
+PLAIN: dict[Act, int] = {write: 12, overwrite: 2, truncate: 1, analyze: 1, compact_manifests: 1, add_column: 1}
 TAGS: dict[Act, int] = {tag: 4, delete_tag: 2}
 BRANCHES: dict[Act, int] = {create_branch: 2, delete_branch: 1}
 CONSUMERS: dict[Act, int] = {consume: 1, delete_consumers: 1}
@@ -201,7 +208,7 @@ def live(
     partitioned = dice.random() < 0.5
     start = datetime.now(UTC).replace(second=30, microsecond=0) - (3 * steps + 10) * STEP
     table = create(calls, warehouse, name, partitioned=partitioned, keyed=keyed, options=options)
-    history = History(table, keyed, shape != "append", dice, start)
+    history = History(table, keyed, shape != "append", partitioned, dice, start)
     history.say(f"seed {seed}: {shape}, partitioned {partitioned}, {options}")
     write(history)
     history.place()

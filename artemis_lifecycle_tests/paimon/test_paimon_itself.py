@@ -17,7 +17,7 @@ from artemis_lifecycle_tests.paimon.histories import ALONE, WITH_CHANGELOGS, liv
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_expiration_leaves_all_that_is_read_and_nothing_else(calls: Any, warehouse: Path, seed: int) -> None:
     history = live(calls, warehouse, seed, ALONE)
     table, said = history.table, "\n".join(history.said)
