@@ -57,7 +57,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
         # Built anew and not copied: the rules on roots have to hold for the filled ones too.
         sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
         filled = {
-            "catalogs": Catalogs(live=live, cold=cold),
+            "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others),
             "operations": operations,
             "quarantine": quarantine,
             "home": home,

@@ -17,11 +17,17 @@ from artemis_lifecycle.metadata.unreadable import unreadable
 
 _VERSION = 3
 
-_KNOWN = frozenset(
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+_KNOWN = words(
     "version uuid id schemaId baseManifestList baseManifestListSize deltaManifestList deltaManifestListSize "
     "changelogManifestList changelogManifestListSize indexManifest commitUser writerVersion commitIdentifier "
     "commitKind timeMillis totalRecordCount deltaRecordCount changelogRecordCount watermark statistics properties "
-    "nextRowId operation logOffsets tagCreateTime tagTimeRetained".split()
+    "nextRowId operation logOffsets tagCreateTime tagTimeRetained"
 )
 
 Role = Literal["snapshot", "tag", "changelog"]

@@ -1,5 +1,5 @@
-"""Where a table's files are: its folders, and the folder of a partition's bucket. Source: Paimon's FileStorePathFactory,
-InternalRowPartitionComputer, PartitionPathUtils and BinaryRow."""
+"""Where a table's files are: its folders, and the folder of a partition's bucket. Source: Paimon's
+FileStorePathFactory, InternalRowPartitionComputer, PartitionPathUtils and BinaryRow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from artemis_lifecycle.metadata.unreadable import unreadable
 BUCKET = "bucket-"
 _POSTPONED = -2
 _ESCAPED = re.compile("[\\x00-\\x1f\"#%'*/:=?\\\\\\x7f{}\\[\\]^]")
-_TYPE = re.compile(r"([A-Z_]+(?: [A-Z_]+)*?)(?:\((\d+)(?:, ?(\d+))?\))?((?: WITH(?:OUT)? (?:LOCAL )?TIME ZONE)?)(?: NOT NULL)?")
+_TYPE = re.compile(
+    r"([A-Z_]+(?: [A-Z_]+)*?)(?:\((\d+)(?:, ?(\d+))?\))?((?: WITH(?:OUT)? (?:LOCAL )?TIME ZONE)?)(?: NOT NULL)?"
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,11 +69,15 @@ class Folders:
             (arity,) = struct.unpack_from(">i", partition)
             if arity != len(self.partition_keys):
                 raise UnknownType(f"it has {arity} values, and the table {len(self.partition_keys)} partition columns")
-            values = [_value(partition[4:], at, arity, kind, legacy) for at, (_, kind) in enumerate(self.partition_keys)]
+            values = [
+                _value(partition[4:], at, arity, kind, legacy) for at, (_, kind) in enumerate(self.partition_keys)
+            ]
         except (UnknownType, struct.error, UnicodeDecodeError, OverflowError, IndexError) as error:
             raise unreadable(f"The folder of a partition is not certain: {error}", path) from error
         texts = [default if value is None or not value.strip() else value for value in values]
-        return [f"{_escaped(name)}={_escaped(text)}" for (name, _), text in zip(self.partition_keys, texts, strict=True)]
+        return [
+            f"{_escaped(name)}={_escaped(text)}" for (name, _), text in zip(self.partition_keys, texts, strict=True)
+        ]
 
 
 def _escaped(text: str) -> str:

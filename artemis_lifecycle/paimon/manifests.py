@@ -24,6 +24,7 @@ from artemis_lifecycle.metadata.avro.scan import scan_records
 from artemis_lifecycle.metadata.avro.schema import record_fields, structure
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, INDEX, Kind
 from artemis_lifecycle.metadata.unreadable import read_file, unreadable
+from artemis_lifecycle.paimon.documents import words
 from artemis_lifecycle.paimon.folders import Folders
 from artemis_lifecycle.storage.bounded import within_memory
 from artemis_lifecycle.storage.location import LocationRules, parent
@@ -32,19 +33,19 @@ from artemis_lifecycle.storage.stores import Stores
 
 _LIST_VERSION, _MANIFEST_VERSION, _INDEX_VERSION = 2, 2, 1
 
-_LIST_FIELDS = frozenset(
+_LIST_FIELDS = words(
     "_VERSION _FILE_NAME _FILE_SIZE _NUM_ADDED_FILES _NUM_DELETED_FILES _PARTITION_STATS _SCHEMA_ID _MIN_BUCKET "
-    "_MAX_BUCKET _MIN_LEVEL _MAX_LEVEL _MIN_ROW_ID _MAX_ROW_ID _TOTAL_BUCKETS _EXTRA_FILES".split()
+    "_MAX_BUCKET _MIN_LEVEL _MAX_LEVEL _MIN_ROW_ID _MAX_ROW_ID _TOTAL_BUCKETS _EXTRA_FILES"
 )
-_ENTRY_FIELDS = frozenset("_VERSION _KIND _PARTITION _BUCKET _TOTAL_BUCKETS _FILE".split())
-_FILE_FIELDS = frozenset(
+_ENTRY_FIELDS = words("_VERSION _KIND _PARTITION _BUCKET _TOTAL_BUCKETS _FILE")
+_FILE_FIELDS = words(
     "_FILE_NAME _FILE_SIZE _ROW_COUNT _MIN_KEY _MAX_KEY _KEY_STATS _VALUE_STATS _MIN_SEQUENCE_NUMBER "
     "_MAX_SEQUENCE_NUMBER _SCHEMA_ID _LEVEL _EXTRA_FILES _CREATION_TIME _DELETE_ROW_COUNT _EMBEDDED_FILE_INDEX "
-    "_FILE_SOURCE _VALUE_STATS_COLS _EXTERNAL_PATH _FIRST_ROW_ID _WRITE_COLS _WRITE_COLS_SEQUENCES".split()
+    "_FILE_SOURCE _VALUE_STATS_COLS _EXTERNAL_PATH _FIRST_ROW_ID _WRITE_COLS _WRITE_COLS_SEQUENCES"
 )
-_INDEX_FIELDS = frozenset(
+_INDEX_FIELDS = words(
     "_VERSION _KIND _PARTITION _BUCKET _INDEX_TYPE _FILE_NAME _FILE_SIZE _ROW_COUNT _DELETIONS_VECTORS_RANGES "
-    "_DELETION_VECTORS_RANGES _EXTERNAL_PATH _GLOBAL_INDEX".split()
+    "_EXTERNAL_PATH _GLOBAL_INDEX"
 )
 _VECTORS = "DELETION_VECTORS"
 
