@@ -152,7 +152,8 @@ class PaimonTables:
             operations=resources.operations,
             catalog=resources.database_catalogs,
             confirm=resources.confirm,
-            catalog_name=self.name,
+            # The neighbors are Iceberg tables that may read here, and were dropped from the live catalog.
+            catalog_name=config.catalogs.live.name,
             table=table,
             root=resources.root,
             rules=reader.rules,
@@ -275,6 +276,7 @@ class PaimonTables:
             removal = removal_of(
                 found, MAIN, decision.snapshots, decision.changelogs, decision.outlived, decision.following
             )
+            removal = replace(removal, first_changelog=decision.first_changelog)
             gone = (*decision.snapshots, *decision.changelogs)
             plan = self.seal(
                 found,

@@ -129,12 +129,10 @@ def _delete(stores: Stores, path: str) -> None:
 def _write_hints(stores: Stores, removal: Removal) -> None:
     """Write where the oldest snapshot and changelog are, as Paimon does at the end: until then, a hint that names none
     is ignored. A hint that another expiration moved further stays."""
-    folder = f"{removal.folder}/snapshot"
-    if removal.following is not None and any(each.role == "snapshot" for each in removal.gone):
-        _raise_hint(stores, folder, removal.following)
-    last = max((each.number for each in removal.gone if each.role == "changelog"), default=None)
-    if last is not None:
-        _raise_hint(stores, f"{removal.folder}/changelog", last + 1)
+    if removal.following is not None:
+        _raise_hint(stores, f"{removal.folder}/snapshot", removal.following)
+    if removal.first_changelog is not None:
+        _raise_hint(stores, f"{removal.folder}/changelog", removal.first_changelog)
 
 
 def _raise_hint(stores: Stores, folder: str, number: int) -> None:

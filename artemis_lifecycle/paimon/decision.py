@@ -21,13 +21,15 @@ from artemis_lifecycle.retention.rules import Decision, HistoryView, HoldView, S
 @dataclass(frozen=True)
 class PaimonDecision:
     """`rule` is about the snapshots. `snapshots` and `changelogs` go, in the order of their ids; `following` is the
-    first snapshot that stays. Snapshots in `outlived` go, and become long-lived changelogs."""
+    first snapshot that stays, and `first_changelog` the number of the first changelog that does. Snapshots in
+    `outlived` go, and become long-lived changelogs."""
 
     rule: Decision
     snapshots: tuple[Document, ...]
     changelogs: tuple[Document, ...]
     outlived: tuple[Document, ...]
     following: Document | None
+    first_changelog: int | None = None
 
 
 def decide_expiration(
@@ -56,7 +58,8 @@ def decide_expiration(
     until = _changelogs_until(after, branch, options, latest, now_ms) if ids else 0
     old = tuple(each for each in branch.changelogs if each.snapshot_id < until)
     outlived = tuple(each for each in expired if each.snapshot_id >= until)
-    return PaimonDecision(rule, expired, old, outlived, following)
+    first = next((each.snapshot_id for each in after if each.snapshot_id >= until), None)
+    return PaimonDecision(rule, expired, old, outlived, following, first)
 
 
 def changelog_of(snapshot: Document) -> Document:

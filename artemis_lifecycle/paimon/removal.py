@@ -30,7 +30,7 @@ class Removal:
     """Documents of one branch, in the order in which they go: snapshots, then changelogs, each oldest first; or tags.
 
     `following` is the number of the first snapshot that stays, and `following_text` its text: while it is there, the
-    branch has not been rolled back behind it.
+    branch has not been rolled back behind it. `first_changelog` is the number of the first changelog that stays.
     """
 
     branch: str
@@ -38,12 +38,14 @@ class Removal:
     gone: tuple[Gone, ...]
     following: int | None
     following_text: bytes | None
+    first_changelog: int | None = None
 
     def to_json(self) -> bytes:
         content = {
             "branch": self.branch,
             "folder": self.folder,
             "following": self.following,
+            "first_changelog": self.first_changelog,
             "following_text": None if self.following_text is None else _packed(self.following_text),
             "gone": [
                 [each.role, each.number, each.path, _packed(each.text), each.name, each.changelog] for each in self.gone
@@ -64,6 +66,7 @@ class Removal:
             ),
             content["following"],
             None if text is None else base64.b64decode(text),
+            content["first_changelog"],
         )
 
 
