@@ -11,6 +11,7 @@ from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Thin
+from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.expiration.tags_and_holds import thinning_tiers
 from artemis_lifecycle.retention.thinning import ThinningTier
@@ -99,6 +100,18 @@ def test_a_catalog_keeps_the_defaults_of_its_tier_that_the_file_does_not_speak_o
     assert catalogs.live.expected_latency == timedelta(seconds=1)
     none = {"catalogs": {"cold": {"storage_class": None}}}
     assert LifecycleConfig.model_validate(none).catalogs.cold.storage_class is None
+
+
+def test_other_catalogs_keep_their_places_and_secrets(tmp_path: Path) -> None:
+    text = (
+        "home: h\ncatalogs:\n  others:\n    lake: {type: paimon, warehouse: lake}\n"
+        "    versions: {type: nessie, uri: 'http://me:topsecret@h/api/v2', warehouse: s3://b/n, "
+        "properties: {token: topsecret}}\n"
+    )
+    config = fill(_load(tmp_path, text + "operations: {uri: postgresql://h/db}\n"))
+    others = config.catalogs.others
+    assert (others["lake"].warehouse, others["versions"].warehouse) == (f"file://{tmp_path}/lake", "s3://b/n")
+    assert "topsecret" not in repr(config) and config.roots()["catalogs.others.lake.warehouse"] is not None
 
 
 SECRETS = {
@@ -198,6 +211,11 @@ tables:
             r"line 2: catalogs\.cold\.type is rest",
         ),
         ("{live: {type: hive}}", r"line 2: catalogs\.live: a catalog of type hive needs its uri"),
+        ("{others: {n: {type: nessie, warehouse: n}}}", r"line 2: catalogs\.others\.n: .* nessie needs its uri"),
+        ("{others: {p: {type: paimon}}}", r"line 2: catalogs\.others\.p: .* paimon needs its warehouse"),
+        ("{others: {live: {type: paimon, warehouse: p}}}", r"others\.live: not a name .* or already the live"),
+        ("{others: {'a:b': {type: paimon, warehouse: p}}}", r"others\.a:b: not a name of letters"),
+        ("{live: {warehouse: w}, others: {p: {type: paimon, warehouse: w/p}}}", r"are equal or nested"),
     ],
 )
 def test_a_catalog_that_cannot_work_is_refused_at_once(tmp_path: Path, catalogs: str, says: str) -> None:

@@ -207,6 +207,10 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
         "catalogs": Catalogs(
             live=live.model_copy(update={"warehouse": place(live.warehouse)}),
             cold=cold.model_copy(update={"warehouse": place(cold.warehouse)}),
+            others={
+                name: other.model_copy(update={"warehouse": place(other.warehouse)})
+                for name, other in config.catalogs.others.items()
+            },
         ),
         "operations": config.operations.model_copy(update={"root": place(config.operations.root)}),
         "lineage_events": events.model_copy(update={"file": None if events.file is None else folder / events.file}),

@@ -1171,12 +1171,12 @@ class Lifecycle:
         """Return every governed table at a glance: what runs, waits, is overdue, was freed, what it costs; and whether
         its quiet window will suffice. With `history`, also the last 30 days, for the page's plots. Reads Postgres and
         the catalog's list of tables; no metadata file, and no Spark."""
-        return fleet_of(self.resources, self.steps.tables(), history=history)
+        return fleet_of(self.resources, self.answering_tables()[0], history=history)
 
     def metrics(self) -> str:
         """Return the fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no
         Spark."""
-        return metrics(self.resources, self.steps.tables())
+        return metrics(self.resources, self.answering_tables()[0])
 
     def publish_results(self) -> int:
         """Append pending rows of plans and deletions to the result tables `<live>.lifecycle.plan_files` and

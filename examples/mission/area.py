@@ -40,13 +40,15 @@ _OWN = ("warehouse", "state", "lifecycle.yaml")
 SET_ASIDE = ("ARTEMIS_LIVE_WAREHOUSE", "ARTEMIS_COLD_WAREHOUSE", "ARTEMIS_OPERATIONS_ROOT", "ARTEMIS_HOME")
 """Variables that the demo does not follow: it sets file times back, so its warehouses must be its own and on a disk."""
 
+OTHERS = "@others@"
+
 CONFIG = f"""\
 # Written by the demo (`make demo`), and again by its next run. Postgres is the embedded one, or $ARTEMIS_POSTGRES_URI.
 home: ..
 catalogs:
   live: {{name: {LIVE}, warehouse: warehouse/live}}
   cold: {{name: {COLD}, warehouse: warehouse/cold}}
-operations: {{root: state}}
+{OTHERS}operations: {{root: state}}
 defaults:
   # A demo cannot wait for a day. Where people read, keep the default of 24h: a running query may still need the files.
   deletion: {{grace: 0s}}
@@ -70,8 +72,8 @@ class Area:
 
 
 @contextmanager
-def demo_area(home: Path, environment: Mapping[str, str] | None = None) -> Iterator[Area]:
-    """The demo's place, empty, for the time of the block; one demo at a time.
+def demo_area(home: Path, environment: Mapping[str, str] | None = None, others: str = "") -> Iterator[Area]:
+    """The demo's place, empty, for the time of the block; one demo at a time. `others` are more lines of `catalogs`.
 
     Starts the embedded Postgres where no other is named. Raises Refused when `<home>/demo` or the catalogs hold what
     the demo did not make; Busy when another demo runs; what starting Postgres raises.
@@ -82,7 +84,7 @@ def demo_area(home: Path, environment: Mapping[str, str] | None = None) -> Itera
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).touch()
         config_path = folder / "lifecycle.yaml"
-        config_path.write_text(CONFIG)
+        config_path.write_text(CONFIG.replace(OTHERS, others))
         config = fill(load_config(config_path, demo_environment(os.environ if environment is None else environment)))
         _wipe(config, folder)
         yield Area(folder, config_path, config)

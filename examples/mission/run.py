@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,12 +27,13 @@ from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, mater
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.errors import EnvironmentMissing, InDeepArchive
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
+from artemis_lifecycle.maintenance.costs import TierCost
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
 
-from . import proofs, rest
+from . import others, proofs, rest
 from .area import SET_ASIDE, Area, demo_area
 from .history import TICKET, Debris, InFlight, TableHistory, commit_in_flight, write_histories
 from .progress import Board
@@ -76,8 +77,8 @@ class Before:
     expiring: Mapping[str, int | None]
 
 
-def run_demo(home: Path, console: Console) -> DemoReport:
-    """Run the whole demo under `home` and print its report.
+def run_demo(home: Path, console: Console, kinds: Collection[str] = ()) -> DemoReport:
+    """Run the whole demo under `home`, with tables of other `kinds`, and print its report.
 
     Raises what any of its parts raises; a failed step, check or proof is in the report.
     """
@@ -85,10 +86,10 @@ def run_demo(home: Path, console: Console) -> DemoReport:
     for name in SET_ASIDE:
         if os.environ.pop(name, None) is not None:
             console.print(f"[dim]{name} is not followed here: the demo sets file times back, in warehouses of its own.")
-    with demo_area(home) as area:
+    with others.sections(kinds) as lines, demo_area(home, others=lines) as area:
         _environment(area)
         with Lifecycle.open(area.config, owner="artemis-demo") as lifecycle:
-            report = _run(lifecycle, area, board)
+            report = _run(lifecycle, area, board, kinds)
     show(report, console)
     console.print(
         f"\nLook around: [bold]make ui[/bold], or [bold]artemis tables --config {plain(str(area.config_path))}[/bold]",
@@ -97,7 +98,7 @@ def run_demo(home: Path, console: Console) -> DemoReport:
     return report
 
 
-def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
+def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str]) -> DemoReport:
     now = lifecycle.operations.clock.now()
     with board.phase("Start Spark"):
         spark = lifecycle.spark
@@ -112,23 +113,36 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
         for history in histories:
             for name, snapshot_id in history.marks.items():
                 lifecycle.tag(history.table, name, snapshot_id, why="kept for the investigation")
+    written = others.write(spark, lifecycle.config.home, area.folder, now, kinds, board)
+    tables = (*TABLES, *(table for each in written for table in each.tables))
     with board.phase("Read every snapshot that will stay"):
         before = _read_before(lifecycle, board)
     in_flight = next(history.in_flight for history in histories if history.in_flight is not None)
     expected = fingerprint(in_flight.expected)
     with _gate(lifecycle), _writing(lifecycle, in_flight):
         with board.phase("The walk, through Dagster"):
-            walks = _walk(area, lifecycle, board)
+            walks = _walk(area, lifecycle, board, tables)
         with board.phase("The deep archive, and back"):
             thawed, answers = _deep_archive(lifecycle, TABLES[0], before)
         with board.phase("Read them again"):
             found = [thawed, *_read_after(lifecycle, board, before)]
             found += _debris_proofs(lifecycle, histories)
+            found += [proof for each in written for proof in each.prove()]
         with board.phase("The writer in flight commits, others are refused"):
             found += _commit_through_gate(lifecycle, area, in_flight, expected, histories)
+    by_name = {walk.table: walk for walk in walks}
+    reports = [
+        _table_report(lifecycle, by_name[history.table], history.commits, lifecycle.costs(history.table).tiers)
+        for history in histories
+    ]
+    reports += [
+        _table_report(lifecycle, by_name[table], each.commits, (), each.window_days)
+        for each in written
+        for table in each.tables
+    ]
     return DemoReport(
-        tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
-        tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
+        tuple(reports),
+        tuple(sorted(found, key=lambda proof: tables.index(proof.table))),
         board.seconds,
         answers,
     )
@@ -155,8 +169,8 @@ def _writing(lifecycle: Lifecycle, writer: InFlight) -> AbstractContextManager[A
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
-    done = dict.fromkeys(TABLES, 0)
+def _walk(area: Area, lifecycle: Lifecycle, board: Board, tables: Sequence[str]) -> list[Walk]:
+    done = dict.fromkeys(tables, 0)
 
     def on_event(event: WalkEvent) -> None:
         if event.what == "materialised":
@@ -168,19 +182,21 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
 
     # Dagster also logs each event to stderr, which would hide the progress bars.
     with (area.folder / LOG).open("w") as log, redirect_stderr(log):
-        walks = materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+        walks = materialize_walk(tables, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
         materialize_fleet(config_path=area.config_path)
         return walks
 
 
-def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> TableReport:
+def _table_report(
+    lifecycle: Lifecycle, walk: Walk, commits: int, tiers: Iterable[TierCost], window_days: int | None = None
+) -> TableReport:
     plan, commit = walk.metadata("expiration_plan"), walk.metadata("expiration_commit")
     handoff, deletion = walk.metadata("cold_tier_snapshots"), walk.metadata("physical_deletion")
     scan, orphans = walk.metadata("orphan_scan"), walk.metadata("orphan_deletion")
     return TableReport(
         table=walk.table,
-        window=f"{lifecycle.config.policy(walk.table).retention.window.days} d",
-        commits=history.commits,
+        window=f"{window_days or lifecycle.config.policy(walk.table).retention.window.days} d",
+        commits=commits,
         snapshots_kept=_number(plan, "snapshots_kept"),
         snapshots_expired=_number(commit, "snapshots_expired"),
         refs_expired=_number(commit, "refs_expired"),
@@ -195,9 +211,7 @@ def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> Ta
         checks_failed=walk.failed_checks,
         failures=walk.failures or (() if walk.succeeded else ("the run did not end well",)),
         step_seconds={event.asset: event.seconds or 0.0 for event in walk.events if event.what == "materialised"},
-        tiers=tuple(
-            TierReport(tier.tier, tier.snapshots, tier.size_in_bytes) for tier in lifecycle.costs(walk.table).tiers
-        ),
+        tiers=tuple(TierReport(tier.tier, tier.snapshots, tier.size_in_bytes) for tier in tiers),
     )
 
 
