@@ -117,7 +117,8 @@ class MergedTable:
         """Return the metadata file. The same versions give the same bytes."""
         base = dict(self._base)
         snapshots = sorted(
-            self._snapshots.values(), key=lambda each: (each.get("sequence-number", 0), each["timestamp-ms"])
+            self._snapshots.values(),
+            key=lambda each: (each.get("sequence-number", 0), each["timestamp-ms"], each["snapshot-id"]),
         )
         refs = {
             name: ref for name, ref in (base.get("refs") or {}).items() if ref.get("snapshot-id") in self._snapshots
