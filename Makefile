@@ -134,10 +134,14 @@ format: $(VENV)/.project  ## Format the code and apply lint's automatic fixes.
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
+LOCK = $(VENV)/bin/uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --universal \
+	--python-version 3.11 --custom-compile-command "make lock" --quiet $(UPGRADE)
+PYPAIMON := artemis_lifecycle_tests/paimon/requirements
+
 .PHONY: lock
 lock: $(VENV)/.project  ## Write requirements.lock anew from pyproject.toml; newer versions with UPGRADE=--upgrade.
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--universal --python-version 3.11 --custom-compile-command "make lock" --quiet $(UPGRADE) -o requirements.lock
+	@$(LOCK) pyproject.toml --extra dev -o requirements.lock
+	@$(LOCK) $(PYPAIMON).in -o $(PYPAIMON).lock
 
 .PHONY: bench
 bench: setup  ## Iceberg's own expire action and this project's planner, side by side: see bench/README.md.

@@ -67,6 +67,14 @@ class Mark(Model):
     threads: int = Field(default=4, ge=1)
 
 
+class PaimonExpire(Model):
+    """Where Paimon's documentation and versions differ. `limit`: the default of snapshot.expire.limit, as documented
+    (10) or as coded (50). `next_timestamp`: a snapshot's age is its successor's, as of Paimon 2."""
+
+    limit: Literal["documented", "coded"] = "documented"
+    next_timestamp: bool = False
+
+
 class OtherCatalog(Model):
     """Tables beside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
     names are `<catalog>:<namespace.table>`. Their files are reached with the live catalog's S3 settings.
@@ -81,6 +89,7 @@ class OtherCatalog(Model):
     properties: dict[str, str] = {}
     roots: tuple[str, ...] = ()
     mark: Mark = Mark()
+    expire: PaimonExpire = PaimonExpire()
 
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:

@@ -39,6 +39,7 @@ from artemis_lifecycle.deletion.quarantine import QuarantinePlace, is_aside, pla
 from artemis_lifecycle.deletion.recheck import Rechecked, recheck
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import Busy, Refused
+from artemis_lifecycle.metadata.kinds import CHANGELOG, DATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
@@ -147,7 +148,8 @@ class _Run:
             self._begin_quarantine()
             paused = self._batches(batches)
             if not journal.unfinished(job.job_id):
-                if self.settings.remove_empty_folders:
+                own_options = context.removes_empty_folders and job.kind == "expiration"
+                if self.settings.remove_empty_folders or own_options:
                     self._remove_empty_folders()
                 context.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
@@ -171,16 +173,21 @@ class _Run:
 
     def _remove_empty_folders(self) -> None:
         """Remove empty folders below the table's `data` folder only: a writer may be about to use the metadata folder.
-        For a dropped table, remove all empty folders, including the table's own."""
+        For a dropped table, remove all empty folders, including the table's own. Of a format with its own layout, only
+        the folders of data files."""
         context, job = self.context, self.job
-        if context.dropped is None:
+        kinds = None
+        if context.data_folder is not None:
+            location = top = context.data_folder
+            kinds = (DATA, CHANGELOG)
+        elif context.dropped is None:
             location = read_table_metadata(context.stores, context.entry().metadata_location).location
             top = f"{location}/data"
         else:
             location = context.dropped.metadata.location
             top = location.rstrip("/").rpartition("/")[0]
         gone = (each for each in outcomes_of_job(context.stores, context.root, job.job_id) if each.outcome in GONE)
-        folders = {each.path.rpartition("/")[0] for each in gone}
+        folders = {each.path.rpartition("/")[0] for each in gone if kinds is None or each.kind in kinds}
         for folder in sorted(folders, key=len, reverse=True):
             if is_under(folder, normalize(top, context.rules), context.rules):
                 context.stores.remove_empty(folder, top)

@@ -34,11 +34,14 @@ from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
 _DROPS = "write.metadata.delete-after-commit.enabled"
 """The property of tables whose writers delete metadata files that drop out of the log, including a plan's base."""
+
+_BESIDE = "removal.json"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class KindTotal:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """Counts of a plan; sizes in bytes."""
+    """Counts of a plan; sizes in bytes. `warnings` say what about the table a person should change."""
 
     snapshots_kept: int
     snapshots_expired: int
@@ -58,6 +61,7 @@ class PlanSummary:
     files: int
     size_in_bytes: int
     by_kind: tuple[KindTotal, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,10 +161,30 @@ def plan_expiration(
     decision = decide(
         view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
-    folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
     view = indexed(spark, stores, metadata, rules, root, index)
     require_present(view)
     files = deletable(view, decision.expired)
+    return seal_plan(spark, stores, operations, request, decision, files, root=root, window_day=window_day, stale=stale)
+
+
+def seal_plan(
+    spark: Spark,
+    stores: Stores,
+    operations: Operations,
+    request: PlanRequest,
+    decision: Decision,
+    files: pa.Table,
+    *,
+    root: str,
+    window_day: date | None = None,
+    stale: str | None = None,
+    warnings: tuple[str, ...] = (),
+    beside: bytes | None = None,
+) -> ExpirationPlan:
+    """Seal what was decided, and the files (path, kind, size_in_bytes, reason) that then may go. `beside` is what the
+    commit of another format needs; `read_beside` returns it."""
+    metadata = request.metadata
+    folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
     sealed = write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, rows_digest(files))
     generation = operations.plans.generation(content_id)
@@ -192,6 +216,7 @@ def plan_expiration(
             files=sealed.rows,
             size_in_bytes=sum(total.size_in_bytes for total in totals),
             by_kind=totals,
+            warnings=warnings,
         ),
         files_location=f"{folder}/files",
         _spark=spark,
@@ -201,6 +226,8 @@ def plan_expiration(
         # If it is already gone, the step that needs it reports a stale plan.
         with suppress(MissingFile):
             stores.copy(metadata.metadata_location, _base_copy(plan.files_location))
+    if beside is not None:
+        stores.write(f"{folder}/{_BESIDE}", beside, overwrite=True)
     stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)
     operations.plans.seal(
         PlanRecord(
@@ -223,6 +250,11 @@ def plan_expiration(
         stale=stale,
     )
     return plan
+
+
+def read_beside(stores: Stores, plan: ExpirationPlan) -> bytes:
+    """Return what was sealed beside the plan for its commit. Raises StorageError."""
+    return stores.read(f"{owner_folder(plan.files_location)}/{_BESIDE}")
 
 
 def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
@@ -380,6 +412,7 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
     content = json.loads(data)
     summary = content["summary"]
     by_kind = tuple(KindTotal(**total) for total in summary.pop("by_kind"))
+    warnings = tuple(summary.pop("warnings", ()))
     settings = content["settings"]
     explicit: Sequence[int] = settings.pop("explicit_ids")
     because = [tuple(reasons) for reasons in content["kept_because"]]
@@ -395,7 +428,7 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
         expired_refs=tuple(content["expired_refs"]),
         kept={snapshot: because[number] for snapshot, number in content["kept"]},
         snapshot_log=tuple(LogEntry(timestamp_ms=at, snapshot_id=snapshot) for at, snapshot in content["snapshot_log"]),
-        summary=PlanSummary(**summary, by_kind=by_kind),
+        summary=PlanSummary(**summary, by_kind=by_kind, warnings=warnings),
         files_location=record.files_location,
         _spark=spark,
         _stores=stores,

@@ -29,7 +29,7 @@ from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
 from artemis_lifecycle.deletion.receipt import Receipt
 from artemis_lifecycle.deletion.records import Forgotten
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import GraceNotOver, LifecycleError
+from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
@@ -60,6 +60,8 @@ from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.nessie import NessieTables
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.paimon import PaimonTables
+from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
 from artemis_lifecycle.lifecycle.past import HistoryCompaction, Past
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.pointer import Pointer
@@ -169,6 +171,9 @@ class Lifecycle:
         self._lineage_watching = LineageWatching(resources, steps, self._gate)
         self._auditing = Auditing(resources, steps, self._recording)
         self._incidents = Incidents(resources, steps, self._auditing, self._expiration)
+        for name, catalog in self.config.catalogs.others.items():
+            if catalog.type == "paimon":
+                resources.others[name] = PaimonTables(resources, steps, self._checks, self._explaining, name, catalog)
 
     @classmethod
     def open(
@@ -268,8 +273,19 @@ class Lifecycle:
 
     def kind(self, table: str) -> Kind:
         """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
-        other = self.resources.other(table)
-        return "iceberg" if other is None else other.kind
+        return self.resources.kind(table)
+
+    def paimon(self, table: str) -> PaimonProcedures:
+        """Return Paimon's own procedures for a table of a Paimon warehouse, by its name. Raises NotApplicable for any
+        other table."""
+        tables = self.resources.other(table)
+        if not isinstance(tables, PaimonTables):
+            raise NotApplicable(
+                f"This is for Paimon tables; the table's kind is {self.kind(table)}",
+                table=table,
+                hint="name a table as <catalog>:<database.table>, with a catalog of type paimon in catalogs.others",
+            )
+        return PaimonProcedures(tables, self._deletion, self._orphans)
 
     def get_current(self, table: str) -> CatalogEntry:
         """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""

@@ -77,7 +77,7 @@ class Expiration:
             asked = (older_than, retain_last, snapshot_ids) != (None, None, None)
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
-                step.counts = _counts(earlier)
+                step.counts = plan_counts(earlier)
                 return earlier
             holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
             request = PlanRequest(
@@ -106,7 +106,7 @@ class Expiration:
                 self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
             # Nothing depends on this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
-            step.counts = _counts(plan)
+            step.counts = plan_counts(plan)
         return plan
 
     def skip_if_idle(self, table: str) -> bool:
@@ -208,7 +208,7 @@ class Expiration:
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         plan, record = self.loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
-            return _commit_of(record)
+            return commit_of(record)
         state = self.steps.table_state(plan.table)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
@@ -328,7 +328,8 @@ class Expiration:
             )
 
 
-def _counts(plan: ExpirationPlan) -> dict[str, int]:
+def plan_counts(plan: ExpirationPlan) -> dict[str, int]:
+    """Return the counts of a plan for a step record."""
     return {
         "snapshots_kept": plan.summary.snapshots_kept,
         "snapshots_expired": plan.summary.snapshots_expired,
@@ -337,7 +338,8 @@ def _counts(plan: ExpirationPlan) -> dict[str, int]:
     }
 
 
-def _commit_of(record: PlanRecord) -> ExpirationCommit:
+def commit_of(record: PlanRecord) -> ExpirationCommit:
+    """Return the result of a commit that is recorded."""
     assert record.committed_metadata_location is not None
     return ExpirationCommit(
         plan_id=record.plan_id,

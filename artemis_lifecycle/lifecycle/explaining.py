@@ -56,7 +56,7 @@ class Explaining:
 
     def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
         found = self.expiration.plan(plan) if isinstance(plan, str) else plan
-        _require_path(found.table, path)
+        require_path(found.table, path)
         rules = self.resources.rules(found.table)
         location = normalize(path, rules)
         row = self._row_at(found.files_location, location, rules)
@@ -69,11 +69,30 @@ class Explaining:
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def explain(self, table: str, path: str) -> Explanation:
-        _require_path(table, path)
+        require_path(table, path)
         state = self.steps.any_state(table)
         metadata, rules = state.metadata, self.resources.rules(table)
+        holders = holders_of(live_index(self.resources, table, metadata), normalize(path, rules))
+        if not holders:
+            return self.explain_held(state, path, ())
+        holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
+        by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
+        every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
+        held = tuple(dict.fromkeys(every))
+        since, until = self._lifetime(state, [h.snapshot_id for h in holders if h.snapshot_id is not None])
+        return self.explain_held(state, path, tuple(str(holder) for holder in holders) + held, since, until)
+
+    def explain_held(
+        self,
+        state: TableState,
+        path: str,
+        holders: tuple[str, ...],
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Explanation:
+        """Explain a file of a table of any format. `holders` are what of the table reaches it."""
+        table, metadata, rules = state.name, state.metadata, self.resources.rules(state.name)
         location = normalize(path, rules)
-        holders = holders_of(live_index(self.resources, table, metadata), location)
         plans = [
             record
             for record in self.resources.operations.plans.holding(metadata.table_uuid)
@@ -81,15 +100,8 @@ class Explaining:
         ]
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
-            holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
-            by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
-            every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
-            held = tuple(dict.fromkeys(every))
-            names = tuple(str(holder) for holder in holders) + held
-            verdict = "planned" if planned else "kept"
             reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
-            since, until = self._lifetime(state, [h.snapshot_id for h in holders if h.snapshot_id is not None])
-            return Explanation(path, verdict, reasons, names, since, until)
+            return Explanation(path, "planned" if planned else "kept", reasons, holders, since, until)
         if planned:
             return Explanation(path, "planned", planned, planned)
         fate = self._fate(metadata.table_uuid, location, rules)
@@ -176,7 +188,8 @@ class _At:
                 yield batch.take(pa.array(at))
 
 
-def _require_path(table: str, path: str) -> None:
+def require_path(table: str, path: str) -> None:
+    """Raise BadInput for a path that is not Unicode text."""
     try:
         path.encode()
     except UnicodeEncodeError as error:

@@ -67,7 +67,11 @@ class PlanChecks:
 
     def _judge(self, plan: ExpirationPlan, record: PlanRecord, name: str) -> Verdict:
         if name == KEEPS_EVERY_REF:
-            return judge_refs(plan, self.steps.table_state(plan.table).metadata.refs)
+            refs = self.steps.any_state(plan.table).metadata.refs
+            if self.resources.kind(plan.table) == "paimon":
+                # A Paimon tag has a copy of its snapshot; what it reaches is in no plan.
+                refs = {name: ref for name, ref in refs.items() if ref.is_branch}
+            return judge_refs(plan, refs)
         if name == KEEPS_WINDOW_EDGE:
             return judge_window_edge(plan)
         if record.cold_metadata_location in (None, NOTHING_ARCHIVED):

@@ -28,7 +28,7 @@ from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
-from artemis_lifecycle.lifecycle.formats import OtherTables
+from artemis_lifecycle.lifecycle.formats import Kind, OtherTables
 from artemis_lifecycle.lifecycle.progress import Progress
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
@@ -143,6 +143,11 @@ class Resources:
         catalog."""
         catalog, colon, _ = table.partition(":")
         return self.others.get(catalog) if colon else None
+
+    def kind(self, table: str) -> Kind:
+        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
+        other = self.other(table)
+        return "iceberg" if other is None else other.kind
 
     def has_cold_tier(self, table: str) -> bool:
         """Return True if the table's expired snapshots are copied to the cold tier."""

@@ -15,6 +15,8 @@ Kind = Literal[
     "metadata",
     "statistics",
     "partition_statistics",
+    "index",
+    "changelog",
 ]
 
 DATA: Final = "data"
@@ -26,6 +28,10 @@ MANIFEST_LIST: Final = "manifest_list"
 METADATA: Final = "metadata"
 STATISTICS: Final = "statistics"
 PARTITION_STATISTICS: Final = "partition_statistics"
+INDEX: Final = "index"
+"""An index file of a Paimon table that holds no deletion vectors."""
+CHANGELOG: Final = "changelog"
+"""A changelog file of a Paimon table."""
 
 CONTENT_KINDS: Final[frozenset[str]] = frozenset({DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS})
 """The kinds in manifest entries."""

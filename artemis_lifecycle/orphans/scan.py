@@ -98,7 +98,11 @@ def scan_orphans(
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.refresh_neighbors()
-    unlisted = [] if settings.is_whole else _metadata_files(context, table_uuid, listing.locations)
+    unlisted = (
+        []
+        if settings.is_whole or context.layout is not None
+        else _metadata_files(context, table_uuid, listing.locations)
+    )
     read_at = context.operations.clock.now()
     require_after(listing, read_at, table)
     try:
@@ -114,7 +118,7 @@ def scan_orphans(
     reached = [files.reaches(part) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         # Exclude those of a listing that need not be complete.
-        named = dict.fromkeys([*unreached.metadata_files(), *unlisted])
+        named = dict.fromkeys([*unreached.metadata_files(), *unlisted] if context.layout is None else ())
         found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
         if not context.is_branched:
             remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)

@@ -161,6 +161,16 @@ class DeletionContext:
     """Whether the table's metadata files form a tree, as in a catalog with branches. Then a later file may belong to a
     reference that is gone, and says nothing about the catalog's age."""
 
+    layout: Callable[[pa.Array], NDArray[np.bool_]] | None = None
+    """Returns which paths are where the table's writers put files, if its format says so; what is elsewhere is no
+    orphan."""
+
+    data_folder: str | None = None
+    """Where writers put data files, if not in `data` below the table's location."""
+
+    removes_empty_folders: bool = False
+    """Whether the table's own options ask that expirations remove the folders of data files that they emptied."""
+
     cold: ColdTables | None = None
     """Set for files of the cold tier. Then `catalog` is the cold catalog, without these tables."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import owned, subject_array
@@ -33,6 +34,9 @@ RECEIPT = "receipt"
 HIDDEN = "hidden"
 """A component of the name starts with `_` or `.`: streaming checkpoints, other table formats, staging."""
 
+OUTSIDE_LAYOUT = "outside_layout"
+"""The file is not where writers of the table's format put files."""
+
 HELD = "held"
 """Another table with a hold is located or reads here."""
 
@@ -47,7 +51,8 @@ class Places:
     """`own` locations, those of tables `nested` in them, the `roots` below which orphans may be collected (empty:
     anywhere), folders of `receipts`, what other tables' `holds` cover, and what is `in_flight`.
 
-    `partition_fields` are names that may start with `_` or `.` as `name=value`; None if hidden names are not kept.
+    `layout` returns which paths may be orphans at all. `partition_fields` are names that may start with `_` or `.` as
+    `name=value`; None if hidden names are not kept.
     Pickled for executors, each of which reads identities again.
     """
 
@@ -59,6 +64,7 @@ class Places:
     roots: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     partition_fields: frozenset[str] | None = None
+    layout: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     _links: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
     _why: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _folders: list[Folders] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -84,6 +90,9 @@ class Places:
         if self.partition_fields is not None:
             for row in pc.indices_nonzero(pc.match_substring_regex(paths, _HIDDEN_NAME)).to_pylist():
                 reasons.setdefault(row, HIDDEN)
+        if self.layout is not None:
+            for row in np.flatnonzero(~self.layout(paths)).tolist():
+                reasons.setdefault(row, OUTSIDE_LAYOUT)
         return reasons
 
     def _of_folder(self, path: str) -> str | None:

@@ -523,6 +523,7 @@ class Protection:
             roots=() if is_expiration else tuple(normalize(root, rules) for root in context.roots),
             held=tuple(dict.fromkeys(held)),
             partition_fields=self.metadata.partition_fields if kept_names else None,
+            layout=None if is_expiration else context.layout,
         )
 
     # --- tables around this one -------------------------------------------------------------------------------------
