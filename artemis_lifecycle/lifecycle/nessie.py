@@ -3,8 +3,9 @@ what is live (`live_sets/`), Nessie's API (`nessie/`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from threading import RLock
@@ -28,10 +29,30 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.nessie.client import NessieClient
 from artemis_lifecycle.nessie.references import NessieReferences
 from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
-from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.context import DeletionContext, TablesOfCatalog
 from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
+from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.runner import Runner
+
+
+@dataclass(frozen=True)
+class _BesideLive:
+    """The tables of a Nessie catalog, and those of the live catalog: one that was registered there, or took files by
+    add_files, reads what no reference shows any more."""
+
+    nessie: TablesOfCatalog
+    live: TablesOfCatalog
+    prefix: str
+
+    def tables(self) -> list[str]:
+        return [*self.nessie.tables(), *self.live.tables()]
+
+    def entry(self, table: str) -> Pointer:
+        return (self.nessie if table.startswith(self.prefix) else self.live).entry(table)
+
+    def pointers(self) -> Mapping[str, Pointer]:
+        return {**self.live.pointers(), **self.nessie.pointers()}
 
 
 class NessieTables:
@@ -131,7 +152,7 @@ class NessieTables:
             spark=resources.start_spark,
             stores=resources.live_stores,
             operations=resources.operations,
-            catalog=tables,
+            catalog=_BesideLive(tables, resources.database_catalogs, f"{self.name}:"),
             catalog_name=self.name,
             table=table,
             root=resources.root,
@@ -140,6 +161,7 @@ class NessieTables:
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
             roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
             hidden=config.policy(table).orphans.hidden,
+            isolated=config.catalogs.live.is_isolated,
             confirm=resources.confirm,
             is_branched=True,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
@@ -47,9 +49,27 @@ def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgot
         dry_run=dry_run,
         check=require_no_pause,
     )
-    old_sets = resources.operations.live_sets.old(now - keep.live_sets)
-    for live_set_id in () if dry_run else old_sets:
-        require_no_pause()
-        resources.operations.live_sets.delete(live_set_id)
+    old_sets = _forget_live_sets(resources, now - keep.live_sets, require_no_pause, dry_run=dry_run)
     in_catalog = gate.forget_attempts(now - keep.keep, dry_run=dry_run)
-    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog, "live_sets": len(old_sets)})
+    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog, "live_sets": old_sets})
+
+
+def _forget_live_sets(resources: Resources, before: datetime, check: Callable[[], None], *, dry_run: bool) -> int:
+    """Delete old live-contents sets, and merged metadata files that no table of a catalog has as its last one. Return
+    how many sets."""
+    operations, stores = resources.operations, resources.live_stores
+    old = operations.live_sets.old(before)
+    for live_set_id in () if dry_run else old:
+        check()
+        operations.live_sets.delete(live_set_id)
+    names = resources.config.catalogs.others
+    used = {known.metadata_location for name in names for known in operations.known_tables.of_catalog(name)}
+    merged = [
+        file.path
+        for file in stores.list(f"{resources.root}/live-sets")
+        if file.last_modified is not None and file.last_modified < before and file.path not in used
+    ]
+    if merged and not dry_run:
+        check()
+        stores.delete(merged)
+    return len(old)

@@ -116,9 +116,7 @@ class MergedTable:
     def data(self) -> bytes:
         """Return the metadata file. The same versions give the same bytes."""
         base = dict(self._base)
-        snapshots = sorted(
-            self._snapshots.values(), key=lambda each: (each.get("sequence-number", 0), each["timestamp-ms"])
-        )
+        snapshots = sorted(self._snapshots.values(), key=_order)
         refs = {
             name: ref for name, ref in (base.get("refs") or {}).items() if ref.get("snapshot-id") in self._snapshots
         }
@@ -164,6 +162,10 @@ def _unusable(what: str, path: str) -> UnreadableMetadata:
         untouched="all files",
         hint="find out who wrote the file; nothing of this catalog is deleted meanwhile",
     )
+
+
+def _order(snapshot: Mapping[str, Any]) -> tuple[int, int, int]:
+    return snapshot.get("sequence-number", 0), snapshot["timestamp-ms"], snapshot["snapshot-id"]
 
 
 def _rank(node: Mapping[str, Any]) -> tuple[int, int, str]:

@@ -168,6 +168,14 @@ def test_10464_records_do_not_grow_for_ever(world: World) -> None:
             assert connection.execute(seen).scalar() == 1
         merged = list(lifecycle.live_stores.list(f"{lifecycle.root}/live-sets/{world.name}"))
         assert len(merged) == 1, "the same versions make the same file"
+        world.insert("db.t", 9)
+        lifecycle.sweep(lifecycle.mark(world.name), deferred=False)
+        assert len(list(lifecycle.live_stores.list(f"{lifecycle.root}/live-sets/{world.name}"))) == 2
+        with Lifecycle.open(kept, spark=world.spark) as forgetful:
+            forgetful.forget_records()
+        (file,) = lifecycle.live_stores.list(f"{lifecycle.root}/live-sets/{world.name}")
+        assert file.path not in {each.path for each in merged}, "only the newest stays"
+        stored = [each.live_set_id for each in sets.all(world.name)]
         lifecycle.delete_live_set(stored[0])
         assert sets.all(world.name) == ()
 

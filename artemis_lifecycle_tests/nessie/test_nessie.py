@@ -215,3 +215,19 @@ def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_reference
         assert lifecycle.delete_orphans(scan).deleted == 1 and not stray.exists()
         with pytest.raises(NotApplicable, match="references"):
             lifecycle.plan_expiration(name)
+
+
+def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(world: World) -> None:
+    world.table("db.t")
+    world.create("idea")
+    world.insert("db.t", 5, "idea")
+    wanted, metadata_file = world.data_files("db.t", "idea"), world.content("db.t", "idea")["metadataLocation"]
+    world.delete("idea")
+    live = world.config.catalogs.live.name
+    world.spark.sql(f"CREATE NAMESPACE {live}.db")
+    world.spark.sql(f"CALL {live}.system.register_table(table => 'db.copy', metadata_file => '{metadata_file}')")
+    with world.open() as lifecycle:
+        done = lifecycle.sweep(lifecycle.mark(world.name, {"*": 1}), deferred=False)
+        assert [each.error for each in done.tables] == [None]
+    assert wanted <= world.files()
+    assert sorted(row[0] for row in world.spark.sql(f"SELECT n FROM {live}.db.copy").collect()) == [0, 5]
