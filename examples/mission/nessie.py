@@ -25,7 +25,19 @@ LAUNCHES, TRIALS = "mission.launches", "mission.trials"
 TABLES = (f"{CATALOG}:{LAUNCHES}", f"{CATALOG}:{TRIALS}@{EXPERIMENT}")
 """The first is on every branch; the second on one branch alone."""
 
-COMMITS = 7
+_SITES = (
+    "Kourou",
+    "Vandenberg",
+    "Wallops",
+    "Jiuquan",
+    "Sriharikota",
+    "Tanegashima",
+    "Kodiak",
+    "Mahia",
+    "Andoya",
+    "Esrange",
+)
+COMMITS = len(_SITES) + 6
 _AGE = timedelta(days=20)
 _SECONDS = 60
 
@@ -52,17 +64,19 @@ def write_history(
     for branch in (MAIN, EXPERIMENT, ABANDONED):
         _add_catalog(spark, api, branch, warehouse)
     spark.sql(f"CREATE NAMESPACE {_catalog(MAIN)}.mission")
-    sql(MAIN, f"CREATE TABLE {{}}.{LAUNCHES} (launch INT, site STRING) USING iceberg", 1)
-    sql(MAIN, f"INSERT INTO {{}}.{LAUNCHES} VALUES (1, 'Kourou'), (2, 'Vandenberg')", 2)
+    done = len(_SITES)
+    sql(MAIN, f"CREATE TABLE {{}}.{LAUNCHES} (launch INT, site STRING) USING iceberg", 0)
+    for launch, site in enumerate(_SITES):
+        sql(MAIN, f"INSERT INTO {{}}.{LAUNCHES} VALUES ({launch}, '{site}')", launch + 1)
     for branch in (EXPERIMENT, ABANDONED):
         _branch(api, branch)
-    sql(EXPERIMENT, f"CREATE TABLE {{}}.{TRIALS} (trial INT) USING iceberg", 3)
-    sql(EXPERIMENT, f"INSERT INTO {{}}.{TRIALS} VALUES (1), (2), (3)", 4)
-    sql(EXPERIMENT, f"INSERT INTO {{}}.{LAUNCHES} VALUES (3, 'a trial')", 5)
+    sql(EXPERIMENT, f"CREATE TABLE {{}}.{TRIALS} (trial INT) USING iceberg", done + 2)
+    sql(EXPERIMENT, f"INSERT INTO {{}}.{TRIALS} VALUES (1), (2), (3)", done + 3)
+    sql(EXPERIMENT, f"INSERT INTO {{}}.{LAUNCHES} VALUES (100, 'a trial')", done + 4)
     before = _data_files(warehouse)
-    sql(ABANDONED, f"INSERT INTO {{}}.{LAUNCHES} VALUES (4, 'a mistake')", 6)
+    sql(ABANDONED, f"INSERT INTO {{}}.{LAUNCHES} VALUES (101, 'a mistake')", done + 5)
     left = _data_files(warehouse) - before
-    sql(MAIN, f"INSERT INTO {{}}.{LAUNCHES} VALUES (5, 'Wallops')", 7)
+    sql(MAIN, f"INSERT INTO {{}}.{LAUNCHES} VALUES (102, 'Kourou')", done + 6)
     _delete(api, ABANDONED)
     at = (now - _AGE).timestamp()
     for path in warehouse.rglob("*"):
