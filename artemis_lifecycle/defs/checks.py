@@ -26,6 +26,7 @@ from dagster import (
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.kinds import lacks
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NotApplicable
@@ -60,15 +61,25 @@ DAILY: dict[tuple[str, str], Judge] = {}
 """The checks that the job `health_checks` runs, by asset and name: they rewrite, copy and walk nothing."""
 
 
+def _where_applicable(asset: str, judge: Judge) -> Judge:
+    """Pass for a table whose kind does not have the asset, or not what the check is about."""
+
+    @wraps(judge)
+    def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+        missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
+        if missing is not None:
+            return _result(True, f"Not applicable. {missing}.")
+        try:
+            return judge(context, lifecycle)
+        except NotApplicable as error:
+            return _result(True, f"Not applicable. {error.what}.")
+
+    return judged
+
+
 def _check(asset: str, *, blocking: bool = False, daily: bool = False) -> Callable[[Judge], Any]:
     def decorate(judge: Judge) -> Any:
-        @wraps(judge)
-        def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-            try:
-                return judge(context, lifecycle)
-            except NotApplicable as error:
-                return _result(True, f"Not applicable. {error.what}.")
-
+        judged = _where_applicable(asset, judge)
         if daily:
             DAILY[asset, judge.__name__] = judged
         return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)(judged)
@@ -157,8 +168,8 @@ def _table_check(asset: str, name: str, description: str) -> Any:
             (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
         return _verdict(verdict)
 
-    DAILY[asset, name] = check
-    return asset_check(asset=AssetKey(asset), name=name, description=description, partitions_def=tables)(check)
+    judged = DAILY[asset, name] = _where_applicable(asset, check)
+    return asset_check(asset=AssetKey(asset), name=name, description=description, partitions_def=tables)(judged)
 
 
 OF_TABLES = tuple(

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS, NotGovernedError, Waiting
+from artemis_lifecycle.defs.kinds import lacks
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
@@ -132,8 +133,10 @@ def walk_asset(
 
         @wraps(compute)
         def step(context: AssetExecutionContext, **arguments: Any) -> Materialized:
+            kind = arguments["lifecycle"].get().kind(table_of(context.partition_key))
             try:
-                result = compute(context, **arguments)
+                missing = lacks(kind, name)
+                result = compute(context, **arguments) if missing is None else _not_applicable(missing)
             except Failure as failure:
                 lost = failure.metadata.get("error")
                 if lost is not None and lost.value in WILL_NOT_PASS:
@@ -142,14 +145,14 @@ def walk_asset(
             except Waiting as waiting:
                 result = Materialized(metadata=_waiting(context, waiting))
             except NotApplicable as error:
-                result = Materialized(metadata={"outcome": "not_applicable", "why": terminal(error.what)})
+                result = _not_applicable(error.what)
             except NotGovernedError:
                 why = "no entry of lifecycle.yaml governs the table; a backfill leaves it alone"
                 result = Materialized(metadata={"outcome": "not_governed", "why": why})
             said: dict[str, Any] = dict(result.metadata or {})
             done = "dry_run" if said.get("dry_run") is True else "waiting" if "paused" in said else "done"
             outcome = str(said.setdefault("outcome", done))
-            said["kind"] = kind = arguments["lifecycle"].get().kind(table_of(context.partition_key))
+            said["kind"] = kind
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
@@ -168,6 +171,10 @@ def walk_asset(
         return made
 
     return decorate
+
+
+def _not_applicable(why: str) -> Materialized:
+    return Materialized(metadata={"outcome": "not_applicable", "why": terminal(why)})
 
 
 def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:

@@ -80,7 +80,7 @@ def ddl_schema(columns: str) -> MetadataValue:
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
     """Return a table of the first rows, without columns that are empty. If rows are omitted, the last one says how
     many. The UI shows it in place; Markdown of this size would be behind a link."""
-    every = list(rows)
+    every = [[_known(value) for value in row] for row in rows]
     if not every:
         return MetadataValue.text("none")
     used = [place for place in range(len(headers)) if any(row[place] not in (None, "") for row in every)] or [0]
@@ -98,6 +98,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataV
 
 
 _Cell = str | int | float | bool | None
+
+
+def _known(value: object) -> object:
+    """Return None for the NA of a pandas column of nullable integers, which cannot be compared."""
+    return None if type(value).__name__ == "NAType" else value
 
 
 def _cell(value: Any) -> _Cell:

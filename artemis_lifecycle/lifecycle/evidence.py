@@ -8,18 +8,26 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
+from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.orphans.candidates import listed_hashes
+from artemis_lifecycle.orphans.missing import LOOKED_UP
+from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.protection import own_table
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
+from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 
 _HEADS = 16
@@ -44,6 +52,8 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
     A file exists if the newest listing has it and no deletion since then removed it. Every other file is looked up by
     name. Raises UnreadableMetadata if a manifest or a list is missing.
     """
+    if lifecycle.kind(table) != "iceberg":
+        return _presence_by_listing(lifecycle, table)
     resources, stores, rules = lifecycle.resources, lifecycle.live_stores, lifecycle.rules(table)
     runner = Runner(resources.start_spark)
     listing = lifecycle.latest_listing(table) or lifecycle.list_objects(table)
@@ -60,6 +70,29 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
         checked_files, absent = _absent(stores, (path for batch in suspects.batches() for path in _paths(batch)))
         (total,) = reachable.sums()
     return Presence(metadata.metadata_location, total, checked_files, len(absent), tuple(absent[:NAMED]))
+
+
+def _presence_by_listing(lifecycle: Lifecycle, table: str) -> Presence:
+    """The same for a table of another format: list it again, and look up what it reaches and the listing lacks."""
+    stores, rules = lifecycle.live_stores, lifecycle.rules(table)
+    listing = lifecycle.list_objects(table)
+    parts = listed_hashes(listing.files_location, stores, rules)
+    listed = distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
+    asking = Asking("presence", "orphans", table, lifecycle.steps.table_uuid(table))
+    own = own_table(deletion_context(lifecycle.resources, table), asking)
+    metadata = own.read()
+    files = own.files(metadata)
+    assert files is not None
+    count = 0
+
+    def add(paths: pa.Array) -> None:
+        nonlocal count
+        count += len(paths)
+
+    files.visit(add)
+    suspects = files.outside(milliseconds(listing.started_at), listed, at_most=LOOKED_UP)
+    checked_files, absent = _absent(stores, suspects)
+    return Presence(metadata.metadata_location, count, checked_files, len(absent), tuple(absent[:NAMED]))
 
 
 def _deletions_since(lifecycle: Lifecycle, table_uuid: str, listing_id: str) -> list[str]:

@@ -156,21 +156,24 @@ def _young(files: pa.Table | pa.RecordBatch, ages: Ages) -> Iterator[tuple[int, 
     yield from ((row, TOO_YOUNG) for row in np.flatnonzero(~unknown & (since >= cutoffs)).tolist())
 
 
+def own_table(context: DeletionContext, deletion: Deletion) -> ReachingTable:
+    """Return what the deletion's own table reaches, before its first read."""
+    if context.own_state is not None:
+        return context.own_state(context, deletion)
+    if context.cold is not None:
+        return ColdTableState(context, deletion, context.cold)
+    if context.dropped is not None:
+        return DroppedTableState(context, deletion, context.dropped)
+    return TableState(context, deletion, deletion.table, deletion.table_uuid, context.entry)
+
+
 class Protection:
     """The sources of one deletion, read once, and again before each piece."""
 
     def __init__(self, context: DeletionContext, deletion: Deletion) -> None:
         self._context = context
         self._deletion = deletion
-        self._own: ReachingTable
-        if context.own_state is not None:
-            self._own = context.own_state(context, deletion)
-        elif context.cold is not None:
-            self._own = ColdTableState(context, deletion, context.cold)
-        elif context.dropped is not None:
-            self._own = DroppedTableState(context, deletion, context.dropped)
-        else:
-            self._own = TableState(context, deletion, deletion.table, deletion.table_uuid, context.entry)
+        self._own = own_table(context, deletion)
         self.neighbors = Neighbors(context, deletion.table_uuid)
         self._found: tuple[Neighbor, ...] = ()
         self._others: dict[str, ReachingTable] = {}

@@ -1,0 +1,20 @@
+"""Which steps of the walk each kind of table has."""
+
+from collections.abc import Mapping
+
+from artemis_lifecycle.defs.tags import WALK
+from artemis_lifecycle.lifecycle.formats import Kind
+
+_ORPHANS = frozenset({"snapshot_history", "reachable_set", "object_listing", "orphan_scan", "orphan_deletion"})
+
+ASSETS_OF: Mapping[Kind, frozenset[str]] = {
+    "iceberg": frozenset(WALK),
+    "nessie": _ORPHANS,
+    "paimon": _ORPHANS | {"expiration_plan", "expiration_commit", "physical_deletion"},
+}
+"""Assets that a kind does not have are materialized with the outcome `not_applicable`, and their checks pass."""
+
+
+def lacks(kind: Kind, asset: str) -> str | None:
+    """Return why a table of that kind does not have the asset; None if it has."""
+    return None if asset in ASSETS_OF[kind] else f"A {kind.capitalize()} table has no {asset} (docs/formats.md)"
