@@ -32,8 +32,8 @@ from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
-from artemis_lifecycle_tests.gate import nessie as rest_catalog
-from artemis_lifecycle_tests.gate.nessie import Nessie
+from artemis_lifecycle_tests.nessie import server as rest_catalog
+from artemis_lifecycle_tests.nessie.server import Nessie
 from artemis_lifecycle_tests.storage import s3_server
 from bench.configuration import config_in
 from bench.parsing import resident

@@ -53,6 +53,20 @@ _TIERS: Mapping[str, Mapping[str, object]] = {
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class Mark(Model):
+    """How a Nessie catalog is marked when a step needs a live-contents set. `policies`: a cutoff by pattern of
+    references, in order: a number of commits (10), a duration (30d), an instant, or none; unmatched references keep
+    their whole log. `snapshots`: whether all snapshots in the metadata of a live version keep their files, or only the
+    referenced one. A set older than `max_age` is replaced. `unseen`: whether a sweep deletes the files of tables that
+    no reference shows, and those in locations no longer used, or only reports them; `dropped` says after how long."""
+
+    policies: dict[str, int | str] = {}
+    snapshots: Literal["all", "referenced"] = "all"
+    max_age: Duration = timedelta(days=1)
+    unseen: Literal["report", "delete"] = "report"
+    threads: int = Field(default=4, ge=1)
+
+
 class PaimonExpire(Model):
     """Where Paimon's documentation and versions differ. `limit`: the default of snapshot.expire.limit, as documented
     (10) or as coded (50). `next_timestamp`: a snapshot's age is its successor's, as of Paimon 2."""
@@ -74,6 +88,7 @@ class OtherCatalog(Model):
     warehouse: Root = None
     properties: dict[str, str] = {}
     roots: tuple[str, ...] = ()
+    mark: Mark = Mark()
     expire: PaimonExpire = PaimonExpire()
 
     @model_validator(mode="after")
@@ -238,6 +253,7 @@ class Records(Model):
     keep: Duration = timedelta(days=400)
     listings: Duration = timedelta(days=30)
     runs: Duration = timedelta(days=90)
+    live_sets: Duration = timedelta(days=90)
 
 
 class Alerts(Model):

@@ -54,8 +54,10 @@ from artemis_lifecycle.lifecycle.incidents import Incidents
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.lineage_events import LineageEvents
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck, LineageWatching, Watched
+from artemis_lifecycle.lifecycle.live_sets import LiveSetDetails, LiveSets
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
+from artemis_lifecycle.lifecycle.nessie import NessieTables
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
@@ -77,6 +79,9 @@ from artemis_lifecycle.lineage.incident import Incident
 from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.open_lineage import require_open_lineage
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
+from artemis_lifecycle.live_sets.comparison import LiveSetComparison
+from artemis_lifecycle.live_sets.policies import Given
+from artemis_lifecycle.live_sets.sweep import Sweep
 from artemis_lifecycle.maintenance.commit_costs import CommitCosts
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
@@ -90,6 +95,7 @@ from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.lineage_watch import UnmetSnapshot
+from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
 from artemis_lifecycle.operations.pauses import Pause
 from artemis_lifecycle.operations.plans import Approval, PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -134,6 +140,10 @@ class Lifecycle:
         self.config = resources.config
         if self.config.lineage_events.receiver is not None:
             require_open_lineage()
+        for name, other in self.config.catalogs.others.items():
+            if other.type == "nessie":
+                # A table is explained as the metadata file that has all its live versions.
+                resources.others[name] = NessieTables(resources, name, other, self.explain_iceberg)
         self.steps = steps = Steps(resources)
         self._history = History(resources, steps)
         self._reading = Reading(resources, steps)
@@ -148,6 +158,7 @@ class Lifecycle:
         self._deletion = Deletion(resources, steps, self._expiration)
         self._dropped = DroppedTables(resources, steps, self._deletion)
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
+        self._live_sets = LiveSets(resources, steps, self._orphans, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._measuring = Measuring(resources, steps, self._recording)
@@ -690,6 +701,55 @@ class Lifecycle:
         with noted_wait(self.resources, scan):
             return self._orphans.delete_orphans(scan, dry_run=dry_run)
 
+    # --- garbage collection over a whole catalog --------------------------------------------------------------------
+
+    def mark(
+        self,
+        catalog: str,
+        policies: Mapping[str, Given] | Sequence[tuple[str, Given]] | None = None,
+        *,
+        now: datetime | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> LiveSet:
+        """Record which versions of which contents the references of `catalog` keep alive: the live catalog, with one
+        reference per table, or a Nessie catalog in `catalogs.others`. Changes nothing in the catalog.
+
+        `policies` have a cutoff by pattern of references, in order: a number of commits, a duration ("30d", which ends
+        at `now`), an instant, or None or "none" for no cutoff. The first match wins; without one, all commits are live,
+        and so is each head. None means those of lifecycle.yaml. `snapshots`: "all", or only "referenced" ones.
+
+        Raises BadInput for another catalog or an unusable policy; what the catalog raises, with the set `failed`.
+        """
+        return self._live_sets.mark(catalog, policies, now, snapshots)
+
+    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True) -> Sweep:
+        """Find the files that nothing live in the set reaches, table by table. The sealed scans wait for
+        `delete_orphans`, or are deleted at once (not `deferred`), each within its own guards and approvals.
+
+        References are read again before files are judged or deleted: new commits protect their files. A table that
+        cannot be swept has its error in the result. Raises UnreadableMetadata if the metadata file of any live version
+        is missing, and the set is `failed`; PlanStateError for a set that is not usable; NoSuchPlan.
+        """
+        chosen = live_set_id if isinstance(live_set_id, str) else live_set_id.live_set_id
+        return self._live_sets.sweep(chosen, deferred=deferred)
+
+    def live_sets(self) -> list[LiveSet]:
+        """Return all live-contents sets, newest first."""
+        return self._live_sets.live_sets()
+
+    def live_set(self, live_set_id: str) -> LiveSetDetails:
+        """Return a set with its references, contents and swept tables. Raises NoSuchPlan."""
+        return self._live_sets.live_set(live_set_id)
+
+    def compare_live_sets(self, before: str, after: str) -> LiveSetComparison:
+        """Return which versions and contents only one of two sets has. Raises NoSuchPlan; BadInput for sets of
+        different catalogs."""
+        return self._live_sets.compare(before, after)
+
+    def delete_live_set(self, live_set_id: str) -> None:
+        """Delete a set. Raises PlanStateError while a deferred deletion needs it, NoSuchPlan."""
+        self._live_sets.delete(live_set_id)
+
     def observe_catalog(self, most: int | None = None) -> dict[str, str]:
         """Record which tables the live catalog has now, so that dropped tables are detected. Reads the metadata files
         of new and changed tables, at most `most` of them; the next call reads more. Return the errors of unreadable
@@ -779,6 +839,10 @@ class Lifecycle:
         """
         other = self.resources.other(table)
         return (self._explaining if other is None else other).explain(table, path)
+
+    def explain_iceberg(self, table: str, path: str) -> Explanation:
+        """`explain` for a table whose state is an Iceberg metadata file."""
+        return self._explaining.explain(table, path)
 
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """Return the tables of the cold catalog with the history of the live table with that uuid; None before its

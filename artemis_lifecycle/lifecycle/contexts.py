@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from artemis_lifecycle.cold_tier.cold_side import ColdSide
@@ -14,10 +15,10 @@ from artemis_lifecycle.protection.context import DeletionContext
 
 
 def deletion_context(resources: Resources, table: str, dropped: Absence | None = None) -> DeletionContext:
-    """Return what protection needs for files of a table of any kind, or of a `dropped` one of the live catalog."""
+    """Return what protection needs for files of a table of any kind, or of a `dropped` one."""
     other = resources.other(table)
     if other is not None:
-        return other.context(table)
+        return replace(other.context(table), dropped=dropped)
     config = resources.config
     live = config.catalogs.live
     # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.

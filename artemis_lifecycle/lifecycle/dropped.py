@@ -86,9 +86,12 @@ class DroppedTables:
             approved_by=scans[0].approved_by if scans else None,
         )
 
-    def missing(self, table: str) -> KnownTable:
-        """Return the only dropped table with that name or uuid."""
-        having = [known for known in self._observed()[0] if table in (known.table_uuid, known.table)]
+    def missing(self, table: str, catalog: str | None = None) -> KnownTable:
+        """Return the only dropped table with that name or uuid; of another catalog, if its name begins so, or if that
+        is given: of those that its last sweep missed."""
+        other = table.partition(":")[0] if self.resources.other(table) is not None else catalog
+        missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
+        having = [known for known in missing if table in (known.table_uuid, known.table)]
         if len(having) == 1:
             return having[0]
         if not having:
@@ -103,8 +106,8 @@ class DroppedTables:
             hint="select one by its uuid",
         )
 
-    def scan_dropped(self, table: str) -> OrphanScanResult:
-        known = self.missing(table)
+    def scan_dropped(self, table: str, catalog: str | None = None) -> OrphanScanResult:
+        known = self.missing(table, catalog)
         state, absence = self.lost(known)
         policy = self.resources.config.policy(known.table)
         with self.steps.run(state, "dropped_scan") as step:
@@ -127,7 +130,8 @@ class DroppedTables:
                 table=record.table,
                 hint=f"artemis delete-orphans {record.scan_id}",
             )
-        known = resources.operations.known_tables.get(resources.live_catalog.name, record.table_uuid)
+        catalog = deletion_context(resources, record.table).catalog_name
+        known = resources.operations.known_tables.get(catalog, record.table_uuid)
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
@@ -215,11 +219,13 @@ class DroppedTables:
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""
         metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
-        entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
-        absence = dropped.absence_of(
-            self.resources.operations, self.resources.database_catalogs, self.resources.live_stores, known, metadata
-        )
-        return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
+        resources, now = self.resources, self.resources.operations.clock.now()
+        other = known.catalog if resources.other(known.table) is not None else None
+        name = known.table if other is None else known.table.removeprefix(f"{other}:")
+        entry = CatalogEntry(known.catalog, parse(name), metadata.metadata_location)
+        catalog = deletion_context(resources, known.table).catalog
+        absence = dropped.absence_of(resources.operations, catalog, resources.live_stores, known, metadata)
+        return TableState(entry, metadata, now, is_dropped=True, catalog=other), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
         """Raise what forbids the deletion of a dropped table's files now. A dry run may come before the end of the

@@ -70,7 +70,7 @@ class Explaining:
 
     def explain(self, table: str, path: str) -> Explanation:
         require_path(table, path)
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         metadata, rules = state.metadata, self.resources.rules(table)
         holders = holders_of(live_index(self.resources, table, metadata), normalize(path, rules))
         if not holders:

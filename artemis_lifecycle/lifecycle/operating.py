@@ -47,5 +47,9 @@ def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgot
         dry_run=dry_run,
         check=require_no_pause,
     )
+    old_sets = resources.operations.live_sets.old(now - keep.live_sets)
+    for live_set_id in () if dry_run else old_sets:
+        require_no_pause()
+        resources.operations.live_sets.delete(live_set_id)
     in_catalog = gate.forget_attempts(now - keep.keep, dry_run=dry_run)
-    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog})
+    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog, "live_sets": len(old_sets)})

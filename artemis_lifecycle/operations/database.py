@@ -24,6 +24,7 @@ from artemis_lifecycle.operations.known_tables import KnownTables
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.ledger_progress import LedgerProgresses
 from artemis_lifecycle.operations.lineage_watch import LineageWatch
+from artemis_lifecycle.operations.live_sets import LiveSets
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.migrations import HEAD
 from artemis_lifecycle.operations.pauses import Pauses
@@ -191,6 +192,7 @@ class Operations:
         self.run_times = RunTimes(engine)
         self.gate_attempts = GateAttempts(engine)
         self.lineage_watch = LineageWatch(engine)
+        self.live_sets = LiveSets(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -92,6 +92,9 @@ def scan_orphans(
     if history_read_at is not None:
         require_after(listing, history_read_at, table)
     ages = cutoffs(listing, settings, table)
+    if context.is_branched:
+        # Which metadata files stay is decided by the references: no reader finds another one by the table's log.
+        ages = replace(ages, metadata_cutoff=ages.cutoff)
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.refresh_neighbors()
@@ -117,9 +120,11 @@ def scan_orphans(
         # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted] if context.layout is None else ())
         found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
-        remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
+        if not context.is_branched:
+            remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
+        newer = () if context.is_branched else found.newer
         settled = context.operations.settled_metadata.of_table(table_uuid)
-        require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
+        require_no_future(newer, settled, table, metadata.metadata_location, context.rules)
         unsettled = [each for each in found.attempts if normalize(each.metadata_location, context.rules) not in settled]
         protection.protect(found.foreign, unsettled)
         return seal_scan(

@@ -157,6 +157,10 @@ class DeletionContext:
     """Returns what the table itself reaches, where that is not what one Iceberg metadata file reaches: a table of
     another format, or of a catalog with branches."""
 
+    is_branched: bool = False
+    """Whether the table's metadata files form a tree, as in a catalog with branches. Then a later file may belong to a
+    reference that is gone, and says nothing about the catalog's age."""
+
     layout: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Returns which paths are where the table's writers put files, if its format says so; what is elsewhere is no
     orphan."""

@@ -31,9 +31,9 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.gate_attempts import GateAttempt
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
-from artemis_lifecycle_tests.gate import nessie as rest_catalog
-from artemis_lifecycle_tests.gate.nessie import Nessie
 from artemis_lifecycle_tests.gate.upstream import gate_before
+from artemis_lifecycle_tests.nessie import server as rest_catalog
+from artemis_lifecycle_tests.nessie.server import Nessie
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 

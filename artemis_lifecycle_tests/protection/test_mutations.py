@@ -827,7 +827,7 @@ GUARDS = (
         taken(
             *(
                 (room, "reaches", lambda _, hashes: np.zeros(len(hashes), np.bool_))
-                for room in ("orphans.scan", "protection.protection", "protection.table_state", "protection.twins")
+                for room in ("reachability.files", "protection.table_state")
             )
         ),
         orphans_are_swept,

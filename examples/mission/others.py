@@ -5,47 +5,76 @@ their part of the demo's lifecycle.yaml. Does not belong: one format's own write
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
-from . import paimon
+from artemis_lifecycle.embedded.nessie import nessie_server
+from artemis_lifecycle.lifecycle import Lifecycle
+
+from . import nessie, paimon
 from .progress import Board
 from .proofs import Proof
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-KINDS = ("paimon",)
+KINDS = ("nessie", "paimon")
 """What `--with` takes."""
 
-_PAIMON = f"  others: {{{paimon.CATALOG}: {{type: paimon, warehouse: warehouse/paimon}}}}\n"
+_PAIMON = f"    {paimon.CATALOG}: {{type: paimon, warehouse: warehouse/paimon}}\n"
+_NESSIE = f"    {nessie.CATALOG}: {{{{type: nessie, uri: '{{}}', warehouse: warehouse/nessie}}}}\n"
 
 
 @dataclass(frozen=True)
 class Written:
-    """Tables of one format: their names, how many commits each had, their window in days, and the proofs after it."""
+    """Tables of one format: their names, how many commits they had, their window, and the proofs after the walk."""
 
     tables: tuple[str, ...]
     commits: int
-    window_days: int
+    window: str
     prove: Callable[[], list[Proof]]
 
 
+@dataclass(frozen=True)
+class Served:
+    """What runs for the tables: the address of Nessie's API, if it does; and their lines in `catalogs`."""
+
+    api: str | None
+    lines: str
+
+
 @contextmanager
-def sections(kinds: Collection[str]) -> Iterator[str]:
-    """Give the lines of `catalogs` in the demo's lifecycle.yaml. What must run for them runs in the block."""
-    yield _PAIMON if "paimon" in kinds else ""
+def served(home: Path, kinds: Collection[str]) -> Iterator[Served]:
+    """Start what the tables of `kinds` need, for the time of the block."""
+    with ExitStack() as stack:
+        api, lines = None, ""
+        if "nessie" in kinds:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="nessie-")))
+            api = stack.enter_context(nessie_server(home, folder)).api
+            lines += _NESSIE.format(api)
+        if "paimon" in kinds:
+            lines += _PAIMON
+        yield Served(api, f"  others:\n{lines}" if lines else "")
 
 
 def write(
-    spark: SparkSession, home: Path, folder: Path, now: datetime, kinds: Collection[str], board: Board
+    lifecycle: Lifecycle, folder: Path, now: datetime, kinds: Collection[str], served: Served, board: Board
 ) -> Sequence[Written]:
     """Write the tables of `kinds`, below the demo's `folder`."""
-    written: list[Written] = []
+    spark, home, written = lifecycle.spark, lifecycle.config.home, list[Written]()
+    if served.api is not None:
+        with board.phase("Write tables on Nessie's branches"):
+            branches = nessie.write_history(
+                spark,
+                served.api,
+                folder / "warehouse" / "nessie",
+                now,
+                lambda done: board.move(nessie.CATALOG, done, nessie.COMMITS, "commits"),
+            )
+            # What is live on all branches: the walk cleans by it.
+            lifecycle.mark(nessie.CATALOG)
+        written.append(Written(nessie.TABLES, nessie.COMMITS, "all", partial(nessie.prove, branches)))
     if "paimon" in kinds:
         with board.phase("Write a Paimon table"):
             history = paimon.write_history(
@@ -56,5 +85,6 @@ def write(
                 lambda done: board.move(paimon.TABLE, done, paimon.COMMITS, "commits"),
             )
         prove = partial(paimon.prove, history)
-        written.append(Written((paimon.TABLE,), paimon.COMMITS, paimon.WINDOW.days, prove))
+        window = f"{paimon.WINDOW.days} d"
+        written.append(Written((paimon.TABLE,), paimon.COMMITS, window, prove))
     return written

@@ -86,10 +86,10 @@ def run_demo(home: Path, console: Console, kinds: Collection[str] = ()) -> DemoR
     for name in SET_ASIDE:
         if os.environ.pop(name, None) is not None:
             console.print(f"[dim]{name} is not followed here: the demo sets file times back, in warehouses of its own.")
-    with others.sections(kinds) as lines, demo_area(home, others=lines) as area:
+    with others.served(home, kinds) as served, demo_area(home, others=served.lines) as area:
         _environment(area)
         with Lifecycle.open(area.config, owner="artemis-demo") as lifecycle:
-            report = _run(lifecycle, area, board, kinds)
+            report = _run(lifecycle, area, board, kinds, served)
     show(report, console)
     console.print(
         f"\nLook around: [bold]make ui[/bold], or [bold]artemis tables --config {plain(str(area.config_path))}[/bold]",
@@ -98,7 +98,7 @@ def run_demo(home: Path, console: Console, kinds: Collection[str] = ()) -> DemoR
     return report
 
 
-def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str]) -> DemoReport:
+def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str], served: others.Served) -> DemoReport:
     now = lifecycle.operations.clock.now()
     with board.phase("Start Spark"):
         spark = lifecycle.spark
@@ -113,7 +113,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str])
         for history in histories:
             for name, snapshot_id in history.marks.items():
                 lifecycle.tag(history.table, name, snapshot_id, why="kept for the investigation")
-    written = others.write(spark, lifecycle.config.home, area.folder, now, kinds, board)
+    written = others.write(lifecycle, area.folder, now, kinds, served, board)
     tables = (*TABLES, *(table for each in written for table in each.tables))
     with board.phase("Read every snapshot that will stay"):
         before = _read_before(lifecycle, board)
@@ -136,7 +136,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str])
         for history in histories
     ]
     reports += [
-        _table_report(lifecycle, by_name[table], each.commits, (), each.window_days)
+        _table_report(lifecycle, by_name[table], each.commits, (), each.window)
         for each in written
         for table in each.tables
     ]
@@ -188,14 +188,14 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board, tables: Sequence[str])
 
 
 def _table_report(
-    lifecycle: Lifecycle, walk: Walk, commits: int, tiers: Iterable[TierCost], window_days: int | None = None
+    lifecycle: Lifecycle, walk: Walk, commits: int, tiers: Iterable[TierCost], window: str | None = None
 ) -> TableReport:
     plan, commit = walk.metadata("expiration_plan"), walk.metadata("expiration_commit")
     handoff, deletion = walk.metadata("cold_tier_snapshots"), walk.metadata("physical_deletion")
     scan, orphans = walk.metadata("orphan_scan"), walk.metadata("orphan_deletion")
     return TableReport(
         table=walk.table,
-        window=f"{window_days or lifecycle.config.policy(walk.table).retention.window.days} d",
+        window=window or f"{lifecycle.config.policy(walk.table).retention.window.days} d",
         commits=commits,
         snapshots_kept=_number(plan, "snapshots_kept"),
         snapshots_expired=_number(commit, "snapshots_expired"),

@@ -1,0 +1,186 @@
+"""The tables of a Nessie catalog, for the walk: each as what all its live versions have together. Does not belong here:
+what is live (`live_sets/`), Nessie's API (`nessie/`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from threading import RLock
+
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import dotted, parse
+from artemis_lifecycle.catalogs.references import TABLE
+from artemis_lifecycle.config.deployment import OtherCatalog
+from artemis_lifecycle.errors import NotApplicable
+from artemis_lifecycle.expiration.commit import ExpirationCommit
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.explanation import Explanation
+from artemis_lifecycle.lifecycle.formats import Kind
+from artemis_lifecycle.lifecycle.marking import MarkedCatalog, mark_catalog
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.table_state import TableState
+from artemis_lifecycle.lifecycle.tiers import live_index
+from artemis_lifecycle.live_sets.policies import Policies, policies_of
+from artemis_lifecycle.live_sets.tables import LiveTables
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.nessie.client import NessieClient
+from artemis_lifecycle.nessie.references import NessieReferences
+from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
+from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
+from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.runner import Runner
+
+
+class NessieTables:
+    """Implements `formats.OtherTables`. Its tables are those of the newest live-contents set, or of the one that is
+    being swept, and what references show since."""
+
+    def __init__(
+        self, resources: Resources, name: str, config: OtherCatalog, explain: Callable[[str, str], Explanation]
+    ) -> None:
+        self.name = name
+        self._explain = explain
+        self.config = config
+        self._resources = resources
+        self._opened: dict[str, LiveTables] = {}
+        self._swept: str | None = None
+        self._lock = RLock()
+
+    @property
+    def kind(self) -> Kind:
+        return "nessie"
+
+    @cached_property
+    def source(self) -> NessieReferences:
+        assert self.config.uri is not None
+        return NessieReferences(NessieClient(self.config.uri, self.config.properties.get("token")))
+
+    def mark(self, policies: Policies, snapshots: Snapshots | None = None) -> LiveSet:
+        """Record what is live now. See `mark_catalog`."""
+        catalog = MarkedCatalog(self.name, self.source, f"{self.name}:", has_branches=True)
+        kept = self.config.mark.snapshots if snapshots is None else snapshots
+        return mark_catalog(self._resources, catalog, policies, kept, self.config.mark.threads)
+
+    def of_set(self, live_set: LiveSet) -> LiveTables:
+        """Return the tables of a set. Opened once, because its rows never change."""
+        with self._lock:
+            if live_set.live_set_id not in self._opened:
+                now = self._resources.operations.clock.now()
+                self._opened[live_set.live_set_id] = LiveTables(
+                    live_set,
+                    self._resources.operations.live_sets,
+                    self.source,
+                    self._resources.live_stores,
+                    self._resources.root,
+                    prefix=f"{self.name}:",
+                    policies=policies_of([tuple(text.rsplit(": ", 1)) for text in live_set.policies], now),  # type: ignore[misc]
+                )
+            return self._opened[live_set.live_set_id]
+
+    @contextmanager
+    def sweeping(self, live_set: LiveSet) -> Iterator[LiveTables]:
+        """Inside the block, the catalog's tables are those of this set, even if there is a newer one."""
+        before, self._swept = self._swept, live_set.live_set_id
+        try:
+            yield self.of_set(live_set)
+        finally:
+            self._swept = before
+
+    def current(self) -> LiveTables:
+        """Return the tables of the newest usable set. Without one, or with one older than `mark.max_age`, mark anew by
+        the policies in lifecycle.yaml."""
+        with self._lock:
+            sets = self._resources.operations.live_sets
+            if self._swept is not None:
+                return self.of_set(sets.get(self._swept))
+            newest, now = sets.newest(self.name), self._resources.operations.clock.now()
+            if newest is None or newest.created_at < now - self.config.mark.max_age:
+                newest = self.mark(policies_of(self.config.mark.policies, now))
+            return self.of_set(newest)
+
+    # --- formats.OtherTables ----------------------------------------------------------------------------------------
+
+    def tables(self) -> list[str]:
+        """Return the tables of the default branch, and those that the newest set found on other references."""
+        source, sets = self.source, self._resources.unchecked_operations.live_sets
+        heads = source.contents_at(source.references()[0].head)
+        found = {f"{self.name}:{dotted(content.key)}" for content in heads if content.type == TABLE}
+        newest = sets.newest(self.name)
+        if newest is not None:
+            found |= {
+                each.table for each in sets.contents(newest.live_set_id) if each.type == TABLE and "@" in each.table
+            }
+        return sorted(found)
+
+    def state(self, table: str) -> TableState:
+        read_at = self._resources.clock.now()
+        found = self.current().entry(table)
+        entry = CatalogEntry(self.name, parse(table.removeprefix(f"{self.name}:")), found.metadata_location)
+        metadata = read_table_metadata(self._resources.live_stores, found.metadata_location)
+        return TableState(entry, metadata, read_at, catalog=self.name)
+
+    def context(self, table: str) -> DeletionContext:
+        resources, config = self._resources, self._resources.config
+        tables = self.current()
+        others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
+        tiers = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse, config.quarantine.root, *others)
+        return DeletionContext(
+            spark=resources.start_spark,
+            stores=resources.live_stores,
+            operations=resources.operations,
+            catalog=tables,
+            catalog_name=self.name,
+            table=table,
+            root=resources.root,
+            rules=resources.rules(table),
+            rules_of=resources.rules,
+            reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
+            roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
+            hidden=config.policy(table).orphans.hidden,
+            confirm=resources.confirm,
+            is_branched=True,
+        )
+
+    def reachable_set(self, table: str, now: datetime | None) -> ReachableSet:
+        """Return what all live versions reach. `now` changes nothing: the set's policies decided what is live."""
+        state = self.state(table)
+        view = live_index(self._resources, table, state.metadata)
+        snapshot_ids = [snapshot.snapshot_id for snapshot in state.metadata.snapshots]
+        rows = reachable_files(Runner(self._resources.start_spark), view, snapshot_ids)
+        return reachable_set(table, state.metadata.metadata_location, snapshot_ids, rows)
+
+    def explain(self, table: str, path: str) -> Explanation:
+        return self._explain(table, path)
+
+    def skip_if_idle(self, table: str) -> bool:
+        """Return True: a Nessie table has no plans, in any window."""
+        resources, table_uuid = self._resources, self.state(table).metadata.table_uuid
+        day = resources.config.policy(table).quiet_window.day(resources.clock.now())
+        resources.operations.steps.skip(table_uuid, table, "plan", day, resources.owner)
+        return True
+
+    def plan_expiration(
+        self,
+        table: str,
+        now: datetime | None,
+        older_than: datetime | None,
+        retain_last: int | None,
+        snapshot_ids: Sequence[int] | None,
+    ) -> ExpirationPlan:
+        raise self._by_references(table)
+
+    def commit_expiration(self, plan: ExpirationPlan, *, dry_run: bool) -> ExpirationCommit:
+        raise self._by_references(plan.table)
+
+    def close(self) -> None:
+        """Sessions close with their threads."""
+
+    def _by_references(self, table: str) -> NotApplicable:
+        return NotApplicable(
+            "Which versions of a Nessie table stay is decided by its references, not by expiring snapshots",
+            table=table,
+            hint=f"artemis mark {self.name}, then artemis sweep",
+        )

@@ -1,0 +1,217 @@
+"""Mark and sweep of a real Nessie catalog, whose tables Spark writes through Iceberg's NessieCatalog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from artemis_lifecycle.cli import app
+from artemis_lifecycle.errors import NotApplicable
+from artemis_lifecycle_tests.nessie.conftest import MakeWorld
+from artemis_lifecycle_tests.nessie.world import World, deleting
+
+
+def test_a_sweep_deletes_what_no_reference_shows_and_nothing_else(world: World) -> None:
+    world.table("db.orders", rows=2)
+    world.tag("before")
+    world.create("work")
+    world.insert("db.orders", 10, "work")
+    world.create("idea")
+    world.insert("db.orders", 99, "idea")
+    world.table("db.fresh", "idea")
+    lost = world.data_files("db.orders", "idea") - world.data_files("db.orders")
+    lost.add(world.relative(str(world.content("db.orders", "idea")["metadataLocation"])))
+    fresh = world.data_files("db.fresh", "idea")
+    world.create("merged")
+    world.insert("db.orders", 20, "merged")
+    world.merge("merged")
+    world.delete("merged")
+    with world.open() as lifecycle:
+        first = lifecycle.mark(world.name)
+        assert (first.state, first.references, first.contents) == ("marked", 4, 2)
+        assert {each.table for each in lifecycle.live_set(first.live_set_id).contents} == {
+            f"{world.name}:db.orders",
+            f"{world.name}:db.fresh@idea",
+        }
+        nothing = lifecycle.sweep(first.live_set_id, deferred=False)
+        assert [(each.error, each.files) for each in nothing.tables] == [(None, 0)] * 2, "everything is live"
+        world.delete("idea")
+        again = lifecycle.mark(world.name)
+        before = world.files()
+        assert lost | fresh <= before
+        done = lifecycle.sweep(again.live_set_id, deferred=False)
+        assert done.live_set.state == "swept" and [each.error for each in done.tables] == [None]
+        gone = before - world.files()
+        assert lost <= gone and not fresh & gone, "the dropped table is reported, and stays"
+        assert [each.table for each in done.unseen] == [f"{world.name}:db.fresh@idea"]
+    assert world.rows("db.orders") == [0, 1, 20]
+    assert world.rows("db.orders", "work") == [0, 1, 10]
+    assert world.rows("db.orders", "before") == [0, 1]
+
+
+def test_a_table_created_between_mark_and_sweep_keeps_its_files(make_world: MakeWorld) -> None:
+    world = make_world({"unseen": "delete"})
+    world.table("db.old")
+    with world.open() as lifecycle:
+        marked = lifecycle.mark(world.name)
+        world.table("db.new", rows=2)
+        # Also in the place of a table that the mark knows, as an engine may do that names locations itself.
+        place = str(world.content("db.old")["metadataLocation"]).rpartition("/metadata/")[0]
+        world.sql(f"CREATE TABLE {{}}.db.inside (n INT) USING iceberg LOCATION '{place}/inside'")
+        world.insert("db.inside", 4)
+        done = lifecycle.sweep(marked, deferred=False)
+        assert all(each.error is None and each.waits is None for each in done.tables) and done.unseen == ()
+    assert world.rows("db.new") == [0, 1] and world.rows("db.inside") == [4] and world.rows("db.old") == [0]
+
+
+def test_commits_and_references_after_the_mark_protect_their_files_until_the_last_moment(world: World) -> None:
+    world.table("db.t")
+    world.create("idea")
+    world.insert("db.t", 5, "idea")
+    idea, wanted = world.head("idea"), world.data_files("db.t", "idea")
+    world.delete("idea")
+    with world.open() as lifecycle:
+        marked = lifecycle.mark(world.name)
+        deferred = lifecycle.sweep(marked)
+        (table,) = deferred.tables
+        assert table.scan_id is not None and table.files > 0 and table.deleted is None
+        listed = {world.relative(row["path"]) for row in lifecycle.scan(table.scan_id).files().collect()}
+        assert wanted - world.data_files("db.t") <= listed, "the deferred list can be inspected"
+        before = world.files()
+        # The branch comes back, by its hash; and main moves on.
+        world.create("again")
+        world.assign("again", idea)
+        world.insert("db.t", 1)
+        report = lifecycle.delete_orphans(table.scan_id)
+        assert report.deleted == 0 and report.kept == table.files
+        assert before <= world.files()
+    assert world.rows("db.t", "again") == [0, 5] and world.rows("db.t") == [0, 1]
+
+
+def test_a_reassigned_reference_makes_dead_only_with_the_next_mark(world: World) -> None:
+    world.table("db.t")
+    start = world.head()
+    world.insert("db.t", 1)
+    newer = world.data_files("db.t")
+    with world.open() as lifecycle:
+        marked = lifecycle.mark(world.name, {"main": 1})
+        world.assign("main", start)
+        lifecycle.sweep(marked, deferred=False)
+        assert newer <= world.files()
+        lifecycle.sweep(lifecycle.mark(world.name, {"main": 1}), deferred=False)
+        assert not (newer - world.data_files("db.t")) & world.files()
+    assert world.rows("db.t") == [0]
+
+
+def test_policies_decide_how_far_back_a_reference_can_be_read(world: World) -> None:
+    world.table("db.t", rows=0)
+    heads = [world.head()]
+    for row in range(4):
+        world.sql("INSERT OVERWRITE {}.db.t VALUES (" + str(row) + ")")
+        heads.append(world.head())
+    with world.open() as lifecycle:
+        marked = lifecycle.mark(world.name, {"main": "2 commits"}, snapshots="referenced")
+        assert (marked.commits, marked.versions, marked.policies) == (2, 2, ("main: 2 commits",))
+        lifecycle.sweep(marked, deferred=False)
+    for name, head in (("three", heads[3]), ("two", heads[2])):
+        world.create(name)
+        world.assign(name, head)
+    assert world.rows("db.t") == [3] and world.rows("db.t", "three") == [2]
+    with pytest.raises(Exception, match=r"NotFoundException|does not exist"):
+        world.rows("db.t", "two")
+
+
+def test_schemas_specs_and_sort_orders_of_other_references_stay(world: World) -> None:
+    world.table("db.t")
+    world.create("wide")
+    world.sql("ALTER TABLE {}.db.t ADD COLUMN extra STRING", "wide")
+    world.sql("ALTER TABLE {}.db.t ADD PARTITION FIELD bucket(4, n)", "wide")
+    world.sql("INSERT INTO {}.db.t VALUES (5, 'x')", "wide")
+    world.sql("ALTER TABLE {}.db.t ADD PARTITION FIELD truncate(n, 10)")
+    world.insert("db.t", 1)
+    before = {
+        ref: Path(str(world.content("db.t", ref)["metadataLocation"])[5:]).read_bytes() for ref in ("main", "wide")
+    }
+    with world.open() as lifecycle:
+        for mode in ("all", "referenced"):
+            done = lifecycle.sweep(lifecycle.mark(world.name, {"*": 1}, snapshots=mode), deferred=False)  # type: ignore[arg-type]
+            assert [each.error for each in done.tables] == [None]
+    for ref, content in before.items():
+        assert Path(str(world.content("db.t", ref)["metadataLocation"])[5:]).read_bytes() == content
+    assert world.rows("db.t") == [0, 1] and world.sql("SELECT n, extra FROM {}.db.t ORDER BY n", "wide") == [
+        (0, None),
+        (5, "x"),
+    ]
+
+
+def test_locations_no_longer_used_are_reported_and_go_only_under_their_own_policy(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.table("db.moved")
+    with world.open() as lifecycle:
+        lifecycle.sweep(lifecycle.mark(world.name))
+    old = {each for each in world.files() if each.startswith("db/moved")}
+    world.sql(f"ALTER TABLE {{}}.db.moved SET LOCATION 'file:{world.folder}/elsewhere'")
+    world.sql("INSERT OVERWRITE {}.db.moved VALUES (8)")
+    world.sql("ALTER TABLE {}.db.moved SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')")
+    world.insert("db.moved", 9)
+    with world.open() as lifecycle:
+        done = lifecycle.sweep(lifecycle.mark(world.name, {"*": 1}, snapshots="referenced"), deferred=False)
+        (unused,) = done.unseen
+        assert unused.location is not None and "db/moved" in unused.location
+        assert old <= world.files(), "reported only"
+    with deleting(world).open() as lifecycle:
+        done = lifecycle.sweep(lifecycle.mark(world.name, {"*": 1}, snapshots="referenced"), deferred=False)
+        assert all(each.error is None and each.waits is None for each in done.tables), done.tables
+    assert not old & world.files()
+    assert world.rows("db.moved") == [8, 9]
+
+
+def test_sets_are_listed_shown_compared_and_deleted_in_the_terminal(world: World) -> None:
+    world.table("db.t")
+    path = world.config.home / "lifecycle.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(world.config.model_dump(mode="json", exclude_defaults=True, by_alias=True)))
+
+    def artemis(*arguments: str) -> Any:
+        done = CliRunner().invoke(app, [*arguments, "--config", str(path), "--json"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    first = artemis("mark", world.name, "--policy", "main=1 commit", "--policy", "*=none")
+    assert first["policies"] == ["main: 1 commits", "*: none"] and first["state"] == "marked"
+    world.insert("db.t", 1)
+    second = artemis("mark", world.name)
+    assert {first["live_set_id"], second["live_set_id"]} <= {each["live_set_id"] for each in artemis("live-sets")}
+    compared = artemis("live-sets", "compare", first["live_set_id"], second["live_set_id"])
+    assert (compared["same_versions"], compared["only_before"], compared["only_after"]) == (1, 0, 2)
+    swept = artemis("sweep", second["live_set_id"])
+    shown = artemis("live-sets", "show", second["live_set_id"])
+    assert [each["scan_id"] for each in shown["tables"]] == [each["scan_id"] for each in swept["tables"]]
+    assert artemis("live-sets", "delete", first["live_set_id"]) == {"deleted": first["live_set_id"]}
+    assert first["live_set_id"] not in {each["live_set_id"] for each in artemis("live-sets", "list")}
+
+
+def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_references_decide(world: World) -> None:
+    world.table("db.t")
+    world.create("idea")
+    world.table("db.idea", "idea")
+    name = f"{world.name}:db.t"
+    with world.open() as lifecycle:
+        lifecycle.mark(world.name)
+        assert [each for each in lifecycle.tables() if ":" in each] == [f"{world.name}:db.idea@idea", name]
+        assert lifecycle.kind(name) == "nessie"
+        assert len(lifecycle.snapshot_history(name).snapshots) == 1
+        assert lifecycle.reachable_set(name).data_file_paths.count() == 1
+        (data,) = world.data_files("db.t")
+        assert lifecycle.explain(name, f"file:{world.folder}/{data}").verdict == "kept"
+        stray = world.folder / Path(data).parent / "stray.parquet"
+        stray.write_bytes(b"x")
+        scan = lifecycle.scan_orphans(name)
+        assert [world.relative(row["path"]) for row in scan.files().collect()] == [str(stray.relative_to(world.folder))]
+        assert lifecycle.delete_orphans(scan).deleted == 1 and not stray.exists()
+        with pytest.raises(NotApplicable, match="references"):
+            lifecycle.plan_expiration(name)
