@@ -322,3 +322,22 @@ def test_a_hold_keeps_its_snapshot_and_every_later_one(
     assert procedures.expire_tags(NAME, older_than=datetime.now(UTC) + timedelta(days=1)).expired_tags == ()
     with pytest.raises(Held):
         procedures.rollback_to(NAME, tag="old")
+
+
+def test_expires_files_in_external_paths(calls: Any, procedures: PaimonProcedures, tmp_path: Path) -> None:
+    external = tmp_path / "external"
+    options = {"data-file.external-paths": f"file://{external}", "data-file.external-paths.strategy": "round-robin"}
+    table = lively(calls, tmp_path / "lake", **options)
+    rows = table.read()
+    files = set(external.rglob("*.parquet"))
+    done = procedures.expire_snapshots(NAME, retain_max=1, retain_min=1)
+    left_there = set(external.rglob("*.parquet"))
+    assert done.deletion is not None and done.deletion.kept == 0
+    assert left_there < files and table.read() == rows
+    # What no other table of the warehouse has, and no reader of this one misses, is what Paimon keeps too.
+    assert {str(path) for path in left_there} >= {path for path in live_paths(procedures) if "/external/" in path}
+
+
+def live_paths(procedures: PaimonProcedures) -> set[str]:
+    found = procedures.tables.reachable_set(NAME, None)
+    return {row["path"].removeprefix("file:").replace("//", "/") for row in found.files().collect()}
