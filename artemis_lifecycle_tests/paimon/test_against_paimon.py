@@ -92,7 +92,7 @@ def draw_arguments(history: History) -> dict[str, int]:
     return given
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_the_same_snapshots_and_files_are_left(world: World, seed: int) -> None:
     history = world.live(seed, ALONE)
     draw_options(history)
@@ -147,7 +147,7 @@ def test_rolling_back_leaves_the_same(world: World, seed: int) -> None:
     _count("rollback_to", history, theirs, len(snapshots) - len(theirs.snapshots()) + 1)
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_files_of_branches_are_kept_and_all_else_is_as_paimon_leaves_it(world: World, seed: int) -> None:
     history = world.live(seed, BRANCHED)
     draw_options(history)
@@ -165,7 +165,7 @@ def test_files_of_branches_are_kept_and_all_else_is_as_paimon_leaves_it(world: W
     _count("expiration with branches", history, theirs, expired)
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_decoupled_changelogs_live_as_long(world: World, seed: int) -> None:
     history = world.live(seed, WITH_CHANGELOGS)
     draw_options(history)

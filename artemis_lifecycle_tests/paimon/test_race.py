@@ -17,7 +17,7 @@ from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.paimon import ours
 from artemis_lifecycle_tests.paimon.bundle import Row, Table, create
 
-COMMITS = 24
+COMMITS = 15
 OPTIONS = {
     "bucket": "1",
     "snapshot.num-retained.min": "1",
