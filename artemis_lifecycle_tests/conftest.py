@@ -70,6 +70,7 @@ _LONG = (
     "integration/test_crash_matrix.py",
     "integration/test_short_storm.py",
     "defs/test_walk.py",
+    "paimon/test_against_paimon.py",
     "embedded/test_postgres.py",
     "integration/test_browser.py",
     "reachability/test_exactness.py",

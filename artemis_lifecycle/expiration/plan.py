@@ -186,7 +186,8 @@ def seal_plan(
     metadata = request.metadata
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
     sealed = write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
-    content_id = _content_id(metadata, decision, rows_digest(files))
+    others = {} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}
+    content_id = _content_id(metadata, decision, rows_digest(files), others)
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
     known = _known(operations, metadata.table_uuid, plan_id)
@@ -378,13 +379,14 @@ def _known(operations: Operations, table_uuid: str, plan_id: str) -> PlanRecord 
     return next((record for record in operations.plans.of_table(table_uuid) if record.plan_id == plan_id), None)
 
 
-def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str) -> str:
+def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str, others: Mapping[str, object]) -> str:
     content = {
         "table_uuid": metadata.table_uuid,
         "base": metadata.metadata_location,
         "expired": list(decision.expired),
         "refs": sorted(decision.expired_refs),
         "files": files_digest,
+        **others,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -257,9 +257,16 @@ class PaimonTables:
         )
 
     def plan(
-        self, table: str, now: datetime | None, options_of: Callable[[PaimonTable], ExpireOptions], *, asked: bool
+        self,
+        table: str,
+        now: datetime | None,
+        options_of: Callable[[PaimonTable], ExpireOptions],
+        *,
+        asked: bool,
+        overrides: Mapping[str, str] = _NONE,
     ) -> ExpirationPlan:
-        """Plan an expiration. `asked` means that the caller requests a specific plan.
+        """Plan an expiration by options of the table, some of them overridden. `asked` means that the caller requests a
+        specific plan.
 
         A plan whose commit has begun, and one that a person approved, is returned again as long as it fits the table.
         Raises BadInput for options, before anything is touched; UnreadableMetadata; PlanStateError.
@@ -276,7 +283,7 @@ class PaimonTables:
             removal = removal_of(
                 found, MAIN, decision.snapshots, decision.changelogs, decision.outlived, decision.following
             )
-            removal = replace(removal, first_changelog=decision.first_changelog)
+            removal = replace(removal, first_changelog=decision.first_changelog, overrides=overrides)
             gone = (*decision.snapshots, *decision.changelogs)
             plan = self.seal(
                 found,
@@ -455,21 +462,27 @@ class PaimonTables:
         other = [each for each in removal.gone if each.path in texts and texts[each.path] != each.text]
         if other:
             raise _stale(plan, f"{other[0].role} {other[0].name or other[0].number} is another one now")
-        left = {each.number for each in removal.gone if each.role == "snapshot" and each.path in texts}
+        left = [each for each in removal.gone if each.path in texts and each.role != "tag"]
         if not left:
             return
-        if not any(each.snapshot_id >= (removal.following or 0) for each in branch.snapshots):
+        snapshots = {each.number for each in left if each.role == "snapshot"}
+        if snapshots and not any(each.snapshot_id >= (removal.following or 0) for each in branch.snapshots):
             raise _stale(plan, f"snapshot {removal.following}, the first that would stay, is gone")
-        options = replace(self.options(table), settings=plan.settings)
-        if plan.settings.expire_limit is not None:
-            # The limit counts from the oldest snapshot at the plan, some of which may be gone.
-            settings = replace(plan.settings, expire_limit=max(len(left), 1))
-            options = replace(options, settings=settings)
+        # The limit counts from the oldest snapshot at the plan, some of which may be gone.
+        options = self.options(table, overrides=removal.overrides)
+        options = replace(options, settings=replace(plan.settings, expire_limit=None))
         decision = self._decide(table, options, plan.decided_at)
-        kept = left - {each.snapshot_id for each in decision.snapshots}
+        kept = snapshots - {each.snapshot_id for each in decision.snapshots}
         if kept:
             reasons = "; ".join(map(str, decision.rule.kept[min(kept)]))
             raise _stale(plan, f"snapshot {min(kept)}: {reasons}")
+        outlive = {each.snapshot_id for each in decision.outlived}
+        lost = {each.number for each in left if each.role == "snapshot" and each.changelog is None} & outlive
+        lost |= {each.number for each in left if each.role == "changelog"} - {
+            each.snapshot_id for each in decision.changelogs
+        }
+        if lost:
+            raise _stale(plan, f"changelog {min(lost)}, which the table's options or a consumer keep")
 
     def _require_approval(self, table: PaimonTable, plan: ExpirationPlan, record: PlanRecord) -> None:
         limits, files = self.resources.config.policy(plan.table).deletion, plan.summary.files

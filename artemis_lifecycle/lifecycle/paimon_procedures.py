@@ -12,6 +12,7 @@ from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
 from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.paimon.commit import Rollback, later_than, roll_back, target_of
 from artemis_lifecycle.paimon.decision import expired_tags
 from artemis_lifecycle.paimon.documents import MAIN, Document
@@ -94,6 +95,7 @@ class PaimonProcedures:
                 max_deletes=max_deletes,
             ),
             asked=True,
+            overrides=overrides,
         )
         return self._expire(plan, waits=waits, dry_run=dry_run)
 
@@ -112,7 +114,12 @@ class PaimonProcedures:
         found = tables.read(table)
         instant = resources.instant("now", now)
         before = None if older_than is None else resources.instant("older_than", older_than)
-        tags = expired_tags(found.main, _local(instant), None if before is None else _local(before), self._modified_at)
+        holds = tables.holds(found.table_uuid)
+        held = {snapshot_id for hold in holds for snapshot_id in hold.snapshot_ids}
+        is_held = any(not hold.snapshot_ids for hold in holds)
+        over = expired_tags(found.main, _local(instant), None if before is None else _local(before), self._modified_at)
+        # A snapshot that has expired lives on in its tag, and so does a hold on it.
+        tags = tuple(tag for tag in over if not is_held and tag.snapshot_id not in held)
         kept = {each.snapshot_id: () for each in found.main.snapshots}
         names = tuple(sorted(tag.name for tag in tags if tag.name is not None))
         settings = RetentionSettings(
@@ -141,7 +148,10 @@ class PaimonProcedures:
     def _expire(self, plan: ExpirationPlan, *, waits: bool, dry_run: bool) -> Expired:
         summary = plan.summary
         done = self.tables.commit_expiration(plan, dry_run=dry_run, grace=None if waits else timedelta(0))
-        report = None if waits or dry_run else self.deletion.delete_files(plan)
+        report = None
+        if not waits and not dry_run:
+            report = self.deletion.delete_files(plan)
+            self._delete_due(plan)
         return Expired(
             plan.table,
             plan.plan_id,
@@ -154,6 +164,14 @@ class PaimonProcedures:
             report,
             dry_run,
         )
+
+    def _delete_due(self, plan: ExpirationPlan) -> None:
+        """Delete the files of earlier calls that were killed after their commit, or whose grace is over."""
+        operations = self.tables.resources.operations
+        now = operations.clock.now()
+        for record in operations.plans.of_table(plan.table_uuid, (PlanStatus.COMMITTED, PlanStatus.DELETING)):
+            if record.plan_id != plan.plan_id and record.due_at is not None and record.due_at <= now:
+                self.deletion.delete_files(record.plan_id)
 
     def rollback_to(
         self, table: str, *, snapshot_id: int | None = None, tag: str | None = None, dry_run: bool = False

@@ -189,12 +189,13 @@ class TagsAndHolds:
         ttl: str | timedelta | None = None,
     ) -> Hold:
         resources = self.resources
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         self._require_snapshots(state, snapshot_ids, kind)
-        # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
-        ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
-            {table: state.entry}, resources.database_catalogs.tables()
-        )
+        if state.catalog is None:
+            # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
+            ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
+                {table: state.entry}, resources.database_catalogs.tables()
+            )
         placed = resources.operations.holds.place(
             table_uuid=state.metadata.table_uuid,
             table=table,
@@ -207,7 +208,7 @@ class TagsAndHolds:
         )
         try:
             # Placing the hold waited for commits under way; a hold cannot restore what they removed.
-            self._require_snapshots(self.steps.table_state(table), snapshot_ids, kind)
+            self._require_snapshots(self.steps.any_state(table), snapshot_ids, kind)
         except BadInput:
             resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
@@ -215,6 +216,10 @@ class TagsAndHolds:
 
     def _require_snapshots(self, state: TableState, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
         absent = [snapshot_id for snapshot_id in snapshot_ids if state.metadata.snapshot(snapshot_id) is None]
+        if self.resources.kind(state.name) == "paimon":
+            # A tag has a copy of its snapshot, which may have expired.
+            tagged = {ref.snapshot_id for ref in state.metadata.refs.values()}
+            absent = [snapshot_id for snapshot_id in absent if snapshot_id not in tagged]
         if absent and kind == "legal":
             # A legal hold also keeps a snapshot of the cold tier out of the archive.
             cold = cold_tables(self.resources, state.metadata.table_uuid)
@@ -228,7 +233,7 @@ class TagsAndHolds:
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
         hold = self.resources.operations.holds.get(hold_id)
         with table_lock(self.resources.operations.engine, hold.table_uuid, table=hold.table):
-            state = self.steps.table_state(hold.table)
+            state = self.steps.any_state(hold.table)
             if state.metadata.table_uuid != hold.table_uuid:
                 raise NoSuchTable(
                     f"The name now belongs to another table ({state.metadata.table_uuid}, not {hold.table_uuid})",
@@ -242,7 +247,7 @@ class TagsAndHolds:
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
-        state = self.steps.table_state(table)
+        state = self.steps.any_state(table)
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))
         # A writer does not claim the catalog, because it may lack the right.

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from artemis_lifecycle.paimon.documents import Document
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, reaches_of
@@ -31,6 +31,7 @@ class Removal:
 
     `following` is the number of the first snapshot that stays, and `following_text` its text: while it is there, the
     branch has not been rolled back behind it. `first_changelog` is the number of the first changelog that stays.
+    `overrides` are options that the call set in place of the table's.
     """
 
     branch: str
@@ -39,6 +40,7 @@ class Removal:
     following: int | None
     following_text: bytes | None
     first_changelog: int | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         content = {
@@ -46,6 +48,7 @@ class Removal:
             "folder": self.folder,
             "following": self.following,
             "first_changelog": self.first_changelog,
+            "overrides": dict(self.overrides),
             "following_text": None if self.following_text is None else _packed(self.following_text),
             "gone": [
                 [each.role, each.number, each.path, _packed(each.text), each.name, each.changelog] for each in self.gone
@@ -67,6 +70,7 @@ class Removal:
             content["following"],
             None if text is None else base64.b64decode(text),
             content["first_changelog"],
+            content["overrides"],
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -215,20 +215,20 @@ class Table:
                 file.write_text(json.dumps({**document, "timeMillis": epoch_ms(instant)}))
 
     def files(self) -> dict[str, bytes]:
-        """Every file below the folder with what it holds, without checksum files, by relative path."""
-        return {
-            str(each.relative_to(self.folder)): each.read_bytes()
-            for each in sorted(self.folder.rglob("*"))
-            if each.is_file()
-        }
+        """Every file below the folder with what it holds, by relative path."""
+        return {name: (self.folder / name).read_bytes() for name in self.listing()}
 
     def listing(self) -> list[str]:
-        """Every file below the folder, by relative path."""
-        return sorted(str(each.relative_to(self.folder)) for each in self.folder.rglob("*") if each.is_file())
+        """Every file below the folder, by relative path. This project's own receipts do not count."""
+        return self._below(Path.is_file)
 
     def folders(self) -> list[str]:
-        """Every folder below the folder, by relative path."""
-        return sorted(str(each.relative_to(self.folder)) for each in self.folder.rglob("*") if each.is_dir())
+        """Every folder below the folder, by relative path, without those of receipts."""
+        return self._below(Path.is_dir)
+
+    def _below(self, kind: Callable[[Path], bool]) -> list[str]:
+        found = (str(each.relative_to(self.folder)) for each in self.folder.rglob("*") if kind(each))
+        return sorted(name for name in found if name.partition("/")[0] != "metadata")
 
     def copy(self, warehouse: Path) -> Table:
         """A byte copy in another warehouse, with the times of its files."""
@@ -242,8 +242,10 @@ class Table:
         for branch in ("main", *self.branches()):
             for number in self.snapshots(branch):
                 found[f"{branch} snapshot {number}"] = self.read(branch, scan_snapshot_id=number)
-            for tag in self.tags(branch):
-                found[f"{branch} tag {tag}"] = self.read(branch, scan_tag_name=tag)
+            for tag, number in self.tags(branch).items():
+                # Paimon looks for a named tag on the main branch.
+                how = {"scan_tag_name": tag} if branch == "main" else {"scan_snapshot_id": number}
+                found[f"{branch} tag {tag}"] = self.read(branch, **how)
         return found
 
 

@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.paimon import ours
 from artemis_lifecycle_tests.paimon.bundle import Table, create
 
 OPTIONS = {
@@ -47,6 +51,24 @@ def test_paimon_expires_as_its_page_says(calls: Any, warehouse: Path) -> None:
         assert table.snapshots() == survivors
     assert table.read() == [(row, "a", f"v{row}") for row in range(8)]
     assert table.unreached() == set()
+
+
+def test_each_row_of_the_page_is_what_paimon_and_we_leave(
+    calls: Any, make_config: MakeConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = create(calls, tmp_path / "lake", keyed=True, options=OPTIONS)
+    with ours.opened(ours.configured(make_config, table.warehouse), spark) as lifecycle:
+        for row, survivors in enumerate(SURVIVORS):
+            table.write([(row, "a", f"v{row}")], overwrite=True)
+            place_commits(table, row, datetime.now(UTC))
+            theirs = table.copy(tmp_path / f"row {row}")
+
+            theirs.expire()
+            ours.expire(lifecycle, table)
+
+            assert table.snapshots() == theirs.snapshots() == survivors
+            assert table.listing() == theirs.listing()
+    assert [table.read(scan_snapshot_id=each) for each in SURVIVORS[-1]] == [[(n, "a", f"v{n}")] for n in range(3, 8)]
 
 
 def _clock(text: str) -> datetime:
