@@ -13,6 +13,7 @@ from examples.mission.schedule import TABLES
 
 GREEN = TableReport(
     table=TABLES[0],
+    kind="iceberg",
     window="30d",
     commits=92,
     snapshots_kept=34,

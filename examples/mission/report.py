@@ -48,6 +48,7 @@ class TableReport:
     """One table's walk. Sizes in bytes; `step_seconds` by asset, in the order in which they ran."""
 
     table: str
+    kind: str
     window: str
     commits: int
     snapshots_kept: int
@@ -122,6 +123,7 @@ def show(report: DemoReport, console: Console) -> None:
 
 def _walk(tables: Sequence[TableReport]) -> Table:
     made = _grid("What the walk did", tables)
+    made.add_row("kind", *(table.kind for table in tables))
     made.add_row("window, commits", *(f"{table.window}, {table.commits:,}" for table in tables))
     made.add_row("snapshots kept", *(f"{table.snapshots_kept:,}" for table in tables))
     made.add_row("snapshots expired", *(f"{table.snapshots_expired:,}" for table in tables))

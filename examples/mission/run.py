@@ -195,6 +195,7 @@ def _table_report(
     scan, orphans = walk.metadata("orphan_scan"), walk.metadata("orphan_deletion")
     return TableReport(
         table=walk.table,
+        kind=lifecycle.kind(walk.table),
         window=window or f"{lifecycle.config.policy(walk.table).retention.window.days} d",
         commits=commits,
         snapshots_kept=_number(plan, "snapshots_kept"),
