@@ -40,7 +40,7 @@ from artemis_lifecycle.paimon.options import (
     expires_by_itself,
 )
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, deletable
-from artemis_lifecycle.paimon.removal import Removal, files_of, removal_of, without
+from artemis_lifecycle.paimon.removal import Removal, files_of, removal_of, whole_table, without
 from artemis_lifecycle.paimon.state import PaimonState
 from artemis_lifecycle.paimon.table import PaimonTable, metadata_of, read_table
 from artemis_lifecycle.protection.context import DeletionContext
@@ -213,17 +213,17 @@ class PaimonTables:
         return decide_expiration(table.main, options, milliseconds(instant), self.holds(table.table_uuid))
 
     def reachable_set(self, table: str, now: datetime | None) -> ReachableSet:
-        found, instant = self.read(table), self.resources.instant("now", now)
+        instant, reader = self.resources.instant("now", now), self.reader(table)
+        found, _ = whole_table(reader, lambda: self.read(table))
         decision = self._decide(found, self.options(found), instant)
-        files = files_of(self.reader(table), _after(found, decision))
+        files = files_of(reader, _after(found, decision))
         rows = Runner(self.resources.start_spark).rows(_one_per_file(files))
         return reachable_set(table, files.metadata.metadata_location, tuple(decision.rule.kept), rows)
 
     def explain(self, table: str, path: str) -> Explanation:
         require_path(table, path)
         read_at = self.resources.clock.now()
-        found = self.read(table)
-        files = files_of(self.reader(table), found)
+        found, files = whole_table(self.reader(table), lambda: self.read(table))
         wanted = np.array([hash_location(normalize(path, files.reader.rules))], np.uint64)
         reaching = [each.document for each in files.found if replace(files, found=[each]).reaches(wanted)[0]]
         since = min((document.committed_ms for document in reaching), default=None)
@@ -272,7 +272,10 @@ class PaimonTables:
         Raises BadInput for options, before anything is touched; UnreadableMetadata; PlanStateError.
         """
         instant, read_at = self.resources.instant("now", now), self.resources.clock.now()
-        found = self.read(table)
+        # Before anything is touched, the options are checked.
+        options_of(self.read(table))
+        reader = self.reader(table)
+        found, _ = whole_table(reader, lambda: self.read(table))
         options = options_of(found)
         with self.steps.run(self.state_of(found, read_at), "plan") as step:
             earlier = self._earlier(found, asked=asked)
@@ -286,6 +289,7 @@ class PaimonTables:
             removal = replace(removal, first_changelog=decision.first_changelog, overrides=overrides)
             gone = (*decision.snapshots, *decision.changelogs)
             plan = self.seal(
+                reader,
                 found,
                 PlanRequest(table, metadata_of(found), options.settings, instant),
                 replace(decision.rule, expired_refs=()),
@@ -300,6 +304,7 @@ class PaimonTables:
 
     def seal(
         self,
+        reader: Reader,
         table: PaimonTable,
         request: PlanRequest,
         decision: Decision,
@@ -310,11 +315,9 @@ class PaimonTables:
         *,
         stale: str | None = None,
     ) -> ExpirationPlan:
-        """Find the files that only `gone` reach, and seal the plan. Raises UnreadableMetadata."""
+        """Find the files that only `gone` reach, and seal the plan. `reader` has read the whole table, also what goes:
+        a plan is made of a table that is complete."""
         resources = self.resources
-        reader = self.reader(request.table)
-        # Everything is read, also what goes: a plan is made of a table that is complete.
-        files_of(reader, table)
         kept = files_of(reader, without(table, gone, map(changelog_of, outlived)))
         files = deletable(reader, table, gone, kept, following)
         warnings = _warnings(table)

@@ -17,7 +17,7 @@ from artemis_lifecycle.paimon.commit import Rollback, later_than, roll_back, tar
 from artemis_lifecycle.paimon.decision import expired_tags
 from artemis_lifecycle.paimon.documents import MAIN, Document
 from artemis_lifecycle.paimon.options import is_async, parse_options
-from artemis_lifecycle.paimon.removal import removal_of
+from artemis_lifecycle.paimon.removal import removal_of, whole_table
 from artemis_lifecycle.paimon.table import metadata_of
 from artemis_lifecycle.retention.rules import Decision, RetentionSettings
 
@@ -110,8 +110,8 @@ class PaimonProcedures:
             done = self._expire(begun, waits=is_async(tables.read(table).main.schema.options), dry_run=False)
             if begun.expired_refs:
                 return done
-        read_at = resources.clock.now()
-        found = tables.read(table)
+        read_at, reader = resources.clock.now(), tables.reader(table)
+        found, _ = whole_table(reader, lambda: tables.read(table))
         instant = resources.instant("now", now)
         before = None if older_than is None else resources.instant("older_than", older_than)
         holds = tables.holds(found.table_uuid)
@@ -127,6 +127,7 @@ class PaimonProcedures:
         )
         with tables.steps.run(tables.state_of(found, read_at), "plan"):
             plan = tables.seal(
+                reader,
                 found,
                 PlanRequest(table, metadata_of(found), settings, instant),
                 Decision(kept, (), names, int(instant.timestamp() * 1000)),

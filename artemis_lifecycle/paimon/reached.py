@@ -216,13 +216,6 @@ class PaimonFiles:
     reader: Reader
     found: Sequence[Reach]
 
-    @classmethod
-    def of(cls, reader: Reader, table: PaimonTable, metadata: TableMetadata) -> PaimonFiles:
-        """Read everything that `table` reaches. Raises UnreadableMetadata."""
-        files = cls(metadata, reader, reaches_of(reader, table, table.documents))
-        assert files.hashes is not None
-        return files
-
     @cached_property
     def live(self) -> NDArray[np.uint64]:
         return live_hashes(self.reader, self.found)

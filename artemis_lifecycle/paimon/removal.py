@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.paimon.documents import Document
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, reaches_of
 from artemis_lifecycle.paimon.table import PaimonTable, metadata_of
+
+_LOOKS = 8
 
 
 @dataclass(frozen=True)
@@ -122,4 +125,23 @@ def without(table: PaimonTable, removed: Iterable[Document], added: Iterable[Doc
 
 def files_of(reader: Reader, table: PaimonTable) -> PaimonFiles:
     """Read everything that a table reaches. Raises UnreadableMetadata."""
-    return PaimonFiles(metadata_of(table), reader, reaches_of(reader, table, table.documents))
+    files = PaimonFiles(metadata_of(table), reader, reaches_of(reader, table, table.documents))
+    # Only now is it known that no snapshot deletes what it does not add.
+    _ = files.live
+    return files
+
+
+def whole_table(reader: Reader, read: Callable[[], PaimonTable]) -> tuple[PaimonTable, PaimonFiles]:
+    """Read a table and everything that it reaches, again as long as another process removes documents meanwhile: a
+    writer that expires by itself removes manifests before their snapshot. Raises UnreadableMetadata if a file is
+    missing although its document stays."""
+    table = read()
+    for _ in range(_LOOKS):
+        try:
+            return table, files_of(reader, table)
+        except UnreadableMetadata:
+            again = read()
+            if set(table.documents) <= set(again.documents):
+                raise
+            table = again
+    return table, files_of(reader, table)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import NoSuchTable, StalePlan
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader
-from artemis_lifecycle.paimon.removal import files_of
-from artemis_lifecycle.paimon.table import EARLIEST, LATEST, PaimonTable, metadata_of
+from artemis_lifecycle.paimon.removal import whole_table
+from artemis_lifecycle.paimon.table import EARLIEST, LATEST, PaimonTable
 from artemis_lifecycle.protection.context import Deletion
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE, hash_texts
 from artemis_lifecycle.storage.location import LocationRules, normalize
@@ -44,24 +44,27 @@ class PaimonState:
         return self._reader.rules
 
     def read(self) -> TableMetadata:
-        """Read the table's documents. Returns the same object as before if none has changed."""
+        """Read the table's documents, and what new ones reach. Returns the same object as before if none has changed.
+
+        Raises StalePlan; UnreadableMetadata if anything that the table needs is missing, broken or ambiguous."""
+        table = self._checked()
+        # Consumers move all the time, and keep no files.
+        if self._known is None or list(self._known[0].documents) != list(table.documents):
+            table, self._files = whole_table(self._reader, self._checked)
+            self._known = table, self._files.metadata
+        return self._known[1]
+
+    def _checked(self) -> PaimonTable:
         try:
             table = self._current()
         except NoSuchTable as error:
             raise self._gone(f"The warehouse has no table {self.table} any more") from error
         if table.table_uuid != self.table_uuid:
             raise self._gone(f"The name {self.table} now belongs to another table ({table.table_uuid})")
-        # Consumers move all the time, and keep no files.
-        if self._known is None or list(self._known[0].documents) != list(table.documents):
-            self._known = table, metadata_of(table)
-        return self._known[1]
+        return table
 
     def files(self, metadata: TableMetadata) -> PaimonFiles:
-        """Raises UnreadableMetadata if anything that the table needs is missing, broken or ambiguous."""
-        assert self._known is not None
-        if self._files is None or self._files.metadata is not metadata:
-            found = files_of(self._reader, self._known[0])
-            self._files = PaimonFiles(metadata, found.reader, found.found)
+        assert self._files is not None and self._files.metadata is metadata
         return self._files
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
