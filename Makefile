@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
 SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
-# More for pytest: `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
+# More for pytest, or for the demo (`make demo ARGS="--with nessie,paimon"`): `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
 ARGS ?=
 
 # The first interpreter that runs and is of a version that all parts know.
@@ -68,7 +68,7 @@ archive: setup
 
 .PHONY: demo
 demo: setup  ## The whole walk on three tables with 400 days of history, through Dagster, with a report.
-	@$(VENV)/bin/artemis demo
+	@$(VENV)/bin/artemis demo $(ARGS)
 
 .PHONY: ui
 ui: archive  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
