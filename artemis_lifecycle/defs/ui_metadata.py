@@ -5,7 +5,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import markdown, terminal
+from artemis_lifecycle.storage.instants import if_in_calendar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,8 +114,11 @@ def _cell(value: Any) -> _Cell:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, datetime):
-        # A pandas NaT is a datetime that equals nothing.
-        return f"{value:%Y-%m-%d %H:%M:%S}" if value == value else None
+        try:
+            # A pandas NaT is a datetime that equals nothing.
+            return f"{value:%Y-%m-%d %H:%M:%S}" if value == value else None
+        except (ValueError, NotImplementedError):
+            return str(value)  # A year of pandas that Python's calendar does not have.
     text = terminal(str(value))
     return text if len(text) <= _CELL else f"{text[:_CELL]} … ({len(text):,} characters)"
 
@@ -197,5 +201,6 @@ def instant(value: datetime | None) -> MetadataValue:
 
 
 def epoch(milliseconds: int | None) -> MetadataValue:
-    """Return a timestamp from Iceberg's milliseconds since the epoch."""
-    return instant(None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, tz=UTC))
+    """Return a timestamp from Iceberg's milliseconds since the epoch; a text if a calendar cannot hold them."""
+    found = if_in_calendar(milliseconds)
+    return MetadataValue.text(f"{milliseconds} ms") if found is None and milliseconds is not None else instant(found)

@@ -211,7 +211,7 @@ class DroppedTables:
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
         with suppress(NoSuchTable):
-            state = self.steps.table_state(table)
+            state = self.steps.any_state(table)
             if table_uuid in (None, state.metadata.table_uuid):
                 return state
         return self.lost(self.missing(table_uuid or table))[0]

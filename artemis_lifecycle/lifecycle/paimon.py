@@ -27,6 +27,7 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.table_state import TableState
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.paimon.commit import remove_documents
@@ -42,13 +43,13 @@ from artemis_lifecycle.paimon.options import (
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, deletable
 from artemis_lifecycle.paimon.removal import Removal, files_of, removal_of, whole_table, without
 from artemis_lifecycle.paimon.state import PaimonState
-from artemis_lifecycle.paimon.table import PaimonTable, metadata_of, read_table
+from artemis_lifecycle.paimon.table import PaimonTable, metadata_of, read_table, uuid_of
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
-from artemis_lifecycle.retention.rules import Decision, HoldView
+from artemis_lifecycle.retention.rules import Decision
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_location
 from artemis_lifecycle.storage.stores import Stores
@@ -108,8 +109,14 @@ class PaimonTables:
         return [table for database in self.databases() for table in self.tables_of(database)]
 
     def tables_of(self, database: str) -> list[str]:
-        """Return the names of a database's tables, sorted."""
+        """Return the names of a database's tables, sorted. Raises NoSuchTable if there is no such database."""
         folders, _ = self._stores.children(f"{self._warehouse}/{database}{_DATABASE}")
+        if not folders and database not in self.databases():
+            raise NoSuchTable(
+                f"Catalog {self.name} has no database {database}",
+                table=f"{self.name}:{database}.*",
+                untouched="all files",
+            )
         places = [folder.rstrip("/") for folder in folders]
         found = [place.rpartition("/")[2] for place in places if self._stores.children(f"{place}/schema")[1]]
         return [f"{self.name}:{database}.{table}" for table in sorted(found)]
@@ -171,9 +178,11 @@ class PaimonTables:
 
     # --- what stays -----------------------------------------------------------------------------------------------
 
-    def holds(self, table_uuid: str) -> tuple[HoldView, ...]:
+    def holds(self, table: PaimonTable) -> tuple[Hold, ...]:
+        """Return the active holds of a table, also those that it had before it was renamed: its uuid has its name."""
         operations = self.resources.operations
-        return hold_views(operations.holds.active(table_uuid, operations.clock.now()))
+        every = operations.holds.active(None, operations.clock.now())
+        return tuple(each for each in every if each.table_uuid in (table.table_uuid, uuid_of(each.table, table.main)))
 
     def options(
         self,
@@ -210,7 +219,7 @@ class PaimonTables:
         return True
 
     def _decide(self, table: PaimonTable, options: ExpireOptions, instant: datetime) -> PaimonDecision:
-        return decide_expiration(table.main, options, milliseconds(instant), self.holds(table.table_uuid))
+        return decide_expiration(table.main, options, milliseconds(instant), hold_views(self.holds(table)))
 
     def reachable_set(self, table: str, now: datetime | None) -> ReachableSet:
         instant, reader = self.resources.instant("now", now), self.reader(table)
@@ -226,8 +235,7 @@ class PaimonTables:
         found, files = whole_table(self.reader(table), lambda: self.read(table))
         wanted = np.array([hash_location(normalize(path, files.reader.rules))], np.uint64)
         reaching = [each.document for each in files.found if replace(files, found=[each]).reaches(wanted)[0]]
-        since = min((document.committed_ms for document in reaching), default=None)
-        instant = None if since is None else datetime.fromtimestamp(since / 1000, read_at.tzinfo)
+        instant = if_in_calendar(min((document.committed_ms for document in reaching), default=None))
         titles = tuple(document.title for document in reaching)
         return self.explaining.explain_held(self.state_of(found, read_at), path, titles, instant)
 

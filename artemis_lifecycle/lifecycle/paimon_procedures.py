@@ -114,7 +114,7 @@ class PaimonProcedures:
         found, _ = whole_table(reader, lambda: tables.read(table))
         instant = resources.instant("now", now)
         before = None if older_than is None else resources.instant("older_than", older_than)
-        holds = tables.holds(found.table_uuid)
+        holds = tables.holds(found)
         held = {snapshot_id for hold in holds for snapshot_id in hold.snapshot_ids}
         is_held = any(not hold.snapshot_ids for hold in holds)
         over = expired_tags(found.main, _local(instant), None if before is None else _local(before), self._modified_at)
@@ -195,7 +195,7 @@ class PaimonProcedures:
             target = target_of(branch, table, snapshot_id, tag)
             later = list(later_than(branch, target))
             ids = {each.snapshot_id for each in later}
-            for hold in operations.holds.active(found.table_uuid):
+            for hold in tables.holds(found):
                 if not hold.snapshot_ids or ids.intersection(hold.snapshot_ids):
                     raise Held(
                         f"Hold {hold.hold_id} of {hold.owner} covers what would go: {hold.reason}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +14,7 @@ from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.instants import of_microseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, of_microseconds
 
 ORPHAN = "orphan"
 
@@ -88,7 +88,7 @@ def known(metadata: TableMetadata) -> Known:
     return Known(
         frozenset(commits),
         min(versions, default=None),
-        None if oldest is None else datetime.fromtimestamp(oldest / 1000, tz=UTC),
+        if_in_calendar(oldest),
     )
 
 

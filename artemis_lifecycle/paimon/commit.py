@@ -76,6 +76,10 @@ def _is_as_planned(stores: Stores, gone: Gone, table: str) -> bool:
 
 
 def _require_following(stores: Stores, removal: Removal, table: str) -> None:
+    hint = read_hint(stores, f"{removal.folder}/snapshot", LATEST)
+    if hint is not None and hint < (removal.following or 0) and _is_stale(stores, f"{removal.folder}/snapshot"):
+        # Paimon's readers would follow it to a snapshot that goes; without it, they list.
+        _delete(stores, f"{removal.folder}/snapshot/{LATEST}")
     if not _follows(stores, removal):
         raise _rolled_back(removal, table)
 
@@ -97,6 +101,15 @@ def _follows(stores: Stores, removal: Removal) -> bool:
     return found == removal.following_text
 
 
+def _is_stale(stores: Stores, folder: str) -> bool:
+    """Return True if a snapshot was written after the hint to the latest one: its commit lost the hint, as Paimon
+    allows. A rollback writes the hint when all snapshots are there."""
+    hint = stores.head(f"{folder}/{LATEST}")
+    _, files = stores.children(folder)
+    written = [file.last_modified for file in files if "/snapshot-" in file.path and file.last_modified is not None]
+    return hint is not None and hint.last_modified is not None and bool(written) and max(written) > hint.last_modified
+
+
 def _put_back_unless_following(stores: Stores, removal: Removal, gone: Gone, table: str) -> None:
     if _follows(stores, removal):
         return
@@ -107,11 +120,13 @@ def _put_back_unless_following(stores: Stores, removal: Removal, gone: Gone, tab
 
 def _rolled_back(removal: Removal, table: str) -> StalePlan:
     return StalePlan(
-        f"Snapshot {removal.following}, the first that would stay, is gone or another one: the table was rolled back",
+        f"Snapshot {removal.following}, the first that would stay, is gone or another one, or the hint {LATEST} names "
+        "an earlier one: the table was rolled back",
         table=table,
         path=f"{removal.folder}/snapshot",
         untouched="every snapshot that is left, and all files",
-        hint=f"plan again: artemis plan {quote(table)}",
+        hint=f"plan again: artemis plan {quote(table)}. If it stays so, and nobody rolls the table back, the hint is "
+        f"stale: remove the file {LATEST}, and Paimon lists the snapshots",
     )
 
 

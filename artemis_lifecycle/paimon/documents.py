@@ -146,7 +146,7 @@ def next_snapshot(path: str, text: bytes) -> int:
 def _object(path: str, text: bytes) -> Mapping[str, Any]:
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(f"The file is not JSON: {error}", path) from error
     if not isinstance(content, dict):
         raise unreadable("The file is not a JSON object", path)

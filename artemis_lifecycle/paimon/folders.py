@@ -15,6 +15,8 @@ from artemis_lifecycle.metadata.unreadable import unreadable
 
 BUCKET = "bucket-"
 _POSTPONED = -2
+_BLANK = re.compile("[\\t-\\r\\x1c-\\x20\\u1680\\u2000-\\u2006\\u2008-\\u200a\\u2028\\u2029\\u205f\\u3000]*")
+"""Java's `Character.isWhitespace`: unlike Python's, without no-break spaces and U+0085."""
 _ESCAPED = re.compile("[\\x00-\\x1f\"#%'*/:=?\\\\\\x7f{}\\[\\]^]")
 _TYPE = re.compile(
     r"([A-Z_]+(?: [A-Z_]+)*?)(?:\((\d+)(?:, ?(\d+))?\))?((?: WITH(?:OUT)? (?:LOCAL )?TIME ZONE)?)(?: NOT NULL)?"
@@ -74,7 +76,7 @@ class Folders:
             ]
         except (UnknownType, struct.error, UnicodeDecodeError, OverflowError, IndexError) as error:
             raise unreadable(f"The folder of a partition is not certain: {error}", path) from error
-        texts = [default if value is None or not value.strip() else value for value in values]
+        texts = [default if value is None or _BLANK.fullmatch(value) else value for value in values]
         return [
             f"{_escaped(name)}={_escaped(text)}" for (name, _), text in zip(self.partition_keys, texts, strict=True)
         ]
@@ -123,7 +125,7 @@ def _characters(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> s
 
 def _date(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
     (days,) = struct.unpack_from("<i", row, start)
-    return str(days) if legacy else (_EPOCH + timedelta(days=days)).strftime("%Y-%m-%d").rjust(10, "0")
+    return str(days) if legacy else (_EPOCH + timedelta(days=days)).date().isoformat()
 
 
 def _decimal(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> str:
@@ -149,9 +151,9 @@ def _timestamp(row: bytes, start: int, sizes: Sequence[int], legacy: bool) -> st
         fraction = f"{nanos:09d}"
         while len(fraction) > precision and fraction.endswith("0"):
             fraction = fraction[:-1]
-        return f"{instant:%Y-%m-%d %H:%M:%S}" + (f".{fraction}" if fraction else "")
+        return f"{instant.date()} {instant:%H:%M:%S}" + (f".{fraction}" if fraction else "")
     # As LocalDateTime.toString: no seconds if they are zero, and fractions in groups of three digits.
-    text = f"{instant:%Y-%m-%dT%H:%M}"
+    text = f"{instant.date()}T{instant:%H:%M}"
     if instant.second or nanos:
         text += f":{instant:%S}"
     if nanos:

@@ -118,9 +118,10 @@ def reach_of(reader: Reader, table: PaimonTable, document: Document) -> Reach:
     delta = reader.list(folders, document.delta, document.delta_size)
     changes = None
     if document.role == "snapshot" and document.changelog is not None:
-        # Who expires the main branch's snapshot removes its changelog, although a branch has a copy of the snapshot.
+        # Who expires the main branch's snapshot removes its changelog, although a branch has a copy of the snapshot, or
+        # a tag from which a rollback makes it anew: it is then the oldest.
         copied = document.branch != MAIN and any(tag.snapshot_id == document.snapshot_id for tag in branch.tags)
-        read = _if_there if copied else Reader.list
+        read = _if_there if copied or document.snapshot_id == branch.snapshots[0].snapshot_id else Reader.list
         changes = read(reader, folders, document.changelog, document.changelog_size)
     return Reach(
         document,
@@ -277,11 +278,14 @@ class PaimonFiles:
             each(paths)
 
     def outside(self, before_ms: int, hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
-        before = [reach for reach in self.found if reach.document.committed_ms < before_ms]
+        # A writer's clock may be ahead, so that old documents seem young: these come last, but they come.
+        old = [reach for reach in self.found if reach.document.committed_ms < before_ms]
+        young = [reach for reach in self.found if reach.document.committed_ms >= before_ms]
         found: list[str] = []
-        for _, paths, theirs, _ in PaimonFiles(self.metadata, self.reader, before).rows():
-            missing = paths.filter(pa.array(~among(hashes, theirs))).to_pylist()
-            found += missing[: at_most - len(found)]
+        for reaches in (old, young):
+            for _, paths, theirs, _ in PaimonFiles(self.metadata, self.reader, reaches).rows():
+                missing = paths.filter(pa.array(~among(hashes, theirs))).to_pylist()
+                found += missing[: at_most - len(found)]
         return found
 
 

@@ -110,9 +110,7 @@ def read_table(stores: Stores, name: str, location: str) -> PaimonTable:
             branches = None
         again = _listed(stores, location)
         if branches is not None and again == seen:
-            first = branches[MAIN].schemas[0].created_ms
-            table_uuid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"paimon:{name}.{first}"))
-            return PaimonTable(name, location, table_uuid, branches)
+            return PaimonTable(name, location, uuid_of(name, branches[MAIN]), branches)
         seen = again
     raise Busy(
         "The table's snapshots and tags change faster than they can be read",
@@ -121,6 +119,11 @@ def read_table(stores: Stores, name: str, location: str) -> PaimonTable:
         untouched="the table and all its files",
         hint="try again at a quieter time, or set write-only on its writers",
     )
+
+
+def uuid_of(name: str, main: Branch) -> str:
+    """Return the uuid of the table with this main branch, if its name is or was `name`."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"paimon:{name}.{main.schemas[0].created_ms}"))
 
 
 def branch_folder(location: str, branch: str) -> str:

@@ -36,6 +36,15 @@ def of_milliseconds(since: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=since)
 
 
+def if_in_calendar(since: int | None) -> datetime | None:
+    """Return the instant in UTC of these milliseconds; None if a writer's wrong clock gave a year that no calendar
+    has."""
+    try:
+        return None if since is None else of_milliseconds(since)
+    except OverflowError:
+        return None
+
+
 def of_microseconds(since: int) -> datetime:
     """Return the instant in UTC."""
     return _EPOCH + timedelta(microseconds=since)
