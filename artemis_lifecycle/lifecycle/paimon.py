@@ -170,6 +170,7 @@ class PaimonTables:
             hidden=config.policy(table).orphans.hidden,
             isolated=config.catalogs.live.is_isolated,
             own=(now.location, *external),
+            holds=lambda: self.holds(self.read(table)),
             own_state=lambda _, deletion: PaimonState(reader, deletion, lambda: self.read(table)),
             layout=Layout.of(now),
             data_folder=now.folders(MAIN).data,

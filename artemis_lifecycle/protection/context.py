@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.reachability.files import ReachedFiles
@@ -160,6 +161,9 @@ class DeletionContext:
     is_branched: bool = False
     """Whether the table's metadata files form a tree, as in a catalog with branches. Then a later file may belong to a
     reference that is gone, and says nothing about the catalog's age."""
+
+    holds: Callable[[], Sequence[Hold]] | None = None
+    """Returns the table's active holds, where they are not simply those under its uuid."""
 
     layout: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Returns which paths are where the table's writers put files, if its format says so; what is elsewhere is no

@@ -322,8 +322,9 @@ class Protection:
 
     def require_no_hold(self) -> None:
         """Raise Held with the hold's id if a hold covers the table or one of the job's snapshots."""
-        deletion = self._deletion
-        for hold in self._context.operations.holds.active(deletion.table_uuid):
+        deletion, of_table = self._deletion, self._context.holds
+        active = self._context.operations.holds.active
+        for hold in active(deletion.table_uuid) if of_table is None else of_table():
             if self._is_held(hold):
                 what = "the table" if not hold.snapshot_ids else "snapshots of the table"
                 raise Held(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.errors import MissingFile, NoSuchTable, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import Held, MissingFile, NoSuchTable, StalePlan, UnreadableMetadata
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.paimon import ours
@@ -200,3 +200,18 @@ def test_a_database_that_is_not_there_is_no_empty_one(
         pytest.raises(NoSuchTable, match="no database"),
     ):
         ours.procedures(lifecycle, table).remove_orphan_files("lake:typo.*")
+
+
+def test_a_hold_on_the_whole_table_stops_its_orphans_when_it_is_renamed(
+    calls: Any, make_config: MakeConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = rewritten(calls, tmp_path / "lake")
+    with ours.opened(ours.configured(make_config, table.warehouse), spark) as lifecycle:
+        lifecycle.hold(ours.name(table), "auditor", "case 8")
+        renamed = Table(calls, table.folder.rename(table.folder.with_name("renamed")))
+        orphan = renamed.folder / "bucket-0" / "data-00000000-0000-0000-0000-000000000000-0.parquet"
+        orphan.write_bytes(b"left behind")
+        age(renamed)
+        with pytest.raises(Held, match="case 8"):
+            ours.remove_orphans(lifecycle, renamed, older_than=A_DAY_AGO)
+    assert orphan.exists()
