@@ -18,12 +18,14 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
     """Return what protection needs for files of a table of any kind, or of a `dropped` one."""
     other = resources.other(table)
     if other is not None:
-        return replace(other.context(table), dropped=dropped)
+        context = other.context(table)
+        beside = _nessie_locations(resources, context.catalog_name)
+        return replace(context, dropped=dropped, reserved=(*context.reserved, *beside))
     config = resources.config
     live = config.catalogs.live
     # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
-    tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others)
+    tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
     return DeletionContext(
         spark=resources.start_spark,
         stores=resources.live_stores,
@@ -47,6 +49,19 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         ),
         dropped=dropped,
     )
+
+
+def _nessie_locations(resources: Resources, catalog: str) -> list[str]:
+    """Return every location that the live tables of Nessie catalogs ever had, except of `catalog` itself: a table may
+    write outside its catalog's warehouse, into the place of another one's table. As of the newest marks."""
+    sets = resources.operations.live_sets
+    names = [name for name, each in resources.config.catalogs.others.items() if each.type == "nessie"]
+    newest = [found for name in names if name != catalog and (found := sets.newest(name)) is not None]
+    places: dict[str, None] = {}
+    for each in newest:
+        live = {content.table_uuid for content in sets.contents(each.live_set_id)}
+        places |= dict.fromkeys(seen.location for seen in sets.locations(each.catalog) if seen.table_uuid in live)
+    return list(places)
 
 
 def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[ColdSide, DeletionContext]:

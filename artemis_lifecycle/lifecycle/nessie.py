@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
-from threading import RLock
+from threading import Condition, RLock
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import dotted, parse
@@ -28,7 +28,7 @@ from artemis_lifecycle.live_sets.tables import LiveTables
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.nessie.client import NessieClient
 from artemis_lifecycle.nessie.references import NessieReferences
-from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
+from artemis_lifecycle.operations.live_sets import USABLE, LiveSet, Snapshots
 from artemis_lifecycle.protection.context import DeletionContext, TablesOfCatalog
 from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
 from artemis_lifecycle.reachability.reached import Pointer
@@ -69,6 +69,8 @@ class NessieTables:
         self._opened: dict[str, LiveTables] = {}
         self._swept: str | None = None
         self._lock = RLock()
+        self._turn = Condition()
+        self._sweeps = 0
 
     @property
     def kind(self) -> Kind:
@@ -89,7 +91,6 @@ class NessieTables:
         """Return the tables of a set. Opened once, because its rows never change."""
         with self._lock:
             if live_set.live_set_id not in self._opened:
-                now = self._resources.operations.clock.now()
                 self._opened[live_set.live_set_id] = LiveTables(
                     live_set,
                     self._resources.operations.live_sets,
@@ -97,30 +98,56 @@ class NessieTables:
                     self._resources.live_stores,
                     self._resources.root,
                     prefix=f"{self.name}:",
-                    policies=policies_of([tuple(text.rsplit(": ", 1)) for text in live_set.policies], now),  # type: ignore[misc]
+                    policies=_policies(live_set),
                 )
             return self._opened[live_set.live_set_id]
 
     @contextmanager
     def sweeping(self, live_set: LiveSet) -> Iterator[LiveTables]:
         """Inside the block, the catalog's tables are those of this set, even if there is a newer one."""
-        before, self._swept = self._swept, live_set.live_set_id
+        with self._turn:
+            # A sweep of another set waits. Threads of this one come here again for each deletion.
+            self._turn.wait_for(lambda: self._swept in (None, live_set.live_set_id))
+            self._swept, self._sweeps = live_set.live_set_id, self._sweeps + 1
         try:
             yield self.of_set(live_set)
         finally:
-            self._swept = before
+            with self._turn:
+                self._sweeps -= 1
+                if not self._sweeps:
+                    self._swept = None
+                    self._turn.notify_all()
 
-    def current(self) -> LiveTables:
-        """Return the tables of the newest usable set. Without one, or with one older than `mark.max_age`, mark anew by
-        the policies in lifecycle.yaml."""
+    def current(self, table: str | None = None) -> LiveTables:
+        """Return the tables of the newest usable set that keeps what lifecycle.yaml says. Without one, with one older
+        than `mark.max_age`, or if it lacks `table`, which the default branch has, mark anew by those policies."""
         with self._lock:
-            sets = self._resources.operations.live_sets
-            if self._swept is not None:
-                return self.of_set(sets.get(self._swept))
-            newest, now = sets.newest(self.name), self._resources.operations.clock.now()
-            if newest is None or newest.created_at < now - self.config.mark.max_age:
-                newest = self.mark(policies_of(self.config.mark.policies, now))
-            return self.of_set(newest)
+            sets, swept = self._resources.operations.live_sets, self._swept
+            if swept is not None:
+                return self.of_set(sets.get(swept))
+            now = self._resources.operations.clock.now()
+            wanted, after = policies_of(self.config.mark.policies, now), now - self.config.mark.max_age
+            found = next((each for each in sets.all(self.name) if self._decides(each, wanted, after)), None)
+            if found is not None:
+                tables = self.of_set(found)
+                if table is None or tables.has(table) or not self._is_new(table, found):
+                    return tables
+            return self.of_set(self.mark(wanted))
+
+    def _is_new(self, table: str, live_set: LiveSet) -> bool:
+        """Return True if the table got its name after that mark: created, renamed, or merged."""
+        known = {each.name: each.head for each in self._resources.operations.live_sets.references(live_set.live_set_id)}
+        default = self.source.references()[0]
+        return known.get(default.name) != default.head and table in self.tables()
+
+    def _decides(self, live_set: LiveSet, wanted: Policies, after: datetime) -> bool:
+        """Return True if files may be judged by a set that nobody named: a mark with other policies is a trial."""
+        return (
+            live_set.state in USABLE
+            and live_set.created_at >= after
+            and live_set.snapshots in ("all", self.config.mark.snapshots)
+            and _policies(live_set).keep_all_of(wanted)
+        )
 
     # --- formats.OtherTables ----------------------------------------------------------------------------------------
 
@@ -138,14 +165,14 @@ class NessieTables:
 
     def state(self, table: str) -> TableState:
         read_at = self._resources.clock.now()
-        found = self.current().entry(table)
+        found = self.current(table).entry(table)
         entry = CatalogEntry(self.name, parse(table.removeprefix(f"{self.name}:")), found.metadata_location)
         metadata = read_table_metadata(self._resources.live_stores, found.metadata_location)
         return TableState(entry, metadata, read_at, catalog=self.name)
 
     def context(self, table: str) -> DeletionContext:
         resources, config = self._resources, self._resources.config
-        tables = self.current()
+        tables = self.current(table)
         others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
         tiers = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse, config.quarantine.root, *others)
         return DeletionContext(
@@ -178,8 +205,14 @@ class NessieTables:
         return self._explain(table, path)
 
     def skip_if_idle(self, table: str) -> bool:
-        """Return True: a Nessie table has no plans, in any window."""
-        resources, table_uuid = self._resources, self.state(table).metadata.table_uuid
+        """Return True: a Nessie table has no plans, in any window. False for one that no mark has seen yet."""
+        resources = self._resources
+        newest = resources.operations.live_sets.newest(self.name)
+        contents = () if newest is None else resources.operations.live_sets.contents(newest.live_set_id)
+        table_uuid = next((each.table_uuid for each in contents if each.table == table), None)
+        if table_uuid is None:
+            # A mark takes longer than a sensor's tick may. The run marks.
+            return False
         day = resources.config.policy(table).quiet_window.day(resources.clock.now())
         resources.operations.steps.skip(table_uuid, table, "plan", day, resources.owner)
         return True
@@ -206,3 +239,9 @@ class NessieTables:
             table=table,
             hint=f"artemis mark {self.name}, then artemis sweep",
         )
+
+
+def _policies(live_set: LiveSet) -> Policies:
+    """Return the policies of a set, whose durations became instants."""
+    pairs = [tuple(text.rsplit(": ", 1)) for text in live_set.policies]
+    return policies_of(pairs, datetime.max.replace(tzinfo=UTC))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,10 +13,11 @@ from artemis_lifecycle.lifecycle.contexts import cold_context, deletion_context
 from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.listings import listed_locations, take_listing
+from artemis_lifecycle.lifecycle.nessie import NessieTables
 from artemis_lifecycle.lifecycle.receipts import stored_receipt
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.operations.scans import ScanState
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.candidates import metadata_files
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
@@ -170,6 +172,15 @@ class Orphans:
             min_age=policy.min_age,
         )
 
+    def _judged(self, record: ScanRecord) -> AbstractContextManager[object]:
+        """Return the block in which files of a scan are judged by the live-contents set that it was swept from, if a
+        person approved the scan; otherwise by what lifecycle.yaml keeps."""
+        other = self.resources.other(record.table)
+        if not isinstance(other, NessieTables) or record.approved_at is None:
+            return nullcontext()
+        live_set = self.resources.operations.live_sets.set_of_scan(record.scan_id)
+        return nullcontext() if live_set is None else other.sweeping(live_set)
+
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind == "dropped":
@@ -179,7 +190,7 @@ class Orphans:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
         self.deletion.require_small_or_approved(record)
-        with self.steps.run(self.steps.any_state(record.table), "orphan_deletion") as step:
+        with self._judged(record), self.steps.run(self.steps.any_state(record.table), "orphan_deletion") as step:
             report = self.deletion.run_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

@@ -23,16 +23,19 @@ def contents_of(
 
     `default` has the keys of the default reference's head, by content id: their names are `<prefix><key>`. Others are
     named after a reference that shows them, `<prefix><key>@<reference>`. For each folder with metadata files of a
-    content, one file is read. Without `default`, a key is a name. Raises UnreadableMetadata.
+    content, the first and the last file by name are read. Without `default`, a key is a name.
+
+    Raises UnreadableMetadata.
     """
     used = set() if default is None else set(default.values())
     for content_id, group in groupby(versions, lambda each: each.content_id):
         first: LiveVersion | None = None
-        count, folders = 0, dict[str, str]()
+        count, folders = 0, dict[str, tuple[str, str]]()
         for version in group:
             first = version if first is None or version.reference < first.reference else first
             count += 1
-            folders.setdefault(parent(version.metadata_location), version.metadata_location)
+            place, location = parent(version.metadata_location), version.metadata_location
+            folders[place] = (folders.get(place, (location,))[0], location)
         assert first is not None
         name = first.key if default is None else default.get(content_id)
         if name is None:
@@ -40,7 +43,7 @@ def contents_of(
         if first.type == VIEW:
             yield LiveContent(live_set_id, content_id, f"{prefix}{name}", VIEW, None, (), count)
             continue
-        found = [read(location) for location in folders.values()]
+        found = [read(location) for location in dict.fromkeys(each for both in folders.values() for each in both)]
         locations = tuple(dict.fromkeys(each for metadata in found for each in metadata.locations))
         yield LiveContent(live_set_id, content_id, f"{prefix}{name}", first.type, found[0].table_uuid, locations, count)
 

@@ -46,6 +46,12 @@ class Cutoff:
             live = int(np.argmax(old)) if old.any() else len(times)
         return min(len(times), max(live, 1 if walked == 0 else 0))
 
+    def keeps_all_of(self, other: Cutoff) -> bool:
+        """Return True if every commit that is live by `other` is surely live by this one, too."""
+        if self.commits is not None:
+            return other.commits is not None and self.commits >= other.commits
+        return self.since is None or (other.since is not None and self.since <= other.since)
+
     def __str__(self) -> str:
         if self.commits is not None:
             return f"{self.commits} commits"
@@ -61,6 +67,14 @@ class Policies:
     def of(self, reference: str) -> Cutoff:
         return next((cutoff for pattern, cutoff in self.rules if fnmatchcase(reference, pattern)), Cutoff())
 
+    def keep_all_of(self, other: Policies) -> bool:
+        """Return True if what `other` keeps is surely kept by these, too."""
+        patterns = [[pattern for pattern, _ in rules] for rules in (self.rules, other.rules)]
+        return not self.rules or (
+            patterns[0] == patterns[1]
+            and all(mine.keeps_all_of(theirs) for (_, mine), (_, theirs) in zip(self.rules, other.rules, strict=True))
+        )
+
     def texts(self) -> tuple[str, ...]:
         """Return the rules as text, with the instants that durations became."""
         return tuple(f"{pattern}: {cutoff}" for pattern, cutoff in self.rules)
@@ -73,7 +87,7 @@ def policies_of(given: Mapping[str, Given] | Sequence[tuple[str, Given]] | None,
 
 
 def cutoff_of(given: Given, now: datetime) -> Cutoff:
-    """Raises BadInput for a text that is no cutoff, NaiveDatetime for an instant without a time zone."""
+    """Raises BadInput for what is no cutoff, or ends after `now`; NaiveDatetime for an instant without a time zone."""
     if given is None or (isinstance(given, str) and given.strip().lower() == NONE):
         return Cutoff()
     if isinstance(given, bool) or (isinstance(given, int) and given < 0):
@@ -83,7 +97,9 @@ def cutoff_of(given: Given, now: datetime) -> Cutoff:
     if isinstance(given, timedelta):
         return _ago(given, now)
     if isinstance(given, datetime):
-        return _instant(given)
+        return _instant(given, now)
+    if not isinstance(given, str):
+        raise _unusable(given)
     text = given.strip()
     if (match := _COMMITS.fullmatch(text)) is not None:
         return Cutoff(commits=int(match[1]))
@@ -95,19 +111,26 @@ def cutoff_of(given: Given, now: datetime) -> Cutoff:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise _unusable(given) from None
-    return _instant(instant)
+    return _instant(instant, now)
 
 
 def _ago(duration: timedelta, now: datetime) -> Cutoff:
+    if duration < timedelta():
+        raise _unusable(duration)
     try:
         return Cutoff(since=now - duration)
     except OverflowError:
         raise BadInput(f"A cutoff of {format_duration(duration)} is before all calendars", hint="write none") from None
 
 
-def _instant(instant: datetime) -> Cutoff:
+def _instant(instant: datetime, now: datetime) -> Cutoff:
     if instant.tzinfo is None or instant.utcoffset() is None:
         raise NaiveDatetime(f"Cutoff {instant.isoformat()} has no time zone", hint="add one, e.g. Z")
+    if instant > now:
+        raise BadInput(
+            f"Cutoff {instant.isoformat()} is in the future: only heads would stay live",
+            hint="fix the instant; if only heads are meant, write 1",
+        )
     return Cutoff(since=instant.astimezone(UTC))
 
 

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Protocol
 
 from artemis_lifecycle.catalogs.references import VIEW, Commit, Content, Reference, ReferenceSource
-from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.errors import NoSuchTable, PlanStateError, UnreadableMetadata
 from artemis_lifecycle.live_sets.contents import at_reference
 from artemis_lifecycle.live_sets.mark import mark
 from artemis_lifecycle.live_sets.policies import Policies
@@ -82,6 +82,7 @@ class LiveTables:
         self._heads: dict[str, str] | None = None
         self._tables: dict[str, LiveTable] = {}
         self._by_uuid: dict[str, str] = {}
+        self._registered: dict[str, str] = {}
         self._view_folders: set[str] = set()
         self._lock = RLock()
 
@@ -90,7 +91,7 @@ class LiveTables:
 
     def entry(self, table: str) -> LiveTable:
         """Raises NoSuchTable."""
-        found = self._current().get(table)
+        found = self._found(table)
         if found is None:
             raise NoSuchTable(
                 f"Catalog {self.live_set.catalog} shows no such table on any reference",
@@ -98,6 +99,9 @@ class LiveTables:
                 hint=f"list them: artemis live-sets show {self.live_set.live_set_id}",
             )
         return found
+
+    def has(self, table: str) -> bool:
+        return self._found(table) is not None
 
     def pointers(self) -> Mapping[str, Pointer]:
         return dict(self._current())
@@ -114,8 +118,10 @@ class LiveTables:
     def _current(self) -> dict[str, LiveTable]:
         with self._lock:
             if self._heads is None:
-                self._heads = {each.name: each.head for each in self._rows.references(self.live_set.live_set_id)}
+                heads = {each.name: each.head for each in self._rows.references(self.live_set.live_set_id)}
                 self._load()
+                # Only now: after an error, the next call must not take a part of the catalog for all of it.
+                self._heads = heads
             references = self._source.references()
             moved = [each for each in references if self._heads.get(each.name) != each.head]
             if moved:
@@ -123,11 +129,18 @@ class LiveTables:
                 self._heads |= {each.name: each.head for each in moved}
             return self._tables
 
+    def _found(self, table: str) -> LiveTable | None:
+        """A table that is registered under several keys has one name among the tables, and is found by each."""
+        tables = self._current()
+        return tables.get(table) or tables.get(self._by_uuid.get(self._registered.get(table, ""), ""))
+
     def _load(self) -> None:
         """Merge the versions of the set. Each content is read by itself: only few of them are in memory at a time."""
+        self._tables, self._by_uuid = {}, {}
         live_set_id = self.live_set.live_set_id
         contents = self._rows.contents(live_set_id)
         names = {each.content_id: each.table for each in contents}
+        self._registered = {each.table: each.table_uuid for each in contents if each.table_uuid is not None}
         # Contents of one table are merged together.
         shared: dict[str, list[str]] = {}
         for each in contents:
@@ -155,6 +168,12 @@ class LiveTables:
         views = [each.content_id for each in contents if each.type == VIEW]
         if views:
             self._view_folders |= {parent(each.metadata_location) for each in self._rows.versions(live_set_id, views)}
+        if len(self._rows.contents(live_set_id)) != self.live_set.contents:
+            raise PlanStateError(
+                f"Live-contents set {live_set_id} was deleted while it was read",
+                untouched="all files of the catalog",
+                hint=f"mark again: artemis mark {self.live_set.catalog}",
+            )
 
     def _advance(self, moved: Sequence[Reference]) -> None:
         """Add what references show since: the commits after the known head, or, where a reference was created or

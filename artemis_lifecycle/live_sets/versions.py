@@ -73,8 +73,11 @@ class MergedTable:
         Raises UnreadableMetadata if it lacks a snapshot that a reference shows, or if two versions have different
         snapshots under one id.
         """
-        node, shown = version.node, set(snapshot_ids) - {NO_SNAPSHOT}
+        node, shown = version.node, set(snapshot_ids)
         has = {each["snapshot-id"]: each for each in node.get("snapshots") or ()}
+        if NO_SNAPSHOT in shown:
+            # Nessie's client then reads the current snapshot of the metadata file, if it has one.
+            shown = (shown - {NO_SNAPSHOT}) | {each for each in has if each == node.get("current-snapshot-id")}
         if not shown <= has.keys():
             raise _unusable(
                 f"A reference shows snapshot {min(shown - has.keys())}, which the metadata file does not have",

@@ -13,7 +13,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from artemis_lifecycle.config.model import masked
-from artemis_lifecycle.errors import OperationsUnavailable, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, OperationsUnavailable, UnreadableMetadata
 
 _SECONDS = 60
 _TRIES = 3
@@ -22,11 +22,18 @@ _TRIES = 3
 class NessieClient:
     """Reads `uri`, e.g. http://nessie:19120/api/v2. `token` is sent as the bearer. Safe for several threads.
 
-    Raises OperationsUnavailable if Nessie does not answer or refuses, UnreadableMetadata for an answer that is not what
-    the API promises, or for a reference or commit that Nessie does not have.
+    Raises BadInput for a token that cannot be sent, OperationsUnavailable if Nessie does not answer or refuses,
+    UnreadableMetadata for an answer that is not what the API promises, or for a reference or commit that Nessie does
+    not have.
     """
 
     def __init__(self, uri: str, token: str | None = None) -> None:
+        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+            # What refuses it otherwise shows it.
+            raise BadInput(
+                "The token of the Nessie catalog has characters that no HTTP header can have, such as a line break",
+                hint="fix properties.token of the catalog; a file that it comes from may end in a line break",
+            )
         self.uri = uri.rstrip("/")
         self._token = token
         self._of_thread = threading.local()
@@ -69,6 +76,7 @@ class NessieClient:
     def pages(self, path: str, under: str, **asked: str | int) -> Iterator[Mapping[str, Any]]:
         """Yield the objects in list `under` of each page."""
         token: str | None = None
+        seen: set[str] = set()
         while True:
             page = self.get(path, **asked, **({} if token is None else {"page-token": token}))
             rows = page.get(under)
@@ -77,17 +85,25 @@ class NessieClient:
             yield from rows
             if not page.get("hasMore"):
                 return
-            if not page.get("token") or page["token"] == token:
+            if not page.get("token") or page["token"] in seen:
                 # An answer that ends early would make live contents look dead.
                 raise unexpected(path, "it promises another page without saying where")
             token = str(page["token"])
+            seen.add(token)
 
     @property
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._of_thread, "session", None)
         if session is None:
             session = requests.Session()
-            retry = Retry(_TRIES, backoff_factor=0.2, status_forcelist=(429, 502, 503, 504), raise_on_status=False)
+            retry = Retry(
+                _TRIES,
+                backoff_factor=0.2,
+                status_forcelist=(429, 502, 503, 504),
+                raise_on_status=False,
+                # Nobody waits for hours because a server says so.
+                respect_retry_after_header=False,
+            )
             for scheme in ("http://", "https://"):
                 session.mount(scheme, HTTPAdapter(max_retries=retry))
             if self._token is not None:

@@ -32,6 +32,9 @@ class NessieReferences:
     def references(self) -> Sequence[Reference]:
         default = self._client.get("config").get("defaultBranch")
         found = [_reference(each) for each in self._client.pages("trees", "references")]
+        if default not in {each.name for each in found}:
+            # A login that may see only some references gets a shorter list, without a word.
+            raise unexpected("trees", f"the default branch {default} is not among the references")
         return sorted(found, key=lambda each: (each.name != default, each.name))
 
     def commits(self, head: str) -> Iterator[Commit]:

@@ -28,6 +28,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
@@ -225,10 +226,12 @@ class LiveSets:
         values = {**values_of(row, without=frozenset({"swept_at"})), "error": storable(row.error)}
         statement = upsert(swept_tables).values(values)
         changed = {**values, "swept_at": func.clock_timestamp()}
-        with around("live_sets.swept_table"), self._engine.begin() as connection:
-            connection.execute(
-                statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
-            )
+        statement = statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
+        try:
+            with around("live_sets.swept_table"), self._engine.begin() as connection:
+                connection.execute(statement)
+        except IntegrityError as error:
+            raise _deleted_meanwhile() from error
 
     def saw_locations(self, catalog: str, seen: Mapping[tuple[str, str], str]) -> None:
         """Record that tables use locations now: (table_uuid, location) with the table's name."""
@@ -342,7 +345,14 @@ class LiveSets:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _add(self, table: Table, rows: Sequence[object]) -> None:
-        """Insert records that are not there yet: one statement per few thousand, with an array for each column."""
+        """Insert records that are not there yet. Raises PlanStateError if their set was deleted meanwhile."""
+        try:
+            self._insert(table, rows)
+        except IntegrityError as error:
+            raise _deleted_meanwhile() from error
+
+    def _insert(self, table: Table, rows: Sequence[object]) -> None:
+        """One statement per few thousand, with an array for each column."""
         for start in range(0, len(rows), _ROWS):
             columns = _columns(rows[start : start + _ROWS])
             if any(isinstance(value, tuple) for values in columns.values() for value in values):
@@ -375,6 +385,14 @@ class LiveSets:
                 hint=f"mark again: artemis mark {found.catalog}",
             )
         return changed
+
+
+def _deleted_meanwhile() -> PlanStateError:
+    return PlanStateError(
+        "The live-contents set was deleted while it was written",
+        untouched="all files",
+        hint="mark again, and delete a set only after its mark and its sweep have ended",
+    )
 
 
 def _is_needed() -> ColumnElement[bool]:
