@@ -123,7 +123,12 @@ class LiveSets:
             dropped.observe(tables, self.resources.live_stores, self.resources.operations, live_set.catalog)
             unseen = self._gone(live_set.catalog)
             if nessie.config.mark.unseen == "delete":
-                swept += self._clear_gone(live_set, unseen, deferred=deferred)
+                if live:
+                    swept += self._clear_gone(live_set, unseen, deferred=deferred)
+                else:
+                    # More likely the wrong server, or one that lost its version store, than one without any table.
+                    why = "the catalog shows no table at all; artemis scan-dropped deletes the files of one"
+                    swept += tuple(TableSweep(each.table, each.table_uuid, waits=why) for each in self._due(unseen))
             unused = self._unused(live_set, tables)
             if nessie.config.mark.unseen == "delete":
                 swept += self._clear_unused(live_set, unused, tables, deferred=deferred)

@@ -20,7 +20,7 @@ from artemis_lifecycle.nessie.references import NessieReferences
 from artemis_lifecycle.operations.live_sets import LiveContent
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
-from artemis_lifecycle_tests.nessie.world import World
+from artemis_lifecycle_tests.nessie.world import ROOT, World
 
 
 def test_a_set_that_was_read_in_part_is_read_again(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +46,20 @@ def test_a_set_that_was_read_in_part_is_read_again(make_world: MakeWorld, monkey
         done = lifecycle.sweep(marked, deferred=False)
         assert done.unseen == () and [each.error for each in done.tables] == [None, None]
     assert world.rows("db.a") == [0] and world.rows("db.b") == [0, 1]
+
+
+def test_a_server_that_lost_its_version_store_makes_no_table_a_dropped_one(make_world: MakeWorld) -> None:
+    world = make_world({"unseen": "delete"})
+    world.table("db.t")
+    head, before = world.head(), world.files()
+    with world.open() as lifecycle:
+        lifecycle.sweep(lifecycle.mark(world.name), deferred=False)
+        world.assign("main", ROOT)
+        (waiting,) = lifecycle.sweep(lifecycle.mark(world.name), deferred=False).tables
+        assert waiting.waits is not None and "no table at all" in waiting.waits
+    assert before <= world.files()
+    world.assign("main", head)
+    assert world.rows("db.t") == [0]
 
 
 def test_a_version_without_snapshot_keeps_what_its_readers_see(world: World) -> None:
