@@ -24,6 +24,10 @@ class OtherTables(Protocol):
     @property
     def kind(self) -> Kind: ...
 
+    @property
+    def has_plans(self) -> bool:
+        """Whether its tables have expiration plans. Where references decide what stays, they have none."""
+
     def tables(self) -> list[str]:
         """Return the name of every table, sorted. Raises OperationsUnavailable or StorageError if the catalog does not
         answer: that never means "no tables"."""

@@ -73,6 +73,10 @@ class NessieTables:
         self._sweeps = 0
 
     @property
+    def has_plans(self) -> bool:
+        return False
+
+    @property
     def kind(self) -> Kind:
         return "nessie"
 
@@ -205,17 +209,7 @@ class NessieTables:
         return self._explain(table, path)
 
     def skip_if_idle(self, table: str) -> bool:
-        """Return True: a Nessie table has no plans, in any window. False for one that no mark has seen yet."""
-        resources = self._resources
-        newest = resources.operations.live_sets.newest(self.name)
-        contents = () if newest is None else resources.operations.live_sets.contents(newest.live_set_id)
-        table_uuid = next((each.table_uuid for each in contents if each.table == table), None)
-        if table_uuid is None:
-            # A mark takes longer than a sensor's tick may. The run marks.
-            return False
-        day = resources.config.policy(table).quiet_window.day(resources.clock.now())
-        resources.operations.steps.skip(table_uuid, table, "plan", day, resources.owner)
-        return True
+        raise self._by_references(table)
 
     def plan_expiration(
         self,

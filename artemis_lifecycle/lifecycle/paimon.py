@@ -79,6 +79,10 @@ class PaimonTables:
         return "paimon"
 
     @property
+    def has_plans(self) -> bool:
+        return True
+
+    @property
     def _stores(self) -> Stores:
         return self.resources.live_stores
 

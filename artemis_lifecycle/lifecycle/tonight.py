@@ -102,7 +102,7 @@ def _positions(
         # A later attempt by hand that failed makes nothing undone.
         ended = {(record.step, record.state) for record in records[table, window.day]}
         progress = Progress(
-            planned=not ended.isdisjoint({("plan", "done"), ("plan", "skipped")}),
+            planned=not resources.has_plans(table) or not ended.isdisjoint({("plan", "done"), ("plan", "skipped")}),
             plan_needs=None if plan is None else next_step(plan, cold_tier=resources.has_cold_tier(table)),
             plans_due=sum(_is_due(each, by) for each in plans[table]),
             orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),

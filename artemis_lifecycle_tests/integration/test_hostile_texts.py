@@ -240,6 +240,14 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("delete-orphans", newest.scan_id, "--dry-run")
     run("delete-orphans", newest.scan_id, "--yes")
     _safe_markdown(lifecycle.receipt(newest.scan_id).to_markdown())
+    # A whole catalog, and what is for tables of another format.
+    catalog = lifecycle.config.catalogs.live.name
+    marked = run("mark", catalog, "--json")["live_set_id"]
+    run("mark", catalog, "--policy", f"{EVIL}=10", code=(0, 2)), run("mark", EVIL, code=2)
+    run("sweep", marked), run("sweep", EVIL, code=2)
+    run("live-sets", "list"), run("live-sets", "show", marked), run("live-sets", "show", EVIL, code=2)
+    run("live-sets", "compare", marked, marked), run("live-sets", "delete", EVIL, code=2)
+    run("paimon", "expire-snapshots", TABLE, code=2), run("paimon", "rollback-to", TABLE, "--tag", EVIL, code=2)
     run("doctor", code=(0, 1))
     run("expire", TABLE, "--yes")
     run("decisions")
