@@ -19,7 +19,7 @@ from artemis_lifecycle.cli.options import (
     instant,
     require_picture,
 )
-from artemis_lifecycle.cli.output import opened, say, show, show_json, show_table
+from artemis_lifecycle.cli.output import err, opened, plain, say, show, show_json, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import of_milliseconds
 
@@ -28,15 +28,20 @@ app = typer.Typer()
 
 @app.command()
 def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List the tables of the live catalog, and which entry of lifecycle.yaml governs each."""
-    with opened(config, "reading the catalog") as lifecycle:
-        names = lifecycle.tables()
+    """List the tables of all catalogs, and which entry of lifecycle.yaml governs each. Fails, after the list, for a
+    catalog in `catalogs.others` that does not answer."""
+    with opened(config, "reading the catalogs") as lifecycle:
+        names, errors = lifecycle.answering_tables()
         entries = {name: lifecycle.config.entry(name) for name in names}
     if json:
         show_json(entries)
-        return
-    rows = [(name, entry or "defaults, manual only") for name, entry in entries.items()]
-    show_table("Tables", ("table", "governed by"), rows)
+    else:
+        rows = [(name, entry or "defaults, manual only") for name, entry in entries.items()]
+        show_table("Tables", ("table", "governed by"), rows)
+    for catalog, error in errors.items():
+        err.print(f"The tables of catalog {plain(catalog)} are missing here. {plain(str(error))}", soft_wrap=True)
+    if errors:
+        raise typer.Exit(max(error.exit_code for error in errors.values()))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from typing import Any
 
 import pytest
 from dagster import DagsterInstance
+from typer.testing import CliRunner
 
+from artemis_lifecycle.cli import app
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.kinds import ASSETS_OF
 from artemis_lifecycle.defs.run import Walk, materialize_walk
 from artemis_lifecycle.defs.sensors import step_requests
+from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project
 from artemis_lifecycle_tests.defs.test_sensors import tick
 from artemis_lifecycle_tests.nessie import server
@@ -164,6 +168,9 @@ def test_a_catalog_that_does_not_answer_keeps_its_partitions_and_stops_no_other(
     instance.add_dynamic_partitions("table", ["artemis.gone", "versions:db.sites"])
     (request,) = tick(project, sensors.discovery).dynamic_partitions_requests or ()
     assert list(request.partition_keys) == ["artemis.gone"]
+    listed = CliRunner().invoke(app, ["tables", "--json", "--config", str(project.path)])
+    assert json.loads(listed.stdout) == {TABLE: "artemis.*"} and "versions" in listed.stderr
+    assert listed.exit_code == OperationsUnavailable.exit_code
     with project.lifecycle() as lifecycle:
         assert [row.table for row in lifecycle.fleet().tables] == [TABLE]
         tomorrow = lifecycle.operations.clock.now() + timedelta(days=1)
