@@ -212,6 +212,13 @@ tables:
         ),
         ("{live: {type: hive}}", r"line 2: catalogs\.live: a catalog of type hive needs its uri"),
         ("{others: {n: {type: nessie, warehouse: n}}}", r"line 2: catalogs\.others\.n: .* nessie needs its uri"),
+        ("{others: {p: {type: paimon, warehouse: p, uri: 'http://h'}}}", r"of type paimon has no uri"),
+        ("{others: {p: {type: paimon, warehouse: p, mark: {unseen: delete}}}}", r"of type paimon has no mark"),
+        ("{others: {n: {type: nessie, uri: 'http://h', warehouse: n, expire: {limit: coded}}}}", r"has no expire"),
+        (
+            "{others: {n: {type: nessie, uri: 'http://h', warehouse: n, properties: {s3: x}}}}",
+            r"is token, not s3",
+        ),
         ("{others: {p: {type: paimon}}}", r"line 2: catalogs\.others\.p: .* paimon needs its warehouse"),
         ("{others: {live: {type: paimon, warehouse: p}}}", r"others\.live: not a name .* or already the live"),
         ("{others: {'a:b': {type: paimon, warehouse: p}}}", r"others\.a:b: not a name of letters"),

@@ -75,12 +75,18 @@ class PaimonExpire(Model):
     next_timestamp: bool = False
 
 
+_ONLY_OF_THE_OTHER: Mapping[str, frozenset[str]] = {
+    "nessie": frozenset({"expire"}),
+    "paimon": frozenset({"uri", "properties", "mark"}),
+}
+
+
 class OtherCatalog(Model):
     """Tables beside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
     names are `<catalog>:<namespace.table>`. Their files are reached with the live catalog's S3 settings.
 
-    `uri` is the address of Nessie's API. `warehouse` is the root of all their files, and `roots` are others; no file
-    elsewhere is deleted.
+    `uri` is the address of Nessie's API, to which the property `token` is sent as the bearer. `warehouse` is the root
+    of all their files, and `roots` are others; no file elsewhere is deleted.
     """
 
     type: Literal["nessie", "paimon"]
@@ -97,6 +103,18 @@ class OtherCatalog(Model):
             raise ValueError("a catalog of type nessie needs its uri, such as http://localhost:19120/api/v2")
         if not self.warehouse:
             raise ValueError(f"a catalog of type {self.type} needs its warehouse: no file outside it is deleted")
+        return self
+
+    @model_validator(mode="after")
+    def _every_setting_has_an_effect(self) -> Self:
+        # Not by which were given: a configuration is written with all of them, and reads back.
+        fields = type(self).model_fields
+        idle = sorted(each for each in _ONLY_OF_THE_OTHER[self.type] if getattr(self, each) != fields[each].default)
+        if idle:
+            raise ValueError(f"a catalog of type {self.type} has no {', '.join(idle)}")
+        unknown = sorted(self.properties.keys() - {"token"})
+        if unknown:
+            raise ValueError(f"the only property of a catalog of type nessie is token, not {', '.join(unknown)}")
         return self
 
 

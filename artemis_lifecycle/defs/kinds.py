@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 
 from artemis_lifecycle.defs.tags import WALK
-from artemis_lifecycle.lifecycle.formats import Kind
+from artemis_lifecycle.lifecycle.formats import PLANNED, Kind
 
 _ORPHANS = frozenset({"snapshot_history", "reachable_set", "object_listing", "orphan_scan", "orphan_deletion"})
+_PLANS = frozenset({"expiration_plan", "expiration_commit", "physical_deletion"})
+_OTHERS: tuple[Kind, ...] = ("nessie", "paimon")
 
 ASSETS_OF: Mapping[Kind, frozenset[str]] = {
     "iceberg": frozenset(WALK),
-    "nessie": _ORPHANS,
-    "paimon": _ORPHANS | {"expiration_plan", "expiration_commit", "physical_deletion"},
+    **{kind: _ORPHANS | (_PLANS if kind in PLANNED else frozenset()) for kind in _OTHERS},
 }
 """Assets that a kind does not have are materialized with the outcome `not_applicable`, and their checks pass."""
 

@@ -38,6 +38,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
+from artemis_lifecycle.lifecycle.answers import ask_all
 from artemis_lifecycle.lifecycle.audit import Auditing
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.commits import Commit, Commits
@@ -140,10 +141,6 @@ class Lifecycle:
         self.config = resources.config
         if self.config.lineage_events.receiver is not None:
             require_open_lineage()
-        for name, other in self.config.catalogs.others.items():
-            if other.type == "nessie":
-                # A table is explained as the metadata file that has all its live versions.
-                resources.others[name] = NessieTables(resources, name, other, self.explain_iceberg)
         self.steps = steps = Steps(resources)
         self._history = History(resources, steps)
         self._reading = Reading(resources, steps)
@@ -172,8 +169,11 @@ class Lifecycle:
         self._auditing = Auditing(resources, steps, self._recording)
         self._incidents = Incidents(resources, steps, self._auditing, self._expiration)
         for name, catalog in self.config.catalogs.others.items():
-            if catalog.type == "paimon":
-                resources.others[name] = PaimonTables(resources, steps, self._checks, self._explaining, name, catalog)
+            resources.others[name] = (
+                PaimonTables(resources, steps, self._checks, self._explaining, name, catalog)
+                if catalog.type == "paimon"
+                else NessieTables(resources, name, catalog, self._explaining.explain)
+            )
 
     @classmethod
     def open(
@@ -261,14 +261,14 @@ class Lifecycle:
         return found
 
     def answering_tables(self) -> tuple[list[str], dict[str, LifecycleError]]:
-        """Return `tables()` of the catalogs that answer, and the errors of those in `catalogs.others` that do not, by
-        their names. Raises the live catalog's error."""
+        """Return `tables()` of the catalogs that answer in time, and the errors of those in `catalogs.others` that do
+        not, by their names. Raises the live catalog's error."""
         found, errors = self.steps.tables(), dict[str, LifecycleError]()
-        for name, other in self.resources.others.items():
-            try:
-                found += other.tables()
-            except LifecycleError as error:
-                errors[name] = error
+        for name, answer in ask_all({name: other.tables for name, other in self.resources.others.items()}).items():
+            if isinstance(answer, LifecycleError):
+                errors[name] = answer
+            else:
+                found += answer
         return found, errors
 
     def kind(self, table: str) -> Kind:
@@ -313,8 +313,7 @@ class Lifecycle:
 
         Raises UnreadableMetadata if a metadata file that it reads is missing, unreadable or shorter than recorded.
         """
-        other = self.resources.other(table)
-        return (self._history if other is None else other).reachable_set(table, now)
+        return (self.resources.other(table) or self._history).reachable_set(table, now)
 
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
@@ -347,8 +346,7 @@ class Lifecycle:
         HandoffFailed for a table whose uuid has another name to which the archive belongs; Refused in a REST catalog,
         which could not commit the plan safely.
         """
-        other = self.resources.other(table)
-        planner = self._expiration if other is None else other
+        planner = self.resources.other(table) or self._expiration
         return planner.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
 
     def plan(self, plan_id: str) -> ExpirationPlan:
@@ -374,8 +372,7 @@ class Lifecycle:
         """Return True if a plan of the table would be empty now and no other plan waits. Then the table's window needs
         no plan, which is recorded. Reads the metadata file; needs no lease, and no Spark. Raises what planning raises
         before it reads manifests."""
-        other = self.resources.other(table)
-        return (self._expiration if other is None else other).skip_if_idle(table)
+        return (self.resources.other(table) or self._expiration).skip_if_idle(table)
 
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
@@ -393,8 +390,8 @@ class Lifecycle:
         """
         with noted_wait(self.resources, plan):
             loaded = self.plan(plan) if isinstance(plan, str) else plan
-            other = self.resources.other(loaded.table)
-            return (self._expiration if other is None else other).commit_expiration(loaded, dry_run=dry_run)
+            committer = self.resources.other(loaded.table) or self._expiration
+            return committer.commit_expiration(loaded, dry_run=dry_run)
 
     def check_plan(self, plan: ExpirationPlan | str, check: str | None = None) -> list[Verdict]:
         """Run the checks of the plan again, or only `check`, and store their verdicts. Commit and deletion refuse a
@@ -837,12 +834,7 @@ class Lifecycle:
         A file that a snapshot of the table's metadata reaches is `kept`, or `planned` if an open plan removes all those
         snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
         """
-        other = self.resources.other(table)
-        return (self._explaining if other is None else other).explain(table, path)
-
-    def explain_iceberg(self, table: str, path: str) -> Explanation:
-        """`explain` for a table whose state is an Iceberg metadata file."""
-        return self._explaining.explain(table, path)
+        return (self.resources.other(table) or self._explaining).explain(table, path)
 
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """Return the tables of the cold catalog with the history of the live table with that uuid; None before its

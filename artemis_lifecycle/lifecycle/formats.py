@@ -17,16 +17,18 @@ from artemis_lifecycle.reachability.reachable_set import ReachableSet
 Kind = Literal["iceberg", "nessie", "paimon"]
 """What kind of table a partition is: of the live catalog, of a Nessie server, or of a Paimon warehouse."""
 
+PLANNED: frozenset[Kind] = frozenset({"iceberg", "paimon"})
+"""The kinds whose snapshots leave by expiration plans. Of the others, references decide what stays."""
+
+COPIED_BY_TAGS: frozenset[Kind] = frozenset({"paimon"})
+"""The kinds whose tags have a copy of their snapshot, which may have expired."""
+
 
 class OtherTables(Protocol):
     """The tables of one catalog in `catalogs.others`. Names are `<catalog>:<namespace.table>`."""
 
     @property
     def kind(self) -> Kind: ...
-
-    @property
-    def has_plans(self) -> bool:
-        """Whether its tables have expiration plans. Where references decide what stays, they have none."""
 
     def tables(self) -> list[str]:
         """Return the name of every table, sorted. Raises OperationsUnavailable or StorageError if the catalog does not

@@ -213,7 +213,7 @@ class LiveSets:
             [each for each in known if each.table_uuid in has_table],
             used,
             live_set.created_at,
-            lambda place: normalize(place, rules),
+            rules,
         )
         keep = {each.table: self.resources.config.policy(each.table).dropped.keep for each in found}
         return [

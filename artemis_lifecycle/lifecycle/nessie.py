@@ -73,10 +73,6 @@ class NessieTables:
         self._sweeps = 0
 
     @property
-    def has_plans(self) -> bool:
-        return False
-
-    @property
     def kind(self) -> Kind:
         return "nessie"
 
@@ -206,6 +202,7 @@ class NessieTables:
         return reachable_set(table, state.metadata.metadata_location, snapshot_ids, rows)
 
     def explain(self, table: str, path: str) -> Explanation:
+        """Explain a file by the metadata file that has all live versions of the table."""
         return self._explain(table, path)
 
     def skip_if_idle(self, table: str) -> bool:

@@ -79,10 +79,6 @@ class PaimonTables:
         return "paimon"
 
     @property
-    def has_plans(self) -> bool:
-        return True
-
-    @property
     def _stores(self) -> Stores:
         return self.resources.live_stores
 
@@ -114,16 +110,20 @@ class PaimonTables:
 
     def tables_of(self, database: str) -> list[str]:
         """Return the names of a database's tables, sorted. Raises NoSuchTable if there is no such database."""
-        folders, _ = self._stores.children(f"{self._warehouse}/{database}{_DATABASE}")
-        if not folders and database not in self.databases():
+        places = self._folders(database)
+        if not places and database not in self.databases():
             raise NoSuchTable(
                 f"Catalog {self.name} has no database {database}",
                 table=f"{self.name}:{database}.*",
                 untouched="all files",
             )
-        places = [folder.rstrip("/") for folder in folders]
         found = [place.rpartition("/")[2] for place in places if self._stores.children(f"{place}/schema")[1]]
         return [f"{self.name}:{database}.{table}" for table in sorted(found)]
+
+    def _folders(self, database: str) -> list[str]:
+        """Return every folder of a database, in which there may be a table: one listing."""
+        place = f"{self._warehouse}/{database}{_DATABASE}"
+        return [f"{place}/{folder.rstrip('/').rpartition('/')[2]}" for folder in self._stores.children(place)[0]]
 
     def location(self, table: str) -> str:
         """Return the folder of a table. Raises NoSuchTable for a name that no table can have."""
@@ -156,7 +156,7 @@ class PaimonTables:
         external = [each.strip() for key in _EXTERNAL for each in options.get(key, "").split(",") if each.strip()]
         # Neither the other tiers nor other tables of the warehouse may lie in what this table owns.
         tiers = (config.catalogs.cold.warehouse, config.catalogs.live.warehouse, config.quarantine.root)
-        others = [self.location(each) for each in self.tables() if each != table]
+        others = [place for each in self.databases() for place in self._folders(each) if place != now.location]
         return DeletionContext(
             spark=resources.start_spark,
             stores=self._stores,
@@ -174,7 +174,7 @@ class PaimonTables:
             hidden=config.policy(table).orphans.hidden,
             isolated=config.catalogs.live.is_isolated,
             own=(now.location, *external),
-            holds=lambda: self.holds(self.read(table)),
+            holds=lambda: self.holds(now),
             own_state=lambda _, deletion: PaimonState(reader, deletion, lambda: self.read(table)),
             layout=Layout.of(now),
             data_folder=now.folders(MAIN).data,
@@ -285,10 +285,11 @@ class PaimonTables:
         Raises BadInput for options, before anything is touched; UnreadableMetadata; PlanStateError.
         """
         instant, read_at = self.resources.instant("now", now), self.resources.clock.now()
-        # Before anything is touched, the options are checked.
-        options_of(self.read(table))
+        first = self.read(table)
+        # Before the manifests are read, the options are checked.
+        options_of(first)
         reader = self.reader(table)
-        found, _ = whole_table(reader, lambda: self.read(table))
+        found, _ = whole_table(reader, lambda: self.read(table), first)
         options = options_of(found)
         with self.steps.run(self.state_of(found, read_at), "plan") as step:
             earlier = self._earlier(found, asked=asked)

@@ -18,6 +18,7 @@ from artemis_lifecycle.expiration.verdicts import (
     judge_window_edge,
 )
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED, cold_copy
+from artemis_lifecycle.lifecycle.formats import COPIED_BY_TAGS
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.operations.plans import PlanRecord
@@ -68,8 +69,8 @@ class PlanChecks:
     def _judge(self, plan: ExpirationPlan, record: PlanRecord, name: str) -> Verdict:
         if name == KEEPS_EVERY_REF:
             refs = self.steps.any_state(plan.table).metadata.refs
-            if self.resources.kind(plan.table) == "paimon":
-                # A Paimon tag has a copy of its snapshot; what it reaches is in no plan.
+            if self.resources.kind(plan.table) in COPIED_BY_TAGS:
+                # What a tag reaches is in no plan.
                 refs = {name: ref for name, ref in refs.items() if ref.is_branch}
             return judge_refs(plan, refs)
         if name == KEEPS_WINDOW_EDGE:

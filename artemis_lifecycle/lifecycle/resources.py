@@ -149,11 +149,6 @@ class Resources:
         other = self.other(table)
         return "iceberg" if other is None else other.kind
 
-    def has_plans(self, table: str) -> bool:
-        """Return True if the table's snapshots leave by expiration plans."""
-        other = self.other(table)
-        return other is None or other.has_plans
-
     def has_cold_tier(self, table: str) -> bool:
         """Return True if the table's expired snapshots are copied to the cold tier."""
         return self.other(table) is None and self.config.policy(table).cold_tier.enabled

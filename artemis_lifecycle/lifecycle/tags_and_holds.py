@@ -13,6 +13,7 @@ from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.lifecycle.formats import COPIED_BY_TAGS
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import retention_settings
@@ -216,8 +217,7 @@ class TagsAndHolds:
 
     def _require_snapshots(self, state: TableState, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
         absent = [snapshot_id for snapshot_id in snapshot_ids if state.metadata.snapshot(snapshot_id) is None]
-        if self.resources.kind(state.name) == "paimon":
-            # A tag has a copy of its snapshot, which may have expired.
+        if self.resources.kind(state.name) in COPIED_BY_TAGS:
             tagged = {ref.snapshot_id for ref in state.metadata.refs.values()}
             absent = [snapshot_id for snapshot_id in absent if snapshot_id not in tagged]
         if absent and kind == "legal":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.lifecycle.formats import PLANNED
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.fleet import last_done, newest_states
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -22,6 +23,9 @@ MEASURED_OVER = timedelta(days=14)
 """How far back durations of runs count for a forecast."""
 
 _BY_NAME = {step.value: step for step in Step}
+_NO_PLAN_NEEDED = {("plan", "done"), ("plan", "skipped")}
+"""Steps, and how they ended, after which the window needs no other plan."""
+
 _DUE = (PlanStatus.COMMITTED, PlanStatus.DELETING)
 
 
@@ -102,7 +106,7 @@ def _positions(
         # A later attempt by hand that failed makes nothing undone.
         ended = {(record.step, record.state) for record in records[table, window.day]}
         progress = Progress(
-            planned=not resources.has_plans(table) or not ended.isdisjoint({("plan", "done"), ("plan", "skipped")}),
+            planned=resources.kind(table) not in PLANNED or not ended.isdisjoint(_NO_PLAN_NEEDED),
             plan_needs=None if plan is None else next_step(plan, cold_tier=resources.has_cold_tier(table)),
             plans_due=sum(_is_due(each, by) for each in plans[table]),
             orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),

@@ -87,7 +87,7 @@ def policies_of(given: Mapping[str, Given] | Sequence[tuple[str, Given]] | None,
 
 
 def cutoff_of(given: Given, now: datetime) -> Cutoff:
-    """Raises BadInput for what is no cutoff, or ends after `now`; NaiveDatetime for an instant without a time zone."""
+    """Raises BadInput for an invalid cutoff, or one after `now`; NaiveDatetime for an instant without a time zone."""
     if given is None or (isinstance(given, str) and given.strip().lower() == NONE):
         return Cutoff()
     if isinstance(given, bool) or (isinstance(given, int) and given < 0):

@@ -17,6 +17,7 @@ from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.live_sets import BaseLocation, LiveSet, SweptTable
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.storage.location import LocationRules, overlap
 from artemis_lifecycle.storage.threads import threaded
 
 
@@ -128,14 +129,9 @@ def deleted(found: TableSweep, delete: Delete) -> TableSweep:
 
 
 def unused_locations(
-    known: Sequence[BaseLocation], used: Sequence[str], marked_from: datetime, normal: Callable[[str], str]
+    known: Sequence[BaseLocation], used: Sequence[str], marked_from: datetime, rules: LocationRules
 ) -> list[BaseLocation]:
     """Return the locations that no live version uses: last seen before this mark, and not around or inside a used one.
-    Pure; `normal` makes a location comparable."""
-    live = [f"{normal(each)}/" for each in used]
-
-    def touches(location: str) -> bool:
-        place = f"{normal(location)}/"
-        return any(place.startswith(each) or each.startswith(place) for each in live)
-
-    return [each for each in known if each.last_seen < marked_from and not touches(each.location)]
+    Pure."""
+    old = (each for each in known if each.last_seen < marked_from)
+    return [each for each in old if not any(overlap(each.location, place, rules) for place in used)]

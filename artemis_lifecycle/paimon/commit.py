@@ -157,7 +157,7 @@ def _raise_hint(stores: Stores, folder: str, number: int) -> None:
 
 
 def read_hint(stores: Stores, folder: str, name: str) -> int | None:
-    """Return a hint; None if there is none, or if it is no number: a hint is never needed."""
+    """Return a hint; None if it is missing, or not a number: readers can do without it."""
     try:
         text = stores.read(f"{folder}/{name}").decode("ascii", "replace").strip()
     except MissingFile:

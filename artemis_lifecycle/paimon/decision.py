@@ -96,7 +96,7 @@ _CONSUMER = "consumer of the table "
 
 
 def _consumers(branch: Branch, latest: int) -> list[HoldView]:
-    # One that has read everything keeps nothing; the position of one that is behind is no longer there, and keeps all.
+    # A consumer that has read everything keeps nothing; one whose next snapshot has expired keeps all.
     return [
         HoldView(f"{_CONSUMER}{name}", name, f"reads from snapshot {following}", (following,), kind="consumer")
         for name, following in branch.consumers.items()

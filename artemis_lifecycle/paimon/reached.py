@@ -209,6 +209,10 @@ def live_hashes(reader: Reader, reaches: Sequence[Reach]) -> NDArray[np.uint64]:
     return distinct(np.concatenate([_NO_HASHES, *found, deleted[alive]]))
 
 
+FileRows = tuple[kinds.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64]]
+"""Files of one kind: their paths, location hashes and sizes (0 where nothing records it)."""
+
+
 @dataclass(frozen=True)
 class PaimonFiles:
     """Everything that the documents of a table reach (a `ReachedFiles`)."""
@@ -245,16 +249,9 @@ class PaimonFiles:
                     else:
                         yield kinds.CHANGELOG, rows.only(rows.signs > 0)
 
-    def rows(self) -> Iterator[tuple[kinds.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64]]]:
+    def rows(self) -> Iterator[FileRows]:
         """Yield all reached files as kind, paths, location hashes and sizes; a file may come more than once."""
-        rules = self.reader.rules
-        by_kind: dict[kinds.Kind, dict[str, int]] = {}
-        for reach in self.found:
-            for path, kind, size in reach.above():
-                by_kind.setdefault(kind, {})[path] = size
-        for kind, sizes in by_kind.items():
-            paths = pa.array(list(sizes), pa.large_string())
-            yield kind, paths, hash_column(paths, rules), np.array(list(sizes.values()), np.int64)
+        yield from _above(self.reader, self.found)
         manifests = {each.path: each for reach in self.found for each in reach.live}
         live = self.live
         for each in manifests.values():
@@ -307,13 +304,12 @@ def deletable(
     for reach in found:
         document = reach.document
         reason = f"last reached by {document.title}, which goes; by no kept one"
-        parts += _above(reader, reach, reason)
+        parts += ((*rows, reason) for rows in _above(reader, [reach]))
         for each in reach.changelog:
             added = reader.entries(each).only(reader.entries(each).signs > 0)
             parts.append((kinds.CHANGELOG, added.paths, added.hashes, added.sizes, reason))
         if document.role == "tag":
-            for kind, paths, hashes, sizes in PaimonFiles(kept.metadata, reader, [reach]).rows():
-                parts.append((kind, paths, hashes, sizes, reason))
+            parts += ((*rows, reason) for rows in PaimonFiles(kept.metadata, reader, [reach]).rows())
         elif document.role == "changelog" or document is not snapshots[0] or reach.followed:
             parts += _deleted(reader, reach)
     if snapshots and following is not None:
@@ -321,13 +317,15 @@ def deletable(
     return _without(parts, kept, reader.stores)
 
 
-def _above(reader: Reader, reach: Reach, reason: str) -> Iterator[Candidate]:
+def _above(reader: Reader, reaches: Iterable[Reach]) -> Iterator[FileRows]:
+    """Yield what is above the data files of these documents, kind by kind."""
     by_kind: dict[kinds.Kind, dict[str, int]] = {}
-    for path, kind, size in reach.above():
-        by_kind.setdefault(kind, {})[path] = size
+    for reach in reaches:
+        for path, kind, size in reach.above():
+            by_kind.setdefault(kind, {})[path] = size
     for kind, sizes in by_kind.items():
         paths = pa.array(list(sizes), pa.large_string())
-        yield kind, paths, hash_column(paths, reader.rules), np.array(list(sizes.values()), np.int64), reason
+        yield kind, paths, hash_column(paths, reader.rules), np.array(list(sizes.values()), np.int64)
 
 
 def _deleted(reader: Reader, reach: Reach) -> Iterator[Candidate]:

@@ -131,11 +131,13 @@ def files_of(reader: Reader, table: PaimonTable) -> PaimonFiles:
     return files
 
 
-def whole_table(reader: Reader, read: Callable[[], PaimonTable]) -> tuple[PaimonTable, PaimonFiles]:
-    """Read a table and everything that it reaches, again as long as another process removes documents meanwhile: a
-    writer that expires by itself removes manifests before their snapshot. Raises UnreadableMetadata if a file is
-    missing although its document stays."""
-    table = read()
+def whole_table(
+    reader: Reader, read: Callable[[], PaimonTable], first: PaimonTable | None = None
+) -> tuple[PaimonTable, PaimonFiles]:
+    """Read a table (`first`, if it was read just now) and everything that it reaches, again as long as another process
+    removes documents meanwhile: a writer that expires by itself removes manifests before their snapshot. Raises
+    UnreadableMetadata if a file is missing although its document stays."""
+    table = read() if first is None else first
     for _ in range(_LOOKS):
         try:
             return table, files_of(reader, table)

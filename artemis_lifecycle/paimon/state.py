@@ -50,7 +50,7 @@ class PaimonState:
         table = self._checked()
         # Consumers move all the time, and keep no files.
         if self._known is None or list(self._known[0].documents) != list(table.documents):
-            table, self._files = whole_table(self._reader, self._checked)
+            table, self._files = whole_table(self._reader, self._checked, table)
             self._known = table, self._files.metadata
         return self._known[1]
 

@@ -20,6 +20,7 @@ from artemis_lifecycle.defs.kinds import ASSETS_OF
 from artemis_lifecycle.defs.run import Walk, materialize_walk
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.errors import OperationsUnavailable
+from artemis_lifecycle.lifecycle import answers
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project
 from artemis_lifecycle_tests.defs.test_sensors import tick
 from artemis_lifecycle_tests.nessie import server
@@ -179,3 +180,23 @@ def test_a_catalog_that_does_not_answer_keeps_its_partitions_and_stops_no_other(
             for each in step_requests(lifecycle, instance, tomorrow.replace(hour=1))
             if not isinstance(each, str)
         )
+
+
+def test_a_catalog_that_hangs_keeps_its_partitions_and_holds_up_no_other(
+    make_project: Callable[..., Project], instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "ANSWERS_WITHIN", 0.5)
+    with socket.socket() as listener:
+        # It accepts connections, and says nothing.
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        uri = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v2"
+        others = {"versions": {"type": "nessie", "uri": uri, "warehouse": f"{tmp_path}/versions"}}
+        project = make_project(catalogs={"others": others}, tables={"artemis.*": {}, "versions:*": ALWAYS})
+        project.register(TABLE, partition=False)
+        instance.add_dynamic_partitions("table", ["versions:db.sites"])
+        (request,) = tick(project, sensors.discovery).dynamic_partitions_requests or ()
+        assert list(request.partition_keys) == [TABLE]
+        with project.lifecycle() as lifecycle:
+            found, errors = lifecycle.answering_tables()
+    assert found == [TABLE] and "does not answer within" in str(errors["versions"])

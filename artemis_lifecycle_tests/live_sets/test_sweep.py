@@ -21,6 +21,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, BaseLocation, LiveVersion, SweptTable
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def test_a_location_is_unused_only_if_no_live_one_is_around_or_in_it() -> None:
         seen("s3://b", 9),
         seen("s3://b/new", 0),
     ]
-    found = unused_locations(known, ["s3://b/t"], NOW - timedelta(days=1), str)
+    found = unused_locations(known, ["s3://b/t"], NOW - timedelta(days=1), LocationRules({}, {}))
     assert [each.location for each in found] == ["s3://b/old"]
 
 
