@@ -159,6 +159,7 @@ COMMITS = [datetime(year, month, 3, tzinfo=UTC) for year, month in ((2023, 2), (
 COMMITS += [datetime(2025, 7, 3, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC), datetime(2026, 5, 3, tzinfo=UTC)]
 
 
+@pytest.mark.nightly
 def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(
         defaults={**AND_ARCHIVED, "cold_tier": {"retain": "500d", "split": {"above": 3}}}, tables={"db.*": {}}

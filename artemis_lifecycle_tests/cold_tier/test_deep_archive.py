@@ -320,6 +320,7 @@ def test_what_the_store_will_not_archive_stays_readable_and_is_tried_again(
     assert archive.readable("busy", ids) == [False, False, True, True]
 
 
+@pytest.mark.nightly
 def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     lifecycle = archive.lifecycle
     on_executors(monkeypatch)

@@ -181,6 +181,7 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
     return made
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("history", [pytest.param("v1", marks=pytest.mark.nightly), "v2"])
 def test_what_is_needed_is_the_same_in_process_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
@@ -344,7 +345,7 @@ def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> Non
     assert replace(second, attempts=archived.done.attempts) == archived.done
 
 
-@pytest.mark.parametrize("place", ["in_process", "executors, with little to do"])
+@pytest.mark.parametrize("place", ["in_process", pytest.param("executors, with little to do", marks=pytest.mark.nightly)])
 def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
     v2: World, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,7 +599,12 @@ def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -
 
 
 @pytest.mark.parametrize(
-    ("what", "place"), [("manifest", "in_process"), ("manifest", "executors"), ("manifest list", "in_process")]
+    ("what", "place"),
+    [
+        ("manifest", "in_process"),
+        pytest.param("manifest", "executors", marks=pytest.mark.nightly),
+        ("manifest list", "in_process"),
+    ],
 )
 def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(
     v1: World, what: str, place: str, monkeypatch: pytest.MonkeyPatch

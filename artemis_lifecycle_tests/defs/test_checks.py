@@ -82,6 +82,7 @@ def test_lineage_that_is_missing_or_incomplete(make_project: Callable[..., Proje
 
 
 class TestCompactions:
+    @pytest.mark.nightly
     def test_a_real_one_with_deletes_keeps_rows_and_tags(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables={"artemis.*": QUIET})
         project.create(TABLE, commits=6)

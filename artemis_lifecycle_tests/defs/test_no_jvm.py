@@ -16,7 +16,7 @@ def _no_spark(_: Resources) -> NoReturn:
     raise AssertionError("Spark was started")
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_walk_with_nothing_due_starts_no_jvm(
     make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_session_starts_when_a_step_needs_it_and_ends_with_the_run(project: Pr
     assert said[-1] == "stopped True"
 
 
+@pytest.mark.nightly
 def test_a_live_session_without_the_jars_is_refused_and_left_alone(project: Project) -> None:
     assert in_a_process_of_its_own(REFUSES, project).splitlines() == ["refused True True", "alive 3"]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 TABLE = "artemis.unfit"
 
 
+@pytest.mark.nightly
 def test_a_week_of_upkeep_makes_a_table_fit(make_project: Callable[..., Project]) -> None:
     """The short form of `bench.upkeep`, which has 10,000 files."""
     project = make_project(tables={"artemis.*": {}}, defaults={"cold_tier": {"enabled": False}})

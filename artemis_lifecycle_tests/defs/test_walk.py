@@ -474,6 +474,7 @@ def test_materialize_walk_reports_progress_and_one_failing_table_stops_no_other(
         assert run.tags["dagster/partition"] and run.remote_job_origin.repository_origin.repository_name
 
 
+@pytest.mark.nightly
 def test_the_nightly_walk_does_every_due_step_of_a_table_in_one_run(make_project: Callable[..., Project]) -> None:
     project = make_project(tables=AT_ONCE)
     with no_checksum_files(project.spark):

@@ -235,7 +235,7 @@ def test_frozen_between_two_pieces_it_finds_the_hold_that_came_meanwhile(world: 
 
 
 @pytest.mark.parametrize("place", [AFTER_THE_LOOK, BEFORE_THE_CALL])
-@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_frozen_after_its_final_check_it_deletes_nothing_by_it(
     world: World, another: Another, taken: bool, place: str
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_pid_file_that_names_another_living_program_does_not_stop_it(server: E
     assert remembers(server)
 
 
+@pytest.mark.nightly
 def test_a_taken_port_is_replaced_and_the_new_one_kept(server: EmbeddedPostgres) -> None:
     address = server.start()
     remember(server)
@@ -335,10 +336,10 @@ def shared(place: Path) -> Path:
 @pytest.mark.parametrize(
     "planted",
     [
-        'ln -s "$2" "$1"',
-        'mkdir "$1"; ln -s "$2" "$1/$3"',
+        pytest.param('ln -s "$2" "$1"', marks=pytest.mark.nightly),
+        pytest.param('mkdir "$1"; ln -s "$2" "$1/$3"', marks=pytest.mark.nightly),
         'mkdir -p "$1/$3"; ln -s "$2" "$1/$3/data"',
-        'mkdir -p "$1/$3"; ln -s "$2/kept" "$1/$3/home"',
+        pytest.param('mkdir -p "$1/$3"; ln -s "$2/kept" "$1/$3/home"', marks=pytest.mark.nightly),
     ],
     ids=["the folder", "the place in it", "the data in that", "the claim in that"],
 )

@@ -45,7 +45,7 @@ from artemis_lifecycle_tests.policies import AND_ARCHIVED
 # Read before the fixture of the tests' conftest takes such variables away.
 WHOLE = "ARTEMIS_SOAK" in os.environ
 SEED = int(os.environ["ARTEMIS_SEED"])
-MORE = 12
+MORE = 4
 """Deaths of the sample beyond one in each step and at each kind of write."""
 WALKED_ON = 1
 """Deaths of the sample after which the whole rest of the walk is walked, too."""

@@ -111,6 +111,7 @@ class Writers:
             connection.execute(text(f"UPDATE lifecycle.scans SET {values}"))
 
 
+@pytest.mark.nightly
 def test_writers_that_leak_leave_a_clean_table(make_config: MakeConfig, spark: SparkSession) -> None:
     policy = {"orphans": {"min_age": f"{MIN_AGE.days}d", "min_age_floor": "24h"}}
     with Lifecycle.open(make_config(defaults=policy), spark=spark) as lifecycle:

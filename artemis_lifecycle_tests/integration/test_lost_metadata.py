@@ -144,13 +144,13 @@ def _snapshots(stage: Stage) -> tuple[int, list[str]]:
     ("what", "how"),
     [
         ("current manifest", "lost"),
-        ("current manifest", "cut"),
-        ("current manifest", "garbage"),
-        ("current manifest list", "lost"),
+        pytest.param("current manifest", "cut", marks=pytest.mark.nightly),
+        pytest.param("current manifest", "garbage", marks=pytest.mark.nightly),
+        pytest.param("current manifest list", "lost", marks=pytest.mark.nightly),
         ("current manifest", "lost and never read"),
-        ("current manifest list", "lost and never read"),
+        pytest.param("current manifest list", "lost and never read", marks=pytest.mark.nightly),
         ("current manifest list", "cut"),
-        ("kept manifest list", "lost"),
+        pytest.param("kept manifest list", "lost", marks=pytest.mark.nightly),
         ("manifest of an older kept snapshot", "lost"),
     ],
 )

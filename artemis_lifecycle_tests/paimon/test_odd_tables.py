@@ -46,7 +46,7 @@ def rewritten(calls: Any, warehouse: Path, partition: str = "a", **given: Any) -
     return table
 
 
-@pytest.mark.parametrize("legacy", ["true", "false"])
+@pytest.mark.parametrize("legacy", [pytest.param("true", marks=pytest.mark.nightly), "false"])
 @pytest.mark.parametrize(("kind", "value"), PARTITIONS, ids=lambda each: ascii(each))
 def test_the_folders_of_odd_partitions(
     calls: Any, make_config: MakeConfig, spark: SparkSession, tmp_path: Path, kind: str, value: str, legacy: str

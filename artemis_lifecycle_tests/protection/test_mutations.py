@@ -930,6 +930,7 @@ def test_nothing_is_lost_with_the_guard(guard: Guard, stage: Stage) -> None:
     assert [path for path in stage.others if not path.exists()] == []
 
 
+@pytest.mark.nightly
 @every_guard
 def test_a_loss_without_the_guard_is_reported(guard: Guard, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     guard.without(monkeypatch)

@@ -43,6 +43,7 @@ print("done")
 """
 
 
+@pytest.mark.nightly
 def test_it_is_kept_until_its_settings_change_or_its_jvm_ends(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config()
     (name, *_) = (key for key in lifecycle_conf(config) if key.endswith(".warehouse"))

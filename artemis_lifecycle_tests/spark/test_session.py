@@ -83,6 +83,7 @@ def test_what_a_test_writes_is_an_iceberg_table_that_no_other_test_sees(
     assert spark.sql(f"SHOW TABLES IN {cold}.ns").count() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_session_without_the_jars_is_refused_by_their_names() -> None:
     code = """

@@ -95,6 +95,7 @@ def test_normalizing_again_changes_nothing(path: str) -> None:
         assert normalize(location, rules) == location
 
 
+@pytest.mark.nightly
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(paths, min_size=300, max_size=600))
 def test_the_spark_form_is_the_python_form(request: pytest.FixtureRequest, spark: Any, texts: list[str]) -> None:
