@@ -21,7 +21,6 @@ from dagster import (
 
 from artemis_lifecycle.defs.common import is_of_this_project
 from artemis_lifecycle.defs.partitions import table_of
-from artemis_lifecycle.defs.red_checks import RedChecks, red_checks
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
@@ -34,9 +33,6 @@ _RECENT = timedelta(hours=6)
 
 _SLACK = timedelta(minutes=10)
 """How far before the last complete tick the next one checks for failed runs: clocks and transactions differ."""
-
-_CHECKS_EVERY = timedelta(minutes=5)
-"""How often the checks in Dagster's storage are read: for a large fleet, that takes seconds."""
 
 _WINDOW = "window"
 
@@ -52,8 +48,8 @@ _AT_ONCE = 20
     default_status=DefaultSensorStatus.STOPPED,
 )
 def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """The cursor has the alerts that were sent and are still true, the instant up to which all failed runs were posted,
-    and the red checks of the last reading. If a post fails, the tick fails, and the next one repeats it."""
+    """The cursor has the alerts that were sent and are still true, and the instant up to which all failed runs were
+    posted. If a post fails, the tick fails, and the next one repeats it."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
@@ -63,35 +59,29 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
     keys = frozenset(map(lifecycle.key, ASSETS))
     fleet = opened.fleet(history=False)
-    red: dict[str, Any] = cursor.get("checks", {})
-    if not red or datetime.fromisoformat(red["read_at"]) + _CHECKS_EVERY <= now:
-        of_tables = red_checks(context.instance, lifecycle, {each.table for each in fleet.tables})
-        red = {"read_at": now.isoformat(), "of": of_tables}
-    found = conditions(opened, fleet, red["of"], context.instance, datetime.fromisoformat(since), keys)
+    found = conditions(opened, fleet, context.instance, datetime.fromisoformat(since), keys)
     new = {key: text for key, text in found.items() if key not in sent}
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
     for key, text in list(new.items())[:_AT_ONCE]:
         _post(webhook, text)
         kept.add(key)
         # Record sent alerts now, in case the next one fails.
-        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "checks": red}))
+        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
     if len(new) <= _AT_ONCE:
         since = (now - _SLACK).isoformat()
-    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "checks": red}))
+    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
     return SkipReason(f"{min(len(new), _AT_ONCE)} of {len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(
     lifecycle: Lifecycle,
     fleet: Fleet,
-    red: RedChecks,
     instance: DagsterInstance,
     since: datetime,
     keys: frozenset[AssetKey],
 ) -> Mapping[str, str]:
-    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. `red`
-    are the red checks in Dagster's storage. Of failed runs, those since `since`; `keys` are the project's assets, which
-    people and backfills also materialize."""
+    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
+    failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize."""
     found: dict[str, str] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
@@ -103,10 +93,10 @@ def conditions(
     for window in fleet.windows:
         if not window.suffices:
             found[f"{_WINDOW} {window.closes.isoformat()} {window.opens.isoformat()}"] = str(window)
+    said = lifecycle.operations.check_results.red()
     for each in fleet.tables:
         for check in each.red_checks:
-            found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. Its plan is refused."
-        for check, why in red.get(each.table, {}).items():
+            why = said.get(each.table, {}).get(check, "Its plan is refused.")
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. {why}"
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"

@@ -3,7 +3,7 @@
 from dagster import OpExecutionContext, job, op
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.checks import evaluation, judge_losses
+from artemis_lifecycle.defs.checks import judge_losses, noted, report
 from artemis_lifecycle.defs.common import Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, Waiting, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
@@ -64,9 +64,8 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
         done = steps.scrub_cold(table)
     # The check must fail as soon as this run finds a loss, not when the next handoff evaluates it.
     judged = judge_losses(steps.cold_losses(table), done.repaired)
-    key = lifecycle.key("cold_tier_snapshots")
-    found = evaluation(key, "cold_files_are_as_recorded", context.partition_key, judged)
-    context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
+    asset, name = "cold_tier_snapshots", "cold_files_are_as_recorded"
+    report(context, lifecycle, asset, name, noted(lifecycle, asset, name, context.partition_key, judged))
     context.add_output_metadata(
         {
             "files_read": done.checked_files,

@@ -19,6 +19,7 @@ from dagster import (
     AssetKey,
     AssetRecordsFilter,
     MetadataValue,
+    OpExecutionContext,
     PreviewWarning,
     asset_check,
 )
@@ -35,6 +36,7 @@ from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.evidence import reachable_presence
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck
+from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS
 from artemis_lifecycle.lineage.verdicts import DESCRIBED, RECORDED, SCHEMAS
 from artemis_lifecycle.maintenance.score import PARTS
 from artemis_lifecycle.maintenance.verdicts import COMMIT_COSTS, DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
@@ -57,32 +59,52 @@ GUARD_RESTORED = timedelta(days=1)
 Judge = Callable[[AssetCheckExecutionContext, LifecycleResource], AssetCheckResult]
 """A check's function. It needs the instance and the partition of its context, which ops have, too."""
 
-DAILY: dict[tuple[str, str], Judge] = {}
-"""The checks that the job `health_checks` runs, by asset and name: they rewrite, copy and walk nothing."""
+JUDGES: dict[tuple[str, str], Judge] = {}
+"""Each check's function, by asset and name."""
+
+DAILY: list[tuple[str, str]] = []
+"""The checks that the job `health_checks` runs: they rewrite, copy and walk nothing."""
 
 
-def _where_applicable(asset: str, judge: Judge) -> Judge:
-    """Pass for a table whose kind does not have the asset, or not what the check is about."""
+def noted(
+    lifecycle: LifecycleResource, asset: str, name: str, partition: str, result: AssetCheckResult
+) -> AssetCheckResult:
+    """Record the result of a check, for the fleet's page, the metrics and the alerts."""
+    with as_dagster_failure():
+        is_red = not result.passed and result.severity is AssetCheckSeverity.ERROR
+        lifecycle.get().operations.check_results.note(
+            table_of(partition), asset, name, result.description or "", is_red=is_red
+        )
+    return result
+
+
+def _where_applicable(asset: str, name: str, judge: Judge) -> Judge:
+    """Pass for a table whose kind does not have the asset, or not what the check is about. Record the result, unless
+    the plan has it."""
 
     @wraps(judge)
     def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
         missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
-        if missing is not None:
-            return _result(True, f"Not applicable. {missing}.")
         try:
-            return judge(context, lifecycle)
+            result = judge(context, lifecycle) if missing is None else _result(True, f"Not applicable. {missing}.")
         except NotApplicable as error:
-            return _result(True, f"Not applicable. {error.what}.")
+            result = _result(True, f"Not applicable. {error.what}.")
+        return result if name in ALL_CHECKS else noted(lifecycle, asset, name, context.partition_key, result)
 
     return judged
 
 
-def _check(asset: str, *, blocking: bool = False, daily: bool = False) -> Callable[[Judge], Any]:
+def _check(
+    asset: str, *, name: str | None = None, description: str | None = None, blocking: bool = False, daily: bool = False
+) -> Callable[[Judge], Any]:
     def decorate(judge: Judge) -> Any:
-        judged = _where_applicable(asset, judge)
+        called = name or judge.__name__
+        judged = JUDGES[asset, called] = _where_applicable(asset, called, judge)
         if daily:
-            DAILY[asset, judge.__name__] = judged
-        return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)(judged)
+            DAILY.append((asset, called))
+        return asset_check(
+            asset=AssetKey(asset), name=called, description=description, blocking=blocking, partitions_def=tables
+        )(judged)
 
     return decorate
 
@@ -139,17 +161,20 @@ def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource,
     return _verdict(verdict, plan_id=plan.plan_id)
 
 
-def evaluation(key: AssetKey, name: str, partition: str, result: AssetCheckResult) -> AssetCheckEvaluation:
-    """Return the event by which an op reports the result of a check."""
-    return AssetCheckEvaluation(
-        key,
+def report(
+    context: OpExecutionContext, lifecycle: LifecycleResource, asset: str, name: str, result: AssetCheckResult
+) -> None:
+    """Write the result of a check that an op ran to Dagster's event log."""
+    found = AssetCheckEvaluation(
+        lifecycle.key(asset),
         name,
         result.passed,
         metadata=result.metadata,
         severity=result.severity,
         description=result.description,
-        partition=partition,
+        partition=context.partition_key,
     )
+    context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
 
 
 def _verdict(verdict: Verdict, **numbers: Any) -> AssetCheckResult:
@@ -168,8 +193,7 @@ def _table_check(asset: str, name: str, description: str) -> Any:
             (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
         return _verdict(verdict)
 
-    judged = DAILY[asset, name] = _where_applicable(asset, check)
-    return asset_check(asset=AssetKey(asset), name=name, description=description, partitions_def=tables)(judged)
+    return _check(asset, name=name, description=description, daily=True)(check)
 
 
 OF_TABLES = tuple(
@@ -316,7 +340,7 @@ def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: Li
     return _presence(context, lifecycle)
 
 
-@asset_check(asset=AssetKey("orphan_deletion"), name="nothing_reachable_deleted", partitions_def=tables)
+@_check("orphan_deletion", name="nothing_reachable_deleted")
 def nothing_reachable_deleted_as_orphan(
     context: AssetCheckExecutionContext, lifecycle: LifecycleResource
 ) -> AssetCheckResult:

@@ -1,12 +1,10 @@
-"""The asset that shows all tables at a glance. It is not partitioned: one process computes it from Postgres, and from
-the checks in Dagster's storage."""
+"""The asset that shows all tables at a glance. It is not partitioned: one process computes it, from Postgres alone."""
 
-from dagster import AssetExecutionContext, MaterializeResult, asset
+from dagster import MaterializeResult, asset
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import OWNERS
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
-from artemis_lifecycle.defs.red_checks import red_checks
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSET_TAG
 from artemis_lifecycle.escaping import terminal
@@ -16,15 +14,13 @@ _ROWS = 200
 
 
 @asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
-def fleet(context: AssetExecutionContext, lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
+def fleet(lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
     """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
     and freeable, orphan share, cost per month, the age of each step. Written as a page to
     `<operations.root>/fleet/index.html`. Starts no Spark."""
     with as_dagster_failure() as watch:
         opened = lifecycle.get()
         found = opened.fleet()
-        red = red_checks(context.instance, lifecycle, {each.table for each in found.tables})
-        found = found.with_red_checks({table: tuple(those) for table, those in red.items()})
         place = f"{opened.root}/{PAGE}"
         opened.live_stores.write(place, found.html.encode(), overwrite=True)
     needs = sorted(

@@ -2,10 +2,10 @@
 
 from dagster import Failure, OpExecutionContext, job, op
 
-from artemis_lifecycle.defs.checks import DAILY, LINEAGE_GATE, evaluation, judge_lineage
+from artemis_lifecycle.defs.checks import DAILY, JUDGES, LINEAGE_GATE, report
 from artemis_lifecycle.defs.common import waiting_op
 from artemis_lifecycle.defs.failures import RETRIES
-from artemis_lifecycle.defs.partitions import table_of, tables
+from artemis_lifecycle.defs.partitions import tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import JOB_TAG
@@ -16,17 +16,16 @@ from artemis_lifecycle.defs.tags import JOB_TAG
 def check_health(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Run the checks of the table that rewrite, copy and walk nothing. One that cannot run does not stop the others."""
     red, broken = list[str](), list[Failure]()
-    for (asset, name), judge in DAILY.items():
+    for asset, name in DAILY:
         try:
             # A job of checks alone has no partitions in Dagster 1.13, so this op runs them.
-            result = judge(context, lifecycle)  # type: ignore[arg-type]
+            result = JUDGES[asset, name](context, lifecycle)  # type: ignore[arg-type]
         except Failure as failure:
             broken.append(failure)
             continue
         if not result.passed:
             red.append(f"{asset}: {name}")
-        found = evaluation(lifecycle.key(asset), name, context.partition_key, result)
-        context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
+        report(context, lifecycle, asset, name, result)
     context.add_output_metadata({"checks": len(DAILY), "not_passed": ", ".join(red) or "none"})
     if broken:
         raise broken[0]
@@ -36,9 +35,9 @@ def check_health(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
 @waiting_op
 def check_lineage(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Run the check `lineage_gate` of the table. Starts no Spark."""
-    result = judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
-    found = evaluation(lifecycle.key("lineage_ledger"), LINEAGE_GATE, context.partition_key, result)
-    context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
+    asset = "lineage_ledger"
+    result = JUDGES[asset, LINEAGE_GATE](context, lifecycle)  # type: ignore[arg-type]
+    report(context, lifecycle, asset, LINEAGE_GATE, result)
 
 
 @job(partitions_def=tables, tags={JOB_TAG: "lineage_check"})

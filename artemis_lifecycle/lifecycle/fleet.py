@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,10 @@ FREED_OVER = timedelta(days=30)
 
 @dataclass(frozen=True)
 class FleetTable:
-    """One table. `plan_status` is that of its newest plan under way. `freed_bytes` are from the last 30 days.
-    `freeable_bytes` are what plans under way and the newest scan still hold. `health_score`, 0 to 100,
-    is the newest recorded one; None before the first.
+    """One table. `red_checks` are those of its plans under way, and others (`<asset>: <check>`) whose newest result is
+    an error, not a warning. `plan_status` is that of its newest plan under way. `freed_bytes` are from the last 30
+    days. `freeable_bytes` are what plans under way and the newest scan still hold. `health_score`, 0 to 100, is the
+    newest recorded one; None before the first.
 
     `stored_bytes` are those of all tiers when the table's costs were last added up (`costed_at`), None before that.
     `cost_per_month` is their price, None while a price is missing. Other instants say when a step last ended for the
@@ -137,16 +138,6 @@ class Fleet:
         """What the page and the command line say beside the table: the cost, the windows, and other waits."""
         return (self.cost, *map(str, self.windows), *self.other_waits)
 
-    def with_red_checks(self, red: Mapping[str, Sequence[str]]) -> Fleet:
-        """Return the fleet with these checks, by table, among its red ones."""
-        return replace(
-            self,
-            tables=tuple(
-                replace(each, red_checks=tuple(dict.fromkeys((*each.red_checks, *red.get(each.table, ())))))
-                for each in self.tables
-            ),
-        )
-
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per table, with the fields of FleetTable."""
         import pandas as pd
@@ -169,7 +160,8 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     under_way = defaultdict(list)
     for plan in operations.plans.holding():
         under_way[plan.table].append(plan)
-    red = red_checks(operations.engine, [plan.plan_id for plans in under_way.values() for plan in plans])
+    of_plans = red_checks(operations.engine, [plan.plan_id for plans in under_way.values() for plan in plans])
+    of_tables = operations.check_results.red()
     holds = Counter(hold.table for hold in operations.holds.active())
     waits: dict[str, list[str]] = defaultdict(list)
     for wait in operations.waits.open():
@@ -200,7 +192,10 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 waits_for=tuple(waits.pop(table, ())),
                 holds=holds.get(table, 0),
                 paused=None in pauses or table in pauses,
-                red_checks=tuple(check for plan in plans for check in red.get(plan.plan_id, ())),
+                red_checks=(
+                    *dict.fromkeys(check for plan in plans for check in of_plans.get(plan.plan_id, ())),
+                    *of_tables.get(table, ()),
+                ),
                 plan_status=next((plan.status.value for plan in plans if plan.status in UNCOMMITTED), None)
                 or next((plan.status.value for plan in plans if plan.status is not PlanStatus.OPEN), None),
                 freed_bytes=sum(freed.get(table, {}).values()),

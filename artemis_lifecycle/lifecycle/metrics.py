@@ -46,7 +46,7 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
         "overdue": "1 if the table's plan is overdue.",
         "waiting": "Plans and scans that wait for approval.",
         "paused": "1 if the table is paused.",
-        "red_checks": "Failed checks of plans under way.",
+        "red_checks": "Failed checks of plans under way, and of the table, without warnings.",
         "freeable_bytes": "Bytes that plans under way and the newest scan hold.",
     }
     metric("overdue", "gauge", flags["overdue"], {name: row.overdue for name, row in rows.items()})

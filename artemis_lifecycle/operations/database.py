@@ -11,6 +11,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
+from artemis_lifecycle.operations.check_results import CheckResults
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.decisions import Decisions
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
@@ -184,6 +185,7 @@ class Operations:
         self.table_locations = TableLocations(engine)
         self.settled_metadata = SettledMetadata(engine)
         self.verdicts = Verdicts(engine)
+        self.check_results = CheckResults(engine)
         self.publications = Publications(engine)
         self.ledger_progress = LedgerProgresses(engine)
         self.waits = Waits(engine)

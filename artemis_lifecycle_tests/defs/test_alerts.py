@@ -9,23 +9,10 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckSeverity,
-    AssetKey,
-    DagsterEvent,
-    DagsterEventType,
-    DagsterRun,
-    DagsterRunStatus,
-    SensorDefinition,
-    build_sensor_context,
-)
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
-from dagster._core.definitions.partitions.subset import DefaultPartitionsSubset
+from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
 
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.defs.fleet import PAGE
-from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -126,36 +113,21 @@ def _waits_for(lifecycle: Lifecycle, table: str) -> tuple[str, ...]:
     return found
 
 
-def _reported(
-    project: Project, kind: DagsterEventType, what: AssetCheckEvaluation | AssetCheckEvaluationPlanned
+def test_a_red_check_of_a_table_is_posted_once_and_is_on_the_page_and_in_the_terminal(
+    hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
-    """An event of a run of its own."""
-    run = DagsterRun("whole_walk", status=DagsterRunStatus.STARTED)
-    project.instance.add_run(run)
-    event = DagsterEvent(kind.value, "whole_walk", event_specific_data=what)
-    project.instance.report_dagster_event(event, run.run_id)
-
-
-def _evaluated(project: Project, asset: str, check: str, table: str, *, passed: bool, warn: bool = False) -> None:
-    severity = AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR
-    evaluated = AssetCheckEvaluation(
-        AssetKey(asset), check, passed, severity=severity, description="said so", partition=partition_key(table)
-    )
-    _reported(project, DagsterEventType.ASSET_CHECK_EVALUATION, evaluated)
-
-
-def test_a_red_check_of_a_table_is_posted_once_and_is_on_the_page(
-    hook: _Hook, make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its newest evaluation for that table, whatever the newest one for another table says."""
+    """By its newest result for that table, whatever the newest one for another table says."""
     # Not those of other tests in this database.
     judged, other, odd = "artemis.judged", "artemis.other", "artemis.odd\u202ename"
     project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
     project.register(judged, other, odd)
     cursor, _ = _tick(project, None)
-    monkeypatch.setattr("artemis_lifecycle.defs.alerts._CHECKS_EVERY", timedelta())
     hook.texts.clear()  # Other tests' tables in this database.
     red = "lineage_ledger: lineage_gate"
+
+    def note(table: str, *, is_red: bool) -> None:
+        with project.lifecycle() as lifecycle:
+            lifecycle.operations.check_results.note(table, "lineage_ledger", "lineage_gate", "said so", is_red=is_red)
 
     def posted() -> list[str]:
         nonlocal cursor
@@ -167,38 +139,24 @@ def test_a_red_check_of_a_table_is_posted_once_and_is_on_the_page(
         with project.lifecycle() as lifecycle:
             result = project.definitions.resolve_job_def("fleet_page").execute_in_process(instance=project.instance)
             page = lifecycle.live_stores.read(f"{lifecycle.root}/{PAGE}").decode()
+            of_terminal = {terminal(each.table): each.red_checks for each in lifecycle.fleet().tables}
         table = said(result, "fleet")["first_tables"]
         rows = {str(each.data["table"]): str(each.data["red"]) for each in table.records}
         assert all(text in page for text in rows.values())
-        return {name: tuple(text.split("; ")) for name, text in rows.items() if text}
+        found = {name: tuple(text.split("; ")) for name, text in rows.items() if text}
+        assert found == {name: checks for name, checks in of_terminal.items() if checks}
+        return found
 
-    for table in (judged, other, odd):
-        _evaluated(project, "lineage_ledger", "lineage_gate", table, passed=False)
-    _evaluated(project, "orphan_scan", "orphan_share_below_threshold", judged, passed=False, warn=True)
-    _evaluated(project, "expiration_plan", "plan_keeps_every_ref", judged, passed=False)
-    _evaluated(project, "somebody_elses", "lineage_gate", judged, passed=False)
-    # Another table's newest evaluations are green.
-    _evaluated(project, "lineage_ledger", "lineage_gate", other, passed=True)
+    note(judged, is_red=True), note(odd, is_red=True), note(other, is_red=True)
+    note(other, is_red=False)
     texts = posted()
     assert texts == [f"{table}: the check {red} is red. said so" for table in sorted((judged, terminal(odd)))]
     assert shown() == {judged: (red,), terminal(odd): (red,)}
     assert posted() == []
-    # Dagster plans a check before it evaluates it: until then it counts as before.
-    planned = AssetCheckEvaluationPlanned(
-        asset_key=AssetKey("lineage_ledger"),
-        check_name="lineage_gate",
-        partitions_subset=DefaultPartitionsSubset({judged}),
-    )
-    _reported(project, DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED, planned)
-    assert posted() == [] and judged in shown()
-    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=True)
+    note(judged, is_red=False)
     assert posted() == [] and judged not in shown()
-    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=False)
+    note(judged, is_red=True)
     assert posted() == [f"{judged}: the check {red} is red. said so"]
-    # Between two readings of Dagster's storage, nothing is forgotten.
-    monkeypatch.undo()
-    _evaluated(project, "lineage_ledger", "lineage_gate", judged, passed=True)
-    assert posted() == [] and judged not in shown()
 
 
 def test_runs_that_failed_between_ticks_are_reported_at_the_next_tick(

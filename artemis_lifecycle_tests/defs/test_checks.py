@@ -57,6 +57,9 @@ def test_the_daily_job_judges_each_table_without_materializing_anything(make_pro
     for _, name in DAILY:
         expected = "FAILED" if name in ("health_small_files", "health_manifests") else "SUCCEEDED"
         assert states(project, name) == {TABLE: "SUCCEEDED", OTHER: expected}, name
+    with project.lifecycle() as lifecycle:
+        of_table = {each.table: each.red_checks for each in lifecycle.fleet().tables}
+    assert of_table == {TABLE: (), OTHER: ("table_health: health_small_files",)}
     red, yellow = latest(project, "health_small_files"), latest(project, "health_manifests")
     assert (red.severity.value, yellow.severity.value) == ("ERROR", "WARN")
     assert f"Next: artemis compact {OTHER}" in (red.description or "")

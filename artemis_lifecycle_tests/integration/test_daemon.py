@@ -1,4 +1,4 @@
-"""Dagster's own daemon, with warm workers: a backfill over all partitions, and a worker that is killed."""
+"""Dagster's own daemon, with warm workers: a backfill over all partitions, and a night with a worker that is killed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
 from artemis_lifecycle.defs.processes import PROCESS_TAG
-from artemis_lifecycle.defs.tags import OUTCOME_TAG, PARTITION_TAG
+from artemis_lifecycle.defs.tags import OUTCOME_TAG, PARTITION_TAG, WINDOW_TAG
+from artemis_lifecycle.operations.fleet import last_done
+from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import Project, with_tables, written
 from artemis_lifecycle_tests.integration.test_browser import POLICY
@@ -44,6 +48,14 @@ mutation ($params: LaunchBackfillParams!) {
   }
 }
 """
+START = """
+mutation ($selector: SensorSelector!) {
+  startSensor(sensorSelector: $selector) {
+    __typename
+    ... on PythonError { message }
+  }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +74,10 @@ def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def project(home: Path, module_config: LifecycleConfig, spark: SparkSession) -> Iterator[Project]:
-    config = with_tables(module_config, POLICY)
+    now = datetime.now(UTC)
+    window = {"from": f"{now - timedelta(hours=20):%H:%M}", "to": f"{now + timedelta(hours=3):%H:%M}"}
+    policy = POLICY["artemis.*"] | {"quiet_window": {**window, "runs": "one_per_table"}}
+    config = with_tables(module_config, {"artemis.*": policy})
     path = written(config, home)
     with DagsterInstance.get() as instance:
         project = Project(config, path, instance, spark)
@@ -109,14 +124,13 @@ def _until(ready: Callable[[], bool], home: Path, within: float = 500) -> None:
         time.sleep(1)
 
 
-def _backfill(home: Path, project: Project, tables: list[str], assets: list[str]) -> str:
-    """Launch it as the UI does."""
-    params = {"assetSelection": [{"path": [asset]} for asset in assets], "partitionNames": tables}
+def _mutate(home: Path, project: Project, text: str, variables: dict[str, Any]) -> dict[str, Any]:
+    """Send what the UI sends."""
     answer = subprocess.run(
         [
             str(Path(sys.executable).with_name("dagster-graphql")),
             *("--workspace", str(REPOSITORY / "workspace.yaml")),
-            *("--text", BACKFILL, "--variables", json.dumps({"params": params})),
+            *("--text", text, "--variables", json.dumps(variables)),
         ],
         cwd=home,
         env={**os.environ, "ARTEMIS_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)},
@@ -128,7 +142,13 @@ def _backfill(home: Path, project: Project, tables: list[str], assets: list[str]
     assert answer.returncode == 0, answer.stderr[-3000:]
     # The log of the code server is on the same stream.
     answered, _ = json.JSONDecoder().raw_decode(answer.stdout[answer.stdout.index("{") :])
-    found = answered["data"]["launchPartitionBackfill"]
+    (found,) = answered["data"].values()
+    return dict(found)
+
+
+def _backfill(home: Path, project: Project, tables: list[str], assets: list[str]) -> str:
+    params = {"assetSelection": [{"path": [asset]} for asset in assets], "partitionNames": tables}
+    found = _mutate(home, project, BACKFILL, {"params": params})
     assert found["__typename"] == "LaunchBackfillSuccess", found
     return str(found["backfillId"])
 
@@ -196,19 +216,45 @@ def test_a_backfill_over_all_partitions_is_dry_and_one_broken_table_stops_no_oth
     assert outcomes == {**dict.fromkeys(GOVERNED, "dry_run"), UNGOVERNED: "not_governed"}
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_run_starts_again(
-    project: Project, home: Path, workers: subprocess.Popen[bytes]
+def test_a_night_ends_right_although_a_worker_is_killed(
+    project: Project, home: Path, workers: subprocess.Popen[bytes], spark: SparkSession
 ) -> None:
+    """The sensor `maintenance_window` starts the walks, on real tables. The killed worker is replaced, and its run
+    starts again."""
     instance = project.instance
-    backfill = _backfill(home, project, [GOVERNED[0]], WALK)
+    with project.lifecycle() as lifecycle:
+        expired = {table: lifecycle.snapshot_history(table).snapshots[0].snapshot_id for table in GOVERNED}
+    selector = {"repositoryName": "__repository__", "repositoryLocationName": "artemis_lifecycle.definitions"}
+    started = _mutate(home, project, START, {"selector": {**selector, "sensorName": "maintenance_window"}})
+    assert started["__typename"] == "Sensor", started
 
-    def started() -> list[DagsterRun]:
-        return [run for run in _runs(instance, backfill) if PROCESS_TAG in run.tags]
+    def runs() -> list[DagsterRun]:
+        return [run for run in instance.get_runs() if WINDOW_TAG in run.tags]
 
-    _until(lambda: bool(started()), home)
-    (run,) = started()
-    ((process, _),) = json.loads(run.tags[PROCESS_TAG])["processes"]
+    def signed() -> list[DagsterRun]:
+        alive = [run for run in runs() if run.status not in ENDED and run.tags[PARTITION_TAG] in GOVERNED]
+        return [run for run in alive if PROCESS_TAG in run.tags]
+
+    _until(lambda: bool(signed()), home)
+    killed = signed()[0]
+    ((process, _),) = json.loads(killed.tags[PROCESS_TAG])["processes"]
     os.kill(process, signal.SIGKILL)
-    _until(lambda: any(each.status is DagsterRunStatus.SUCCESS for each in _runs(instance, backfill)), home)
-    retried = [each for each in _runs(instance, backfill) if each.status is DagsterRunStatus.SUCCESS]
-    assert retried[0].tags[PROCESS_TAG] != run.tags[PROCESS_TAG]
+    steps = {"plan", "handoff", "commit", "deletion", "orphan_deletion"}
+    with project.lifecycle() as lifecycle:
+        engine = lifecycle.operations.engine
+        _until(lambda: all(steps <= last_done(engine)[table].keys() for table in GOVERNED), home)
+        _until(lambda: all(run.status in ENDED for run in runs()), home)
+        by_table = {table: [run.status for run in runs() if run.tags[PARTITION_TAG] == table] for table in GOVERNED}
+        assert all(DagsterRunStatus.SUCCESS in statuses for statuses in by_table.values()), by_table
+        assert DagsterRunStatus.SUCCESS not in {run.status for run in runs() if run.tags[PARTITION_TAG] == BROKEN}
+        assert not [run for run in runs() if run.tags[PARTITION_TAG] == UNGOVERNED]
+        retried = [run for run in runs() if run.tags[PARTITION_TAG] == killed.tags[PARTITION_TAG]]
+        assert {run.tags[PROCESS_TAG] for run in retried} > {killed.tags[PROCESS_TAG]}
+        for table in GOVERNED:
+            (plan,) = (plan for plan in lifecycle.plans(table) if plan.status is PlanStatus.DONE)
+            assert len(lifecycle.snapshot_history(table).snapshots) == 1
+            history = lifecycle.operations.steps.history(plan.table_uuid)
+            did = Counter(each.step for each in history if each.state == "done" and not each.dry_run)
+            assert did == dict.fromkeys(steps, 1) | {step: did[step] for step in did.keys() - steps}
+            rows = lifecycle.read(table, snapshot_id=expired[table]).count()
+            assert (rows, spark.table(f"{lifecycle.config.catalogs.live.name}.{table}").count()) == (1, 2)
