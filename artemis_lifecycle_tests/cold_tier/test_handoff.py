@@ -345,7 +345,16 @@ def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> Non
     assert replace(second, attempts=archived.done.attempts) == archived.done
 
 
-@pytest.mark.parametrize("place", ["in_process", pytest.param("executors, with little to do", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "in_process",
+        pytest.param(
+            "executors, with little to do",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
 def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
     v2: World, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,10 @@ def test_a_limit_bounds_a_run_and_the_next_one_goes_on(
 
 
 @pytest.mark.usefixtures("anywhere")
-@pytest.mark.parametrize("harm", [pytest.param(Path.unlink, marks=pytest.mark.nightly), flip, pytest.param(cut, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "harm",
+    [pytest.param(Path.unlink, marks=pytest.mark.nightly), flip, pytest.param(cut, marks=pytest.mark.nightly)],
+)
 def test_a_bad_copy_is_made_again_while_live_has_the_file(
     opened: Callable[[str], Lifecycle],
     harm: Callable[[Path], object],

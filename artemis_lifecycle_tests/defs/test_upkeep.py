@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
 from bench.upkeep import cost, make_unfit, week
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import written
