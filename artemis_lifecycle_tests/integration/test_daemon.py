@@ -65,7 +65,10 @@ def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in ("runs", "control", "taken", "results"):
         (folder / "workers" / name).mkdir(parents=True)
     warm = (REPOSITORY / "deploy" / "warm-workers.yaml").read_text().replace("@HOME@", str(folder))
-    (folder / "dagster.yaml").write_text((REPOSITORY / "dagster.yaml").read_text() + warm)
+    own = (REPOSITORY / "dagster.yaml").read_text()
+    assert own.count("poll_interval_seconds: 60") == 1
+    # A worker that is gone is noticed sooner.
+    (folder / "dagster.yaml").write_text(own.replace("poll_interval_seconds: 60", "poll_interval_seconds: 5") + warm)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(folder))
         patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri)
@@ -116,7 +119,7 @@ def workers(project: Project, home: Path) -> Iterator[subprocess.Popen[bytes]]:
                     each.kill()
 
 
-def _until(ready: Callable[[], bool], home: Path, within: float = 500) -> None:
+def _until(ready: Callable[[], bool], home: Path, within: float = 250) -> None:
     end = time.monotonic() + within
     while not ready():
         if time.monotonic() > end:
@@ -183,10 +186,57 @@ def _ended(instance: DagsterInstance, backfill: str, tables: int) -> bool:
     return len(runs) >= tables and all(run.status in ENDED for run in runs)
 
 
+def test_a_night_ends_right_although_a_worker_is_killed(
+    project: Project, home: Path, workers: subprocess.Popen[bytes], spark: SparkSession
+) -> None:
+    """The sensor `maintenance_window` starts the walks, on real tables. The killed worker is replaced, and its run
+    starts again."""
+    instance = project.instance
+    with project.lifecycle() as lifecycle:
+        expired = {table: lifecycle.snapshot_history(table).snapshots[0].snapshot_id for table in GOVERNED}
+    selector = {"repositoryName": "__repository__", "repositoryLocationName": "artemis_lifecycle.definitions"}
+    started = _mutate(home, project, START, {"selector": {**selector, "sensorName": "maintenance_window"}})
+    assert started["__typename"] == "Sensor", started
+
+    def runs() -> list[DagsterRun]:
+        return [run for run in instance.get_runs() if WINDOW_TAG in run.tags]
+
+    def signed() -> list[DagsterRun]:
+        alive = [run for run in runs() if run.status not in ENDED and run.tags[PARTITION_TAG] in GOVERNED]
+        return [run for run in alive if PROCESS_TAG in run.tags]
+
+    seen: list[DagsterRun] = []
+    _until(lambda: bool(seen.extend(signed()) or seen), home)
+    killed = seen[0]
+    ((process, _),) = json.loads(killed.tags[PROCESS_TAG])["processes"]
+    os.kill(process, signal.SIGKILL)
+    steps = {"plan", "handoff", "commit", "deletion", "orphan_deletion"}
+    with project.lifecycle() as lifecycle:
+        engine = lifecycle.operations.engine
+        _until(lambda: all(steps <= last_done(engine)[table].keys() for table in GOVERNED), home)
+        _until(lambda: all(run.status in ENDED for run in runs()), home)
+        by_table = {table: [run.status for run in runs() if run.tags[PARTITION_TAG] == table] for table in GOVERNED}
+        assert all(DagsterRunStatus.SUCCESS in statuses for statuses in by_table.values()), by_table
+        assert DagsterRunStatus.SUCCESS not in {run.status for run in runs() if run.tags[PARTITION_TAG] == BROKEN}
+        assert not [run for run in runs() if run.tags[PARTITION_TAG] == UNGOVERNED]
+        retried = [run for run in runs() if run.tags[PARTITION_TAG] == killed.tags[PARTITION_TAG]]
+        assert {run.tags[PROCESS_TAG] for run in retried} > {killed.tags[PROCESS_TAG]}
+        for table in GOVERNED:
+            (plan,) = (plan for plan in lifecycle.plans(table) if plan.status is PlanStatus.DONE)
+            assert len(lifecycle.snapshot_history(table).snapshots) == 1
+            history = lifecycle.operations.steps.history(plan.table_uuid)
+            did = Counter(each.step for each in history if each.state == "done" and not each.dry_run)
+            assert did == dict.fromkeys(steps, 1) | {step: did[step] for step in did.keys() - steps}
+            rows = lifecycle.read(table, snapshot_id=expired[table]).count()
+            assert (rows, spark.table(f"{lifecycle.config.catalogs.live.name}.{table}").count()) == (1, 2)
+
+
 def test_a_backfill_over_all_partitions_is_dry_and_one_broken_table_stops_no_other(
     project: Project, home: Path, workers: subprocess.Popen[bytes]
 ) -> None:
     every = [*GOVERNED, BROKEN, UNGOVERNED]
+    for table in GOVERNED:
+        project.append(table, 7)
     with project.lifecycle() as lifecycle:
         before = {table: len(lifecycle.snapshot_history(table).snapshots) for table in GOVERNED}
     backfill = _backfill(home, project, every, WALK)
@@ -214,47 +264,3 @@ def test_a_backfill_over_all_partitions_is_dry_and_one_broken_table_stops_no_oth
         assert materialization is not None
         outcomes[table] = (materialization.tags or {})[OUTCOME_TAG]
     assert outcomes == {**dict.fromkeys(GOVERNED, "dry_run"), UNGOVERNED: "not_governed"}
-
-
-def test_a_night_ends_right_although_a_worker_is_killed(
-    project: Project, home: Path, workers: subprocess.Popen[bytes], spark: SparkSession
-) -> None:
-    """The sensor `maintenance_window` starts the walks, on real tables. The killed worker is replaced, and its run
-    starts again."""
-    instance = project.instance
-    with project.lifecycle() as lifecycle:
-        expired = {table: lifecycle.snapshot_history(table).snapshots[0].snapshot_id for table in GOVERNED}
-    selector = {"repositoryName": "__repository__", "repositoryLocationName": "artemis_lifecycle.definitions"}
-    started = _mutate(home, project, START, {"selector": {**selector, "sensorName": "maintenance_window"}})
-    assert started["__typename"] == "Sensor", started
-
-    def runs() -> list[DagsterRun]:
-        return [run for run in instance.get_runs() if WINDOW_TAG in run.tags]
-
-    def signed() -> list[DagsterRun]:
-        alive = [run for run in runs() if run.status not in ENDED and run.tags[PARTITION_TAG] in GOVERNED]
-        return [run for run in alive if PROCESS_TAG in run.tags]
-
-    _until(lambda: bool(signed()), home)
-    killed = signed()[0]
-    ((process, _),) = json.loads(killed.tags[PROCESS_TAG])["processes"]
-    os.kill(process, signal.SIGKILL)
-    steps = {"plan", "handoff", "commit", "deletion", "orphan_deletion"}
-    with project.lifecycle() as lifecycle:
-        engine = lifecycle.operations.engine
-        _until(lambda: all(steps <= last_done(engine)[table].keys() for table in GOVERNED), home)
-        _until(lambda: all(run.status in ENDED for run in runs()), home)
-        by_table = {table: [run.status for run in runs() if run.tags[PARTITION_TAG] == table] for table in GOVERNED}
-        assert all(DagsterRunStatus.SUCCESS in statuses for statuses in by_table.values()), by_table
-        assert DagsterRunStatus.SUCCESS not in {run.status for run in runs() if run.tags[PARTITION_TAG] == BROKEN}
-        assert not [run for run in runs() if run.tags[PARTITION_TAG] == UNGOVERNED]
-        retried = [run for run in runs() if run.tags[PARTITION_TAG] == killed.tags[PARTITION_TAG]]
-        assert {run.tags[PROCESS_TAG] for run in retried} > {killed.tags[PROCESS_TAG]}
-        for table in GOVERNED:
-            (plan,) = (plan for plan in lifecycle.plans(table) if plan.status is PlanStatus.DONE)
-            assert len(lifecycle.snapshot_history(table).snapshots) == 1
-            history = lifecycle.operations.steps.history(plan.table_uuid)
-            did = Counter(each.step for each in history if each.state == "done" and not each.dry_run)
-            assert did == dict.fromkeys(steps, 1) | {step: did[step] for step in did.keys() - steps}
-            rows = lifecycle.read(table, snapshot_id=expired[table]).count()
-            assert (rows, spark.table(f"{lifecycle.config.catalogs.live.name}.{table}").count()) == (1, 2)
