@@ -34,12 +34,12 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         confirm=resources.confirm,
         catalog_name=live.name,
         table=table,
+        policy=config.policy(table),
         root=resources.root,
         rules=resources.rules(table),
         rules_of=resources.rules,
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
         roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
-        hidden=config.policy(table).orphans.hidden,
         isolated=live.is_isolated,
         archived=partial(_archived, resources),
         overtaken=lambda plan, metadata: unarchived(
@@ -89,12 +89,12 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         confirm=resources.confirm,
         catalog_name=resources.cold_catalog.name,
         table=identity.cold_table,
+        policy=config.policy(table),
         # Separate indexes for the other tables: combined with their closed tables, their content differs.
         root=f"{resources.root}/cold/others",
         rules=resources.rules(table),
         rules_of=resources.rules,
         reserved=tuple(tier.rstrip("/") for tier in others if tier is not None),
-        hidden="scan",
         own=(identity.cold_location,),
         cold=side,
     )

@@ -166,12 +166,12 @@ class PaimonTables:
             # The neighbors are Iceberg tables that may read here, and were dropped from the live catalog.
             catalog_name=config.catalogs.live.name,
             table=table,
+            policy=config.policy(table),
             root=resources.root,
             rules=reader.rules,
             rules_of=resources.rules,
             reserved=tuple(place.rstrip("/") for place in (*tiers, *others) if place is not None),
             roots=(self._warehouse, *self.catalog.roots),
-            hidden=config.policy(table).orphans.hidden,
             isolated=config.catalogs.live.is_isolated,
             own=(now.location, *external),
             holds=lambda: self.holds(now),
