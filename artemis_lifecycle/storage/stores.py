@@ -120,6 +120,10 @@ class Stores:
         """`list` of a local folder as Arrow (path, last_modified, size_in_bytes), without a Python object per file."""
         return self._local.batches(folder)
 
+    def has_spans(self, prefix: str) -> bool:
+        """Return True if `list_span` and `split` support the prefix's store."""
+        return split(prefix).scheme in _S3
+
     def list_span(self, span: Span) -> Iterator[StoredFile]:
         """`list` for a span of an S3 prefix. Raises StorageError if the server does not list keys in order."""
         return self._s3_of(span).list_span(span)
@@ -293,20 +297,17 @@ class Stores:
         For a symbolic link, the link is deleted, not its target. A folder stays and is "failed". Once
         `instants.elapsed` is `until`, no more requests begin, including retries; the remaining paths are then "failed".
         """
-        groups: dict[str, list[int]] = {"local": [], "s3": []}
+        groups: dict[Store, list[int]] = {}
         outcomes: dict[int, DeleteOutcome] = {}
         for index, path in enumerate(paths):
-            if is_local(path):
-                groups["local"].append(index)
-            elif (scheme := split(path).scheme) in _S3:
-                groups["s3"].append(index)
+            store = self._found(path)
+            if store is None:
+                outcomes[index] = DeleteOutcome(path, "failed", f"no store here answers to {split(path).scheme}:")
             else:
-                outcomes[index] = DeleteOutcome(path, "failed", f"no store here answers to {scheme}:")
-        for group, indexes in groups.items():
-            if indexes:
-                store: Store = self._local if group == "local" else self._s3_store()
-                done = store.delete([paths[index] for index in indexes], until=until)
-                outcomes.update(zip(indexes, done, strict=True))
+                groups.setdefault(store, []).append(index)
+        for store, indexes in groups.items():
+            done = store.delete([paths[index] for index in indexes], until=until)
+            outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
     def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
@@ -360,17 +361,21 @@ class Stores:
         """Return whether the file is archived, and whether it is readable now. None if it is absent."""
         return self._store(path).archive_state(path)
 
-    def _store(self, path: str) -> Store:
-        scheme = split(path).scheme
-        if scheme in _LOCAL:
+    def _found(self, path: str) -> Store | None:
+        """Return the store of the path's scheme. Another kind of store is added here."""
+        if is_local(path):
             return self._local
-        if scheme in _S3:
-            return self._s3_store()
-        raise StorageError(
-            f"No store here answers to {scheme}:",
-            path=path,
-            hint="use file:, s3:, s3a: or s3n: paths",
-        )
+        return self._s3_store() if split(path).scheme in _S3 else None
+
+    def _store(self, path: str) -> Store:
+        store = self._found(path)
+        if store is None:
+            raise StorageError(
+                f"No store here answers to {split(path).scheme}:",
+                path=path,
+                hint="use file:, s3:, s3a: or s3n: paths",
+            )
+        return store
 
     def _s3_of(self, span: Span) -> S3Store:
         """Return the store of a span. Raises StorageError for a store without spans."""
