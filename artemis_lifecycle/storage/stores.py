@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from artemis_lifecycle.config.schemes import S3_SCHEMES
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
 from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
@@ -49,7 +50,7 @@ __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "Sto
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
-_S3 = frozenset({"s3", "s3a", "s3n"})
+_IN_S3 = rf"\A(?i)({'|'.join(S3_SCHEMES)}):/"
 _SMALL = 64 << 10
 """Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
 
@@ -122,7 +123,7 @@ class Stores:
 
     def has_spans(self, prefix: str) -> bool:
         """Return True if `list_span` and `split` support the prefix's store."""
-        return split(prefix).scheme in _S3
+        return split(prefix).scheme in S3_SCHEMES
 
     def list_span(self, span: Span) -> Iterator[StoredFile]:
         """`list` for a span of an S3 prefix. Raises StorageError if the server does not list keys in order."""
@@ -224,7 +225,7 @@ class Stores:
                 untouched="the file",
                 hint="choose another destination",
             )
-        if chosen in ARCHIVE_CLASSES and split(destination).scheme in _S3:
+        if chosen in ARCHIVE_CLASSES and split(destination).scheme in S3_SCHEMES:
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
@@ -268,7 +269,7 @@ class Stores:
             self.copy(source, destination)
 
     def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
-        if split(source).scheme in _S3 and split(destination).scheme in _S3:
+        if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
             target, start = self._s3_store(), origin._s3_store()
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
@@ -365,7 +366,7 @@ class Stores:
         """Return the store of the path's scheme. Another kind of store is added here."""
         if is_local(path):
             return self._local
-        return self._s3_store() if split(path).scheme in _S3 else None
+        return self._s3_store() if split(path).scheme in S3_SCHEMES else None
 
     def _store(self, path: str) -> Store:
         store = self._found(path)
@@ -379,7 +380,7 @@ class Stores:
 
     def _s3_of(self, span: Span) -> S3Store:
         """Return the store of a span. Raises StorageError for a store without spans."""
-        if split(span.prefix).scheme in _S3:
+        if split(span.prefix).scheme in S3_SCHEMES:
             return self._s3_store()
         raise StorageError(
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
@@ -400,7 +401,7 @@ def _many_local(paths: pa.Array) -> bool:
 
 
 def _all_in_s3(paths: pa.Array) -> bool:
-    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, r"\A(?i)s3[an]?:/")).as_py())
+    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, _IN_S3)).as_py())
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)
