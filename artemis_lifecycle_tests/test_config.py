@@ -13,8 +13,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.expiration.tags_and_holds import thinning_tiers
-from artemis_lifecycle.retention.thinning import ThinningTier
+from artemis_lifecycle.retention.rules import RetentionSettings, ThinningTier
 
 THINNED = """
 defaults:
@@ -42,7 +41,7 @@ def test_thinning_is_typed_inherited_and_means_what_the_rules_know(tmp_path: Pat
     ]
     day = 24 * 3_600_000
     tiers = (ThinningTier("hour", day), ThinningTier("day", 30 * day), ThinningTier("month"))
-    assert thinning_tiers(thin) == tiers
+    assert RetentionSettings.of(config.policy("a.b").retention).thinning == tiers
     assert config.policy("a.c").retention.thin == ()
     assert config.policy("elsewhere.t").retention.thin == thin
 

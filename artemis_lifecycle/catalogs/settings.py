@@ -14,13 +14,13 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 
 # The Spark driver's commits are serial; discovery and the writers of a demo add a few.
@@ -113,7 +113,7 @@ def catalog_conf(
     options["cache-enabled"] = "false"
     if catalog.warehouse is not None:
         options["warehouse"] = catalog.warehouse
-        if catalog.warehouse.startswith(_S3_SCHEMES):
+        if on_s3(catalog.warehouse):
             options.setdefault("io-impl", _S3_FILE_IO)
             if "s3.region" in options:
                 options.setdefault("client.region", options["s3.region"])

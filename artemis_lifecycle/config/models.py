@@ -27,6 +27,7 @@ from artemis_lifecycle.config.deployment import (
 )
 from artemis_lifecycle.config.model import Model
 from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
+from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
 
 
 class LifecycleConfig(Model):
@@ -132,7 +133,7 @@ def _root_form(root: str) -> str:
     if text.startswith("file:"):
         text = "file:///" + text.removeprefix("file:").lstrip("/")
     scheme, _, rest = text.partition("://")
-    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
+    scheme = EQUAL_SCHEMES.get(scheme.lower(), scheme.lower())
     rest = re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
     if re.search(r"/\.\.?(?:/|\Z)", rest):
         # On S3 these are ordinary names, but a reader in between may resolve them.

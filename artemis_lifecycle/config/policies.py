@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from artemis_lifecycle.config.calendar_units import Every
 from artemis_lifecycle.config.durations import Duration, format_duration
 from artemis_lifecycle.config.model import Model
+from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES
 
 
 class Thin(Model):
@@ -110,7 +111,7 @@ class Orphans(Model):
     missing_files: Literal["error", "ignore"] = "error"
     hidden: Literal["keep", "scan"] = "keep"
     max_share: float = Field(default=0.1, ge=0, le=1)
-    equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
+    equal_schemes: dict[str, str] = {",".join(EQUAL_SCHEMES): S3_SCHEMES[0]}
     equal_authorities: dict[str, str] = {}
     scan_every: ScanEvery = ScanEvery()
     in_flight: InFlight = InFlight()

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
+from artemis_lifecycle.config.schemes import S3_SCHEMES
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import markdown, terminal
@@ -157,7 +158,7 @@ def _picture(data: bytes, kind: str, what: str) -> MetadataValue:
 def place(location: str) -> MetadataValue:
     """Return the path of a file or folder, or a link to the console if it is on S3."""
     scheme, _, rest = location.partition("://")
-    if scheme in ("s3", "s3a", "s3n"):
+    if scheme in S3_SCHEMES:
         bucket, _, key = rest.partition("/")
         bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
         return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")

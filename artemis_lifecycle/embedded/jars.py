@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.embedded.java_classes import CLASS_PATHS, SOURCES, class_path, compile_folder
 from artemis_lifecycle.embedded.locks import file_lock
@@ -81,9 +82,7 @@ ICEBERG_AWS = Jar(
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """The jars that the catalogs of `config` need."""
     warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
-    on_aws = config.catalogs.live.type == "glue" or any(
-        warehouse and warehouse.startswith(("s3://", "s3a://", "s3n://")) for warehouse in warehouses
-    )
+    on_aws = config.catalogs.live.type == "glue" or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 

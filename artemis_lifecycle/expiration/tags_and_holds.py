@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.config.calendar_units import UNITS, Every
 from artemis_lifecycle.config.durations import format_duration
-from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawRecord
@@ -21,7 +20,6 @@ from artemis_lifecycle.retention.rules import (
     HoldView,
     RetentionSettings,
     TagView,
-    ThinningTier,
     newest_of_each,
     ref_ends,
     view_of,
@@ -158,13 +156,6 @@ def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
     """Return active thaws as holds: their file lists must not change while a person waits for them."""
     return tuple(
         HoldView(thaw.thaw_id, thaw.requester, f"a thaw for case {thaw.case_id}", thaw.snapshot_ids) for thaw in thaws
-    )
-
-
-def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
-    """Return the thinning settings of lifecycle.yaml in the rules' form."""
-    return tuple(
-        ThinningTier(UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
     )
 
 

@@ -26,21 +26,10 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
     # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
     tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
-    return DeletionContext(
-        spark=resources.start_spark,
-        stores=resources.live_stores,
-        operations=resources.operations,
-        catalog=resources.database_catalogs,
-        confirm=resources.confirm,
-        catalog_name=live.name,
-        table=table,
-        root=resources.root,
-        rules=resources.rules(table),
-        rules_of=resources.rules,
+    return replace(
+        context_of(resources, table),
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
         roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
-        hidden=config.policy(table).orphans.hidden,
-        isolated=live.is_isolated,
         archived=partial(_archived, resources),
         overtaken=lambda plan, metadata: unarchived(
             resources.live_stores,
@@ -48,6 +37,26 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
             metadata,
         ),
         dropped=dropped,
+    )
+
+
+def context_of(resources: Resources, table: str) -> DeletionContext:
+    """Return what protection needs for files of a table of any kind, without what depends on its kind."""
+    live = resources.config.catalogs.live
+    return DeletionContext(
+        spark=resources.start_spark,
+        stores=resources.live_stores,
+        operations=resources.operations,
+        # Tables of the live catalog's database may read files of any table, and some were dropped from it.
+        catalog=resources.database_catalogs,
+        catalog_name=live.name,
+        confirm=resources.confirm,
+        table=table,
+        policy=resources.config.policy(table),
+        root=resources.root,
+        rules=resources.rules(table),
+        rules_of=resources.rules,
+        isolated=live.is_isolated,
     )
 
 
@@ -89,12 +98,12 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         confirm=resources.confirm,
         catalog_name=resources.cold_catalog.name,
         table=identity.cold_table,
+        policy=config.policy(table),
         # Separate indexes for the other tables: combined with their closed tables, their content differs.
         root=f"{resources.root}/cold/others",
         rules=resources.rules(table),
         rules_of=resources.rules,
         reserved=tuple(tier.rstrip("/") for tier in others if tier is not None),
-        hidden="scan",
         own=(identity.cold_location,),
         cold=side,
     )

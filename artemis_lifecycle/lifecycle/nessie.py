@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from threading import Condition, RLock
@@ -17,6 +17,7 @@ from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.contexts import context_of
 from artemis_lifecycle.lifecycle.explanation import Explanation
 from artemis_lifecycle.lifecycle.formats import Kind
 from artemis_lifecycle.lifecycle.marking import MarkedCatalog, mark_catalog
@@ -175,21 +176,12 @@ class NessieTables:
         tables = self.current(table)
         others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
         tiers = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse, config.quarantine.root, *others)
-        return DeletionContext(
-            spark=resources.start_spark,
-            stores=resources.live_stores,
-            operations=resources.operations,
+        return replace(
+            context_of(resources, table),
             catalog=_BesideLive(tables, resources.database_catalogs, f"{self.name}:"),
             catalog_name=self.name,
-            table=table,
-            root=resources.root,
-            rules=resources.rules(table),
-            rules_of=resources.rules,
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
             roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
-            hidden=config.policy(table).orphans.hidden,
-            isolated=config.catalogs.live.is_isolated,
-            confirm=resources.confirm,
             is_branched=True,
         )
 

@@ -19,6 +19,7 @@ from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, Stal
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, read_beside, seal_plan
 from artemis_lifecycle.expiration.tags_and_holds import hold_views
+from artemis_lifecycle.lifecycle.contexts import context_of
 from artemis_lifecycle.lifecycle.expiration import commit_of, plan_counts
 from artemis_lifecycle.lifecycle.explaining import Explaining, require_path
 from artemis_lifecycle.lifecycle.explanation import Explanation
@@ -157,22 +158,10 @@ class PaimonTables:
         # Neither the other tiers nor other tables of the warehouse may lie in what this table owns.
         tiers = (config.catalogs.cold.warehouse, config.catalogs.live.warehouse, config.quarantine.root)
         others = [place for each in self.databases() for place in self._folders(each) if place != now.location]
-        return DeletionContext(
-            spark=resources.start_spark,
-            stores=self._stores,
-            operations=resources.operations,
-            catalog=resources.database_catalogs,
-            confirm=resources.confirm,
-            # The neighbors are Iceberg tables that may read here, and were dropped from the live catalog.
-            catalog_name=config.catalogs.live.name,
-            table=table,
-            root=resources.root,
-            rules=reader.rules,
-            rules_of=resources.rules,
+        return replace(
+            context_of(resources, table),
             reserved=tuple(place.rstrip("/") for place in (*tiers, *others) if place is not None),
             roots=(self._warehouse, *self.catalog.roots),
-            hidden=config.policy(table).orphans.hidden,
-            isolated=config.catalogs.live.is_isolated,
             own=(now.location, *external),
             holds=lambda: self.holds(now),
             own_state=lambda _, deletion: PaimonState(reader, deletion, lambda: self.read(table)),

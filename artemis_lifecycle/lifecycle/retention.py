@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views, thinning_tiers
+from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.storage.instants import milliseconds
@@ -19,19 +19,12 @@ def retention_settings(
     snapshot_ids: Sequence[int] | None = None,
 ) -> RetentionSettings:
     """Return the settings of the table's policy. Arguments of the call take precedence."""
-    retention = resources.config.policy(table).retention
-    return RetentionSettings(
-        rule=retention.rule,
-        window_ms=retention.window // timedelta(milliseconds=1),
-        min_snapshots=retention.min_snapshots,
-        max_snapshots=retention.max_snapshots,
-        expire_limit=retention.expire_limit,
-        next_timestamp=retention.next_timestamp,
-        thinning=thinning_tiers(retention.thin),
+    return RetentionSettings.of(
+        resources.config.policy(table).retention,
+        explicit_window=resources.config.explicit_window(table) is not None,
         older_than_ms=None if older_than is None else milliseconds(resources.instant("older_than", older_than)),
         retain_last=retain_last,
-        explicit_ids=tuple(snapshot_ids or ()),
-        explicit_window=resources.config.explicit_window(table) is not None,
+        explicit_ids=snapshot_ids or (),
     )
 
 

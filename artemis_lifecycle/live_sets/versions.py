@@ -17,13 +17,12 @@ from typing import Any, Protocol
 
 from artemis_lifecycle.catalogs.references import VIEW
 from artemis_lifecycle.errors import ExistingFile, UnreadableMetadata
+from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.unreadable import read_file
 from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, LiveVersion, Snapshots
 from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.storage.stores import Stores
-
-_BY_SNAPSHOT = ("statistics", "partition-statistics")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,9 @@ class MergedTable:
     _base: Mapping[str, Any] = field(default_factory=dict)
     _current: int | None = None
     _snapshots: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    _files: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=lambda: {key: {} for key in _BY_SNAPSHOT})
+    _files: dict[str, dict[str, Mapping[str, Any]]] = field(
+        default_factory=lambda: {key: {} for key in NAMED_BY_SNAPSHOT}
+    )
     _specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _log: dict[str, int] = field(default_factory=dict)
 
@@ -107,7 +108,7 @@ class MergedTable:
                 raise _unusable(
                     f"Two live versions have different snapshots under the id {snapshot_id}", version.location
                 )
-        for key in _BY_SNAPSHOT:
+        for key in NAMED_BY_SNAPSHOT:
             # Those of dropped snapshots stay too: nothing says which reader still opens them (nessie 9879).
             self._files[key] |= {each["statistics-path"]: each for each in node.get(key) or ()}
         for spec in node.get("partition-specs") or [{"fields": node.get("partition-spec") or []}]:

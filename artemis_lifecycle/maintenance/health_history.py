@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.expiration.pictures import drawn, new_figure
@@ -13,13 +14,8 @@ from artemis_lifecycle.operations.health import HealthPoint
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLORS = dict(
-    zip(
-        PARTS,
-        ("#c0392b", "#e59866", "#1f6f8b", "#7fb3d5", "#34495e", "#8e44ad", "#27ae60", "#b7950b"),
-        strict=True,
-    )
-)
+_PALETTE = ("#c0392b", "#e59866", "#1f6f8b", "#7fb3d5", "#34495e", "#8e44ad", "#27ae60", "#b7950b", "#7f8c8d")
+_COLORS = dict(zip(PARTS, cycle(_PALETTE), strict=False))
 
 
 @dataclass(frozen=True)

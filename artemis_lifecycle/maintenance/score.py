@@ -19,21 +19,13 @@ from shlex import quote
 
 from artemis_lifecycle.config.deployment import Prices
 from artemis_lifecycle.config.durations import format_duration
-from artemis_lifecycle.config.policies import TablePolicy
+from artemis_lifecycle.config.policies import HealthLimits, ScoreLimits, TablePolicy
 from artemis_lifecycle.maintenance.compaction import why_deletes, why_small_files
 from artemis_lifecycle.maintenance.health import HealthPart, TableHealth
 from artemis_lifecycle.maintenance.manifests import why_rewrite
 
-PARTS = (
-    "small_files",
-    "deletes",
-    "manifests",
-    "snapshots",
-    "metadata_size",
-    "orphan_share",
-    "lineage",
-    "staleness",
-)
+PARTS = tuple(name for name, field in HealthLimits.model_fields.items() if field.annotation is ScoreLimits)
+"""The parts of a score: those for which lifecycle.yaml has limits."""
 
 _LEAST = 0.01
 """The smallest ratio of a part. A ratio of 0 would hide what all other parts would gain."""

@@ -16,9 +16,6 @@ DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED = "data_compaction_changed_nothing", "
 
 COMMIT_COSTS = "commit_cost_follows_the_change"
 
-_ONLY_TIME = frozenset({"small_files", "deletes", "manifests", "metadata_size"})
-"""Parts that cost nothing but the time that people wait."""
-
 
 def health_check(part: str) -> str:
     """The name of the check of a part of a table's health."""
@@ -46,10 +43,10 @@ def judge_part(health: TableHealth, name: str, checks: Checks) -> Verdict:
     next_step = "" if part.next_step is None else f" Next: {part.next_step}"
     if part.score is None:
         return Verdict(health_check(name), True, f"Unknown: {text}.{next_step}")
-    if name in _ONLY_TIME:
-        is_felt = (part.seconds or 0.0) >= checks.health.seconds
+    if part.wasted_bytes is not None:
+        is_felt = part.wasted_bytes >= checks.health.wasted_bytes
     else:
-        is_felt = part.wasted_bytes is None or part.wasted_bytes >= checks.health.wasted_bytes
+        is_felt = part.seconds is None or part.seconds >= checks.health.seconds
     return Verdict(
         health_check(name),
         part.score >= limits.warn or not is_felt,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Kind = Literal[
     "data",
@@ -44,6 +48,9 @@ NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {
 """Files that the table's metadata has for a snapshot in addition to its manifest list: the field's name, and their
 kind."""
 
+_MANIFEST_NAME = re.compile(r".*-m\d+\.avro", re.IGNORECASE)
+_NO_PLAIN_DATA = r"(?i)(-deletes\.parquet|(\A|/)partition-stats-[^/]*)\z"
+
 
 def kind_of(content: int, file_format: str) -> Kind:
     """Return the kind of a manifest entry's file, from its `content` (0, 1, 2) and `file_format` in any case.
@@ -58,3 +65,31 @@ def kind_of(content: int, file_format: str) -> Kind:
     if content == 2:
         return EQUALITY_DELETES
     raise ValueError(f"content {content} is not 0 (data), 1 (position deletes) or 2 (equality deletes)")
+
+
+def kind_by_name(path: str) -> Kind:
+    """Return the kind that the file's name suggests; `data` if nothing else fits."""
+    name = path.rpartition("/")[2].lower()
+    if name.endswith((".metadata.json", ".metadata.json.gz")) or name == "version-hint.text":
+        return METADATA
+    if name.endswith(".avro") and name.startswith("snap-"):
+        return MANIFEST_LIST
+    if _MANIFEST_NAME.fullmatch(name):
+        return MANIFEST
+    if name.endswith(".puffin"):
+        return DELETION_VECTORS if name.endswith("-deletes.puffin") else STATISTICS
+    if name.endswith(".stats"):
+        return STATISTICS
+    if name.startswith("partition-stats-"):
+        return PARTITION_STATISTICS
+    stem = name.rpartition(".")[0]
+    return POSITION_DELETES if stem.endswith("-deletes") else DATA
+
+
+def kinds_by_name(paths: pa.Array) -> pa.Array:
+    """`kind_by_name` for each path of an Arrow array. Most are plain data files."""
+    plain = pc.and_not(pc.ends_with(paths, ".parquet"), pc.match_substring_regex(paths, _NO_PLAIN_DATA))
+    if pc.all(plain).as_py() is not False:
+        return pa.repeat(DATA, len(paths))
+    rows = zip(plain.to_pylist(), paths.to_pylist(), strict=True)
+    return pa.array([DATA if known else kind_by_name(path) for known, path in rows], pa.string())

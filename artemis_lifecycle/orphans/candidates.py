@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.listing import LISTED, Listing
-from artemis_lifecycle.orphans.origins import kinds_by_name
 from artemis_lifecycle.protection.ownership import subject_array
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, map_parts, read_frame
@@ -57,7 +56,7 @@ def candidates(
 
 def _with_kinds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        columns = [*batch.columns, kinds_by_name(batch.column("path"))]
+        columns = [*batch.columns, kinds.kinds_by_name(subject_array(batch.column("path")))]
         yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, "kind"])
 
 
@@ -75,4 +74,4 @@ def metadata_files(listing: Listing, stores: Stores) -> Iterator[str]:
     """Yield the paths of the listed files that are metadata files by name."""
     for batch in frame_batches(listing.files_location, stores):
         paths = batch.column("path")
-        yield from paths.filter(pc.equal(kinds_by_name(paths), kinds.METADATA)).to_pylist()
+        yield from paths.filter(pc.equal(kinds.kinds_by_name(subject_array(paths)), kinds.METADATA)).to_pylist()

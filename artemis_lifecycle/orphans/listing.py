@@ -216,7 +216,7 @@ class _Lister:
             return
         first = list(islice(found, self.most))
         whole = len(first) < self.most
-        ordered = not is_local(span.prefix) and all(one.path < other.path for one, other in pairwise(first))
+        ordered = self.stores.has_spans(span.prefix) and all(one.path < other.path for one, other in pairwise(first))
         if whole or ordered:
             yield from _batches(first)
         if not whole:

@@ -35,37 +35,7 @@ _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _METADATA = re.compile(rf"(?:v(\d+)|(\d+)-{_UUID})(?:\.gz)?\.metadata\.json(?:\.gz)?", re.IGNORECASE)
 _LIST = re.compile(rf"snap-(\d+)-\d+-({_UUID})\.avro", re.IGNORECASE)
 _MANIFEST = re.compile(rf"({_UUID})-m\d+\.avro", re.IGNORECASE)
-_BARE_MANIFEST = re.compile(r".*-m\d+\.avro", re.IGNORECASE)
 _WRITTEN = re.compile(_UUID, re.IGNORECASE)
-_NO_PLAIN_DATA = r"(?i)(-deletes\.parquet|(\A|/)partition-stats-[^/]*)\z"
-
-
-def kind_by_name(path: str) -> str:
-    """Return the kind that the file's name suggests; `data` if nothing else fits."""
-    name = path.rpartition("/")[2].lower()
-    if name.endswith((".metadata.json", ".metadata.json.gz")) or name == "version-hint.text":
-        return kinds.METADATA
-    if name.endswith(".avro") and name.startswith("snap-"):
-        return kinds.MANIFEST_LIST
-    if _BARE_MANIFEST.fullmatch(name):
-        return kinds.MANIFEST
-    if name.endswith(".puffin"):
-        return kinds.DELETION_VECTORS if name.endswith("-deletes.puffin") else kinds.STATISTICS
-    if name.endswith(".stats"):
-        return kinds.STATISTICS
-    if name.startswith("partition-stats-"):
-        return kinds.PARTITION_STATISTICS
-    stem = name.rpartition(".")[0]
-    return kinds.POSITION_DELETES if stem.endswith("-deletes") else kinds.DATA
-
-
-def kinds_by_name(paths: pa.Array) -> pa.Array:
-    """`kind_by_name` for the file to which each path of an Arrow array belongs. Most are plain data files."""
-    plain = pc.and_not(pc.ends_with(paths, ".parquet"), pc.match_substring_regex(paths, _NO_PLAIN_DATA))
-    if pc.all(plain).as_py() is not False:
-        return pa.repeat(kinds.DATA, len(paths))
-    rows = zip(plain.to_pylist(), paths.to_pylist(), strict=True)
-    return pa.array([kinds.DATA if known else kind_by_name(subject(path)) for known, path in rows], pa.string())
 
 
 @dataclass(frozen=True)

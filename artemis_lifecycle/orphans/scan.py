@@ -38,7 +38,7 @@ from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_hashes
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.missing import require_nothing_missing
-from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, kind_by_name, known
+from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, known
 from artemis_lifecycle.orphans.result import OrphanScanResult, ScanCounts, result_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import evidence, remember, require_no_future
@@ -155,7 +155,7 @@ def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[
             folders.add(f"{around}/metadata")
             around = parent(around)
     found = (file.path for folder in sorted(folders) for file in context.stores.list(folder))
-    return [path for path in found if kind_by_name(path) == kinds.METADATA]
+    return [path for path in found if kinds.kind_by_name(path) == kinds.METADATA]
 
 
 def seal_scan(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.holds import Hold
@@ -125,9 +126,8 @@ class DeletionContext:
     `stores` are those of the files' tier. They can also access `root`, unless `root_stores` do.
 
     `catalog` has the other tables; `catalog_name` identifies its dropped tables. `reserved` are the other tiers' roots,
-    which no table owns. An orphan scan collects only below `roots` (empty: anywhere). `hidden` says whether names that
-    start with `_` or `.` are kept or scanned. `isolated` are tables that, by a person's decision, read no other table's
-    files.
+    which no table owns. An orphan scan collects only below `roots` (empty: anywhere). `policy` is what lifecycle.yaml
+    says about the table. `isolated` are tables that, by a person's decision, read no other table's files.
     """
 
     spark: Spark
@@ -136,13 +136,13 @@ class DeletionContext:
     catalog: TablesOfCatalog
     catalog_name: str
     table: str
+    policy: TablePolicy
     root: str
     rules: LocationRules
     rules_of: Callable[[str], LocationRules]
     root_stores: Stores | None = None
     reserved: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
-    hidden: Literal["keep", "scan"] = "keep"
     isolated: Callable[[str], bool] = lambda table: False
     confirm: Callable[[], None] = lambda: None
     """Raises the reason, if any, why every deletion must stop now: another deployment uses the catalog, or clocks

@@ -517,7 +517,9 @@ class Protection:
         # The other tiers may be in a folder that the table owns.
         reserved = (normalize(each, rules) for each in (context.root, *context.reserved))
         nested = (*nested_locations(self._found, roots, folders), *reserved, *self._foreign)
-        kept_names = context.hidden == "keep" and not is_expiration and self._deletion.kind != "purge"
+        # Only handoffs and restores write in the cold tier, and no other system.
+        kept_names = context.policy.orphans.hidden == "keep" and context.cold is None
+        kept_names &= not is_expiration and self._deletion.kind != "purge"
         return Places(
             own=self._own_roots,
             nested=nested,

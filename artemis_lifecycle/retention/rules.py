@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from artemis_lifecycle.config.calendar_units import Unit
-from artemis_lifecycle.config.policies import Rule
+from artemis_lifecycle.config.policies import Retention, Rule
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
@@ -80,6 +81,31 @@ class RetentionSettings:
         tiers = tuple(ThinningTier(**tier) if isinstance(tier, Mapping) else tier for tier in self.thinning)
         object.__setattr__(self, "thinning", tiers)
         object.__setattr__(self, "explicit_ids", tuple(self.explicit_ids))
+
+    @classmethod
+    def of(
+        cls,
+        policy: Retention,
+        *,
+        explicit_window: bool = False,
+        older_than_ms: int | None = None,
+        retain_last: int | None = None,
+        explicit_ids: Sequence[int] = (),
+    ) -> RetentionSettings:
+        """The settings of lifecycle.yaml, and a call's arguments."""
+        return cls(
+            rule=policy.rule,
+            window_ms=policy.window // timedelta(milliseconds=1),
+            min_snapshots=policy.min_snapshots,
+            max_snapshots=policy.max_snapshots,
+            expire_limit=policy.expire_limit,
+            next_timestamp=policy.next_timestamp,
+            thinning=tuple(map(ThinningTier.of, policy.thin)),
+            explicit_window=explicit_window,
+            older_than_ms=older_than_ms,
+            retain_last=retain_last,
+            explicit_ids=tuple(explicit_ids),
+        )
 
 
 @dataclass(frozen=True)

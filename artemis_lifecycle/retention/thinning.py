@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
-from artemis_lifecycle.config.calendar_units import Unit, bucket_of
+from artemis_lifecycle.config.calendar_units import UNITS, Unit, bucket_of
+from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.metadata.types import LogEntry
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.views import SnapshotView
@@ -21,6 +23,12 @@ class ThinningTier:
 
     every: Unit
     for_ms: int | None = None
+
+    @classmethod
+    def of(cls, thin: Thin) -> ThinningTier:
+        """The tier that lifecycle.yaml sets."""
+        lasts = None if thin.lasting == "forever" else thin.lasting // timedelta(milliseconds=1)
+        return cls(UNITS[thin.keep], lasts)
 
 
 def thinned(

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
 from artemis_lifecycle.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 NORMALIZER_VERSION = 2
 """Incremented whenever `normalize` changes its result for any path. Hashes of another version are rebuilt."""
-
-DEFAULT_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 # Patterns that Python, Java and Rust interpret the same way: no `.`, whose line terminators differ, and no lookaround.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]*"
@@ -65,7 +64,7 @@ class LocationRules:
     Raises ConfigError for a cycle, and for a name that cannot be a scheme or an authority.
     """
 
-    equal_schemes: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_SCHEMES))
+    equal_schemes: Mapping[str, str] = field(default_factory=lambda: dict(EQUAL_SCHEMES))
     equal_authorities: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class LocationRules:
     def from_config(cls, orphans: Orphans) -> LocationRules:
         """Return the rules of lifecycle.yaml. As in Iceberg, s3a and s3n equal s3 by default."""
         given = {name.strip(): target for names, target in orphans.equal_schemes.items() for name in names.split(",")}
-        return cls({**DEFAULT_SCHEMES, **given}, orphans.equal_authorities)
+        return cls({**EQUAL_SCHEMES, **given}, orphans.equal_authorities)
 
     def fingerprint(self) -> str:
         """Identifies the normalizer's version and the equalities, for the header of files that store locations or

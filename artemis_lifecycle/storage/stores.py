@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from artemis_lifecycle.config.schemes import S3_SCHEMES
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
 from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
@@ -49,7 +50,7 @@ __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "Sto
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
-_S3 = frozenset({"s3", "s3a", "s3n"})
+_IN_S3 = rf"\A(?i)({'|'.join(S3_SCHEMES)}):/"
 _SMALL = 64 << 10
 """Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
 
@@ -119,6 +120,10 @@ class Stores:
     def batches(self, folder: str) -> Iterator[pa.RecordBatch]:
         """`list` of a local folder as Arrow (path, last_modified, size_in_bytes), without a Python object per file."""
         return self._local.batches(folder)
+
+    def has_spans(self, prefix: str) -> bool:
+        """Return True if `list_span` and `split` support the prefix's store."""
+        return split(prefix).scheme in S3_SCHEMES
 
     def list_span(self, span: Span) -> Iterator[StoredFile]:
         """`list` for a span of an S3 prefix. Raises StorageError if the server does not list keys in order."""
@@ -220,7 +225,7 @@ class Stores:
                 untouched="the file",
                 hint="choose another destination",
             )
-        if chosen in ARCHIVE_CLASSES and split(destination).scheme in _S3:
+        if chosen in ARCHIVE_CLASSES and split(destination).scheme in S3_SCHEMES:
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
@@ -264,7 +269,7 @@ class Stores:
             self.copy(source, destination)
 
     def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
-        if split(source).scheme in _S3 and split(destination).scheme in _S3:
+        if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
             target, start = self._s3_store(), origin._s3_store()
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
@@ -293,20 +298,17 @@ class Stores:
         For a symbolic link, the link is deleted, not its target. A folder stays and is "failed". Once
         `instants.elapsed` is `until`, no more requests begin, including retries; the remaining paths are then "failed".
         """
-        groups: dict[str, list[int]] = {"local": [], "s3": []}
+        groups: dict[Store, list[int]] = {}
         outcomes: dict[int, DeleteOutcome] = {}
         for index, path in enumerate(paths):
-            if is_local(path):
-                groups["local"].append(index)
-            elif (scheme := split(path).scheme) in _S3:
-                groups["s3"].append(index)
+            store = self._found(path)
+            if store is None:
+                outcomes[index] = DeleteOutcome(path, "failed", f"no store here answers to {split(path).scheme}:")
             else:
-                outcomes[index] = DeleteOutcome(path, "failed", f"no store here answers to {scheme}:")
-        for group, indexes in groups.items():
-            if indexes:
-                store: Store = self._local if group == "local" else self._s3_store()
-                done = store.delete([paths[index] for index in indexes], until=until)
-                outcomes.update(zip(indexes, done, strict=True))
+                groups.setdefault(store, []).append(index)
+        for store, indexes in groups.items():
+            done = store.delete([paths[index] for index in indexes], until=until)
+            outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
     def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
@@ -360,21 +362,25 @@ class Stores:
         """Return whether the file is archived, and whether it is readable now. None if it is absent."""
         return self._store(path).archive_state(path)
 
-    def _store(self, path: str) -> Store:
-        scheme = split(path).scheme
-        if scheme in _LOCAL:
+    def _found(self, path: str) -> Store | None:
+        """Return the store of the path's scheme. Another kind of store is added here."""
+        if is_local(path):
             return self._local
-        if scheme in _S3:
-            return self._s3_store()
-        raise StorageError(
-            f"No store here answers to {scheme}:",
-            path=path,
-            hint="use file:, s3:, s3a: or s3n: paths",
-        )
+        return self._s3_store() if split(path).scheme in S3_SCHEMES else None
+
+    def _store(self, path: str) -> Store:
+        store = self._found(path)
+        if store is None:
+            raise StorageError(
+                f"No store here answers to {split(path).scheme}:",
+                path=path,
+                hint="use file:, s3:, s3a: or s3n: paths",
+            )
+        return store
 
     def _s3_of(self, span: Span) -> S3Store:
         """Return the store of a span. Raises StorageError for a store without spans."""
-        if split(span.prefix).scheme in _S3:
+        if split(span.prefix).scheme in S3_SCHEMES:
             return self._s3_store()
         raise StorageError(
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
@@ -395,7 +401,7 @@ def _many_local(paths: pa.Array) -> bool:
 
 
 def _all_in_s3(paths: pa.Array) -> bool:
-    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, r"\A(?i)s3[an]?:/")).as_py())
+    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, _IN_S3)).as_py())
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)

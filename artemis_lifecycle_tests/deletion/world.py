@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
@@ -170,6 +171,7 @@ class World:
             catalog=self.reader,
             catalog_name=self.name,
             table=table,
+            policy=TablePolicy(),
             root=self.root,
             rules=rules,
             rules_of=lambda _: rules,
@@ -190,8 +192,8 @@ class World:
 
     def scan(self, table: str, listing: Listing | None = None, **changes: Any) -> OrphanScanResult:
         settings = {"min_age": WEEK, "min_age_floor": timedelta(hours=24), "metadata_min_age": timedelta(days=30)}
-        extra = {key: changes.pop(key) for key in ("history_read_at", "rules", "hidden") if key in changes}
-        context = self.context(table, rules=extra.pop("rules", DEFAULT_RULES), hidden=extra.pop("hidden", "keep"))
+        extra = {key: changes.pop(key) for key in ("history_read_at", "rules") if key in changes}
+        context = self.context(table, rules=extra.pop("rules", DEFAULT_RULES))
         return scan_orphans(
             context,
             listing or self.list(table),

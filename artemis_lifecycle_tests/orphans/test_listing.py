@@ -72,13 +72,16 @@ def test_one_flat_prefix_is_listed_in_pieces_by_many_tasks(
     assert len(asked) >= 2 and len(asked[1]) >= 8
 
 
-def test_a_server_that_lists_in_no_order_has_no_spans(
-    world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacks", ["order", "spans"])
+def test_a_store_without_an_order_or_without_spans_is_listed_by_one_task(
+    world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    """One task goes through all of a prefix."""
     bucket, in_order = s3.bucket(), Stores.list
     s3.fill(bucket, [f"w/t/{number:02d}.parquet" for number in range(30)])
-    monkeypatch.setattr(Stores, "list", lambda self, prefix: reversed(list(in_order(self, prefix))))
+    if lacks == "order":
+        monkeypatch.setattr(Stores, "list", lambda self, prefix: reversed(list(in_order(self, prefix))))
+    else:
+        monkeypatch.setattr(Stores, "has_spans", lambda self, prefix: False)
     monkeypatch.setattr(listing_module, "_FILES_OF_A_SPAN", 4)
     listing, asked = _list_bucket(world, s3, f"s3://{bucket}/w/t", monkeypatch)
     assert _paths(world, listing) == [f"s3://{bucket}/w/t/{number:02d}.parquet" for number in range(30)]

@@ -7,38 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.orphans.origins import Known, kind_by_name, kinds_by_name, origin_of, origins_of, version_of
-from artemis_lifecycle.protection.ownership import subject
+from artemis_lifecycle.metadata.kinds import kind_by_name, kinds_by_name
+from artemis_lifecycle.orphans.origins import Known, origin_of, origins_of, version_of
+from artemis_lifecycle.protection.ownership import subject, subject_array
 from artemis_lifecycle.storage.instants import microseconds
 
 UUID = "0f3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"
 OTHER = "7a3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"
 NOON = datetime(2024, 3, 15, 12, tzinfo=UTC)
 HISTORY = Known(frozenset({UUID}), 10, NOON)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (f"00000-1-{UUID}-0-00001.parquet", "data"),
-        (f"00000-1-{UUID}-0-00001-deletes.parquet", "position_deletes"),
-        (f"00000-1-{UUID}-00001-deletes.puffin", "deletion_vectors"),
-        (f"{UUID}-m0.avro", "manifest"),
-        ("optimized-m-x-m12.avro", "manifest"),
-        (f"snap-8744736658442914487-1-{UUID}.avro", "manifest_list"),
-        (f"00003-{UUID}.metadata.json", "metadata"),
-        (f"00003-{UUID}.gz.metadata.json", "metadata"),
-        ("v3.metadata.json.gz", "metadata"),
-        ("version-hint.text", "metadata"),
-        (f"20240315_120000-{UUID}.stats", "statistics"),
-        (f"8744736658442914487-{UUID}.puffin", "statistics"),
-        (f"partition-stats-8744736658442914487-{UUID}.parquet", "partition_statistics"),
-        ("rows.avro", "data"),
-        ("copied by hand", "data"),
-    ],
-)
-def test_the_kind_is_guessed_by_the_names_that_writers_give(name: str, kind: str) -> None:
-    assert kind_by_name(f"s3://bucket/table/data/{name}") == kind
 
 
 @pytest.mark.parametrize(
@@ -103,7 +80,7 @@ _AGES = st.sampled_from([None, *(timedelta(minutes=minutes) for minutes in (-1, 
 def test_many_names_give_the_same_results_as_each_alone(rows: list[tuple[str, timedelta | None]]) -> None:
     paths = [path for path, _ in rows]
     kinds = [kind_by_name(subject(path)) for path in paths]
-    assert kinds_by_name(pa.array(paths, pa.string())).to_pylist() == kinds
+    assert kinds_by_name(subject_array(pa.array(paths, pa.string()))).to_pylist() == kinds
     times = [None if age is None else NOON + age for _, age in rows]
     origins = [origin_of(subject(path), kind, at, HISTORY) for path, kind, at in zip(paths, kinds, times, strict=True)]
     since = pa.array([None if at is None else microseconds(at) for at in times], pa.int64())
