@@ -1,13 +1,12 @@
 """Jobs that run outside the walk: retention of the cold tier, quarantine, dropped tables and records, and thaws."""
 
-from dagster import OpExecutionContext, job, op
+from dagster import OpExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import evaluation, judge_losses
-from artemis_lifecycle.defs.common import Changes, waiting_op
-from artemis_lifecycle.defs.failures import RETRIES, Waiting, as_dagster_failure
-from artemis_lifecycle.defs.partitions import table_of, tables
-from artemis_lifecycle.defs.pool import SPARK_POOL
+from artemis_lifecycle.defs.common import Changes, maintenance_job
+from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
+from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.escaping import terminal
@@ -19,8 +18,7 @@ ARCHIVED_FILES = {
 }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("deep_archive", "Moves cold snapshots past their retention to the deep archive.")
 def move_to_deep_archive(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -52,8 +50,10 @@ def move_to_deep_archive(
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job(
+    "cold_scrub",
+    "Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live table.",
+)
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
     with as_dagster_failure() as watch:
@@ -85,8 +85,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("thaws", "Checks the state of a table's thaws. Changes no table, and thaws nothing without approval.")
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Check the state of the table's thaws: readable, ended, or lapsed."""
     with as_dagster_failure() as watch:
@@ -100,8 +99,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
     context.add_output_metadata({"thaws": ui_metadata.table(columns, rows), "seconds": watch.seconds})
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("quarantine_purge", "Deletes permanently the quarantined files whose retention is over.")
 def purge_quarantine(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -127,8 +125,11 @@ def purge_quarantine(
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job(
+    "dropped_tables",
+    "Scans the remaining files of dropped tables whose retention is over, and deletes them once a person approves.",
+    by_table=False,
+)
 def clear_dropped_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -167,8 +168,7 @@ def clear_dropped_tables(
         raise Waiting(ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
 
 
-@op(retry_policy=RETRIES, tags={"kind": "postgres"})
-@waiting_op
+@maintenance_job("records", "Deletes old journal records and listings.", kind="postgres", by_table=False)
 def forget_records(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -187,8 +187,11 @@ def forget_records(
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job(
+    "publication",
+    "Publishes pending rows of the result tables. They are for people, and nothing decides by them.",
+    by_table=False,
+)
 def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Publish the rows of plans, deletions and lineage that no process with a Spark session has published."""
     with as_dagster_failure() as watch:
@@ -196,8 +199,7 @@ def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -
     context.add_output_metadata({"published": published, "seconds": watch.seconds})
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("result_tables", "Maintains the result tables for plans, deletions and lineage.", by_table=False)
 def compact_result_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -216,53 +218,3 @@ def compact_result_tables(
             "seconds": watch.seconds,
         }
     )
-
-
-@job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
-def deep_archive() -> None:
-    """Moves cold snapshots past their retention to the deep archive. Only reports, unless dry_run is false."""
-    move_to_deep_archive()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "cold_scrub"})
-def cold_scrub() -> None:
-    """Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live
-    table."""
-    read_cold_files()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "thaws"})
-def thaws() -> None:
-    """Checks the state of a table's thaws. Changes no table, and thaws nothing without approval."""
-    follow_thaws()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "quarantine_purge"})
-def quarantine_purge() -> None:
-    """Deletes permanently the quarantined files whose retention is over. Only reports, unless dry_run is false."""
-    purge_quarantine()
-
-
-@job(tags={"artemis/job": "dropped_tables"})
-def dropped_tables() -> None:
-    """Scans the remaining files of dropped tables whose retention is over, and deletes them once a person approves.
-    Only reports, unless dry_run is false."""
-    clear_dropped_tables()
-
-
-@job(tags={"artemis/job": "records"})
-def records() -> None:
-    """Deletes old journal records and listings. Only reports, unless dry_run is false."""
-    forget_records()
-
-
-@job(tags={"artemis/job": "publication"})
-def publication() -> None:
-    """Publishes pending rows of the result tables. They are for people, and nothing decides by them."""
-    publish_results()
-
-
-@job(tags={"artemis/job": "result_tables"})
-def result_tables() -> None:
-    """Maintains the result tables for plans, deletions and lineage. Only reports, unless dry_run is false."""
-    compact_result_tables()

@@ -16,9 +16,12 @@ from dagster import (
     DagsterRun,
     DataVersion,
     Failure,
+    JobDefinition,
     MaterializeResult,
     OpExecutionContext,
     asset,
+    job,
+    op,
 )
 from pydantic import Field
 
@@ -193,6 +196,27 @@ def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
             context.add_output_metadata(_waiting(context, waiting))
 
     return step
+
+
+def maintenance_job(
+    name: str, description: str, *, kind: str = "iceberg", by_table: bool = True
+) -> Callable[[Callable[..., None]], JobDefinition]:
+    """Decorate a function, the only op of a job outside the walk: it waits like `waiting_op`, and is retried as the
+    walk's steps are. One of kind `postgres` needs no Spark session."""
+
+    def decorate(compute: Callable[..., None]) -> JobDefinition:
+        pool = SPARK_POOL if kind == "iceberg" else None
+        step = op(retry_policy=RETRIES, tags={"kind": kind}, pool=pool)(waiting_op(compute))
+        dry = " Only reports, unless dry_run is false." if get_type_hints(compute).get("config") is Changes else ""
+        partitions = tables if by_table else None
+
+        @job(name=name, description=description + dry, partitions_def=partitions, tags={JOB_TAG: name})
+        def launched() -> None:
+            step()
+
+        return launched
+
+    return decorate
 
 
 def _waiting(context: AssetExecutionContext | OpExecutionContext, waiting: Waiting) -> dict[str, Any]:

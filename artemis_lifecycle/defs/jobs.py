@@ -109,11 +109,11 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-health_checks, lineage_check, old_runs = checking.health_checks, checking.lineage_check, cleaning.old_runs
-deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
-cold_scrub = archive.cold_scrub
-dropped_tables, records = archive.dropped_tables, archive.records
-publication, result_tables = archive.publication, archive.result_tables
+health_checks, lineage_check, old_runs = checking.check_health, checking.lineage_check, cleaning.delete_old_runs
+deep_archive, cold_scrub, thaws = archive.move_to_deep_archive, archive.read_cold_files, archive.follow_thaws
+quarantine_purge, dropped_tables = archive.purge_quarantine, archive.clear_dropped_tables
+records, publication = archive.forget_records, archive.publish_results
+result_tables = archive.compact_result_tables
 
 ALL = (
     whole_walk,

@@ -11,15 +11,13 @@ from dagster import (
     DagsterRun,
     OpExecutionContext,
     RunsFilter,
-    job,
-    op,
 )
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from artemis_lifecycle.defs.common import Changes, is_of_this_project, waiting_op
-from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
+from artemis_lifecycle.defs.common import Changes, is_of_this_project, maintenance_job
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG
+from artemis_lifecycle.defs.tags import ASSETS
 
 _PAGE = 100
 _EVENTS = (
@@ -57,8 +55,12 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
             )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "postgres"})
-@waiting_op
+@maintenance_job(
+    "old_runs",
+    "Deletes this project's runs past records.runs, and their events.",
+    kind="postgres",
+    by_table=False,
+)
 def delete_old_runs(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> None:
@@ -81,9 +83,3 @@ def delete_old_runs(
             "seconds": watch.seconds,
         }
     )
-
-
-@job(tags={JOB_TAG: "old_runs"})
-def old_runs() -> None:
-    """Deletes this project's runs past records.runs, and their events. Only reports, unless dry_run is false."""
-    delete_old_runs()
