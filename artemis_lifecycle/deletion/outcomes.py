@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -139,17 +140,13 @@ def job_outcomes(spark: Spark, stores: Stores, root: str, job_id: str) -> Rows:
     parts = outcome_parts(stores, root, job_id)
     cost = Cost(len(parts), len(parts) * MOST_PER_BATCH)
     paths = pa.table({"path": pa.array(parts, pa.string())})
-    return Runner(spark).map(paths, _Reader(stores), arrow_schema(OUTCOMES), cost)
+    return Runner(spark).map(paths, partial(_read_parts, stores), arrow_schema(OUTCOMES), cost)
 
 
-class _Reader:
-    def __init__(self, stores: Stores) -> None:
-        self.stores = stores
-
-    def __call__(self, paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in paths:
-            for path in batch.column("path").to_pylist():
-                yield from _outcome_table(self.stores, path).to_batches()
+def _read_parts(stores: Stores, paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in paths:
+        for path in batch.column("path").to_pylist():
+            yield from _outcome_table(stores, path).to_batches()
 
 
 def _outcome_table(stores: Stores, path: str) -> pa.Table:
