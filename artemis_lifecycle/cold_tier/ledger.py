@@ -34,7 +34,6 @@ LOST = "lost"
 """The source is gone, or differs from its metadata."""
 FAILED = "failed"
 
-_RECORDED = ("size_in_bytes", "rewritten", "checksum", "source", "kind", "file_format", "source_size")
 _BYTES_PER_ROW = 100
 _THREADS = 16
 
@@ -76,20 +75,6 @@ class Outcome:
 
     def bytes(self, *actions: str) -> int:
         return sum(self.sizes.get(action, 0) for action in actions)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What later work needs to know about a copy: its size in bytes, how it was rewritten, its checksum, and its source
-    with kind, format and size."""
-
-    size_in_bytes: int
-    rewritten: str | None
-    checksum: str | None
-    source: str
-    kind: str
-    file_format: str | None
-    source_size: int
 
 
 class Ledger:
@@ -186,14 +171,13 @@ class Ledger:
 
         return sum(self._each_part(sent, self._parts()))
 
-    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, Recorded]:
+    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, CopiedFile]:
         """Return the valid copies among these destinations, by destination."""
         if not destinations:
             return {}
-        schema = pa.schema([COPIES.field(name) for name in ("destination", *_RECORDED)])
-        found = self._read(runner, schema, None, VERIFIED, frozenset(destinations)).table()
-        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-        return {destination: Recorded(*recorded) for destination, *recorded in rows}
+        found = self._read(runner, COPIES, None, VERIFIED, frozenset(destinations)).table()
+        copies = map(CopiedFile, *(column.to_pylist() for column in found.columns))
+        return {copy.destination: copy for copy in copies}
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:
