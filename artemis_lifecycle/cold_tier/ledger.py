@@ -5,7 +5,6 @@ it, all live files of that manifest are too."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +13,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
-from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -94,10 +92,8 @@ class Ledger:
 
     def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
-        out = io.BytesIO()
-        table = pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES)
-        pq.write_table(table, out, compression="zstd")
-        self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
+        data = parquet_bytes(pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES))
+        self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", data, overwrite=True)
 
     def batches(self, work_id: str) -> dict[int, str]:
         """Return the finished batches of a work: number to path."""

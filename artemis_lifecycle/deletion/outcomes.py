@@ -6,7 +6,6 @@ deciding them (`worker`), or the Iceberg table that people query (`results`).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, job_folder
 from artemis_lifecycle.protection.protection import WAITING
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
-from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -97,9 +95,7 @@ class PieceOutcomes:
 
 def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: pa.Table) -> None:
     """Store the complete outcomes of a batch (columns: `OUTCOMES`), and replace those of an earlier attempt."""
-    buffer = io.BytesIO()
-    pq.write_table(outcomes, buffer, compression="zstd")
-    stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
+    stores.write(_outcome_path(root, job_id, batch), parquet_bytes(outcomes), overwrite=True)
 
 
 def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Table:
