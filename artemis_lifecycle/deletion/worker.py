@@ -345,7 +345,7 @@ class _Run:
         outcomes.put_each(kept, "kept")
         outcomes.put(np.array(moved, np.int64), QUARANTINED)
         # Include files that an interrupted attempt deleted before it died.
-        self._remove_sidecars(protection, considered, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
+        self._remove_sidecars(protection, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
         return outcomes.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
     def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
@@ -376,9 +376,7 @@ class _Run:
             until = elapsed() + _DELETES_LAST
             self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
-    def _remove_sidecars(
-        self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: Rechecked
-    ) -> None:
+    def _remove_sidecars(self, protection: Protection, paths: pa.Array, lock: TableLock, judged: Rechecked) -> None:
         """Delete the checksum files that Hadoop leaves next to local files. Most never existed, and none is counted. A
         checksum file that a table references is kept."""
         beside = sidecar_array(paths.filter(are_local(paths)))

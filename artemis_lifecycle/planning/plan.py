@@ -152,7 +152,7 @@ class _Planning:
         started = time.monotonic()
         third = None
         if self.footers:
-            third = read_row_groups(self.stores, rows, residuals, self.condition.schema, self.footers)
+            third = read_row_groups(self.stores, rows, residuals, self.footers)
         return self._result(
             found, selected, first, second, third, time.monotonic() - started, data, rows, erased, files, of_delete
         )
