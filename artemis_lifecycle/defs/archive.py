@@ -4,8 +4,7 @@ from dagster import OpExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import evaluation, judge_losses
-from artemis_lifecycle.defs.common import Changes, maintenance_job
-from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
+from artemis_lifecycle.defs.common import Changes, Shown, maintenance_job, waiting
 from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import ApprovalNeeded
@@ -21,91 +20,81 @@ ARCHIVED_FILES = {
 @maintenance_job("deep_archive", "Moves cold snapshots past their retention to the deep archive.")
 def move_to_deep_archive(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Move the files that only cold snapshots past their retention read to the archive storage class."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        if steps.cold_metadata(table) is None:
-            context.log.info("nothing of the table is in the cold tier yet")
-            return
-        done = steps.deep_archive(table, dry_run=config.is_dry(changes))
-    context.add_output_metadata(
-        {
-            "dry_run": done.dry_run,
-            "dagster/column_schema": ui_metadata.column_schema(ARCHIVED_FILES),
-            "storage_class": done.storage_class,
-            "cutoff": ui_metadata.instant(done.cutoff),
-            "snapshots_due": len(done.snapshot_ids),
-            "snapshots_held": len(done.held_snapshots),
-            "files_due": done.due_files,
-            "bytes_due": done.due_bytes,
-            **({} if done.dry_run else {"files_moved": done.moved_files, "files_failed": done.failed_files}),
-            "files_still_live": done.still_live,
-            "files_needed_elsewhere": done.needed_elsewhere,
-            "needed_by": terminal(", ".join(done.needed_by)),
-            "failures": ui_metadata.table(["path", "error"], done.failures),
-            **({"sealed_files": ui_metadata.place(done.files_location)} if done.files_location else {}),
-            "seconds": watch.seconds,
-        }
-    )
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    if steps.cold_metadata(table) is None:
+        context.log.info("nothing of the table is in the cold tier yet")
+        return None
+    done = steps.deep_archive(table, dry_run=config.is_dry(changes))
+    return {
+        "dry_run": done.dry_run,
+        "dagster/column_schema": ui_metadata.column_schema(ARCHIVED_FILES),
+        "storage_class": done.storage_class,
+        "cutoff": ui_metadata.instant(done.cutoff),
+        "snapshots_due": len(done.snapshot_ids),
+        "snapshots_held": len(done.held_snapshots),
+        "files_due": done.due_files,
+        "bytes_due": done.due_bytes,
+        **({} if done.dry_run else {"files_moved": done.moved_files, "files_failed": done.failed_files}),
+        "files_still_live": done.still_live,
+        "files_needed_elsewhere": done.needed_elsewhere,
+        "needed_by": terminal(", ".join(done.needed_by)),
+        "failures": ui_metadata.table(["path", "error"], done.failures),
+        **({"sealed_files": ui_metadata.place(done.files_location)} if done.files_location else {}),
+    }
 
 
 @maintenance_job(
     "cold_scrub",
     "Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live table.",
 )
-def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        if steps.cold_metadata(table) is None:
-            context.log.info("nothing of the table is in the cold tier yet")
-            return
-        done = steps.scrub_cold(table)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    if steps.cold_metadata(table) is None:
+        context.log.info("nothing of the table is in the cold tier yet")
+        return None
+    done = steps.scrub_cold(table)
     # The check must fail as soon as this run finds a loss, not when the next handoff evaluates it.
     judged = judge_losses(steps.cold_losses(table), done.repaired)
     key = lifecycle.key("cold_tier_snapshots")
     found = evaluation(key, "cold_files_are_as_recorded", context.partition_key, judged)
     context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
-    context.add_output_metadata(
-        {
-            "files_read": done.checked_files,
-            "bytes_read": done.checked_bytes,
-            "files_in_deep_archive": done.archived_files,
-            "repaired": done.repaired,
-            "lost": done.lost,
-            "open_losses": done.open_losses,
-            "rotation_began": ui_metadata.instant(done.began_at),
-            "share_of_rotation": done.share_done,
-            "problems": ui_metadata.table(
-                ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
-            ),
-            "seconds": watch.seconds,
-        }
-    )
+    return {
+        "files_read": done.checked_files,
+        "bytes_read": done.checked_bytes,
+        "files_in_deep_archive": done.archived_files,
+        "repaired": done.repaired,
+        "lost": done.lost,
+        "open_losses": done.open_losses,
+        "rotation_began": ui_metadata.instant(done.began_at),
+        "share_of_rotation": done.share_done,
+        "problems": ui_metadata.table(
+            ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
+        ),
+    }
 
 
 @maintenance_job("thaws", "Checks the state of a table's thaws. Changes no table, and thaws nothing without approval.")
-def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Check the state of the table's thaws: readable, ended, or lapsed."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
     columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
     rows = [
         (t.thaw_id, t.case_id, t.requester, t.approved_by, t.state, t.files, t.bytes, t.readable_until)
         for t in followed
     ]
-    context.add_output_metadata({"thaws": ui_metadata.table(columns, rows), "seconds": watch.seconds})
+    return {"thaws": ui_metadata.table(columns, rows)}
 
 
 @maintenance_job("quarantine_purge", "Deletes permanently the quarantined files whose retention is over.")
 def purge_quarantine(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete permanently the quarantined files whose retention is over."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
+    done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     files, size = sum(each.deleted for each in done), sum(each.bytes for each in done)
     dry_run = config.is_dry(changes)
@@ -115,14 +104,7 @@ def purge_quarantine(
         else {"files": files, "bytes": size, "failed": sum(each.failed for each in done)}
     )
     shown = ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows)
-    context.add_output_metadata(
-        {
-            "dry_run": dry_run,
-            **figures,
-            "would_purge" if dry_run else "purged": shown,
-            "seconds": watch.seconds,
-        }
-    )
+    return {"dry_run": dry_run, **figures, "would_purge" if dry_run else "purged": shown}
 
 
 @maintenance_job(
@@ -132,10 +114,9 @@ def purge_quarantine(
 )
 def clear_dropped_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
+    done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
     for each in done:
         if each.problem:
             context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
@@ -154,37 +135,31 @@ def clear_dropped_tables(
         )
         for each in done
     ]
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "dropped_tables": len(done),
-            **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
-            "tables": ui_metadata.table(columns, rows),
-            "seconds": watch.seconds,
-        }
-    )
-    if waiting := [each.dropped.table for each in done if each.waits]:
-        text = f"The files of {len(waiting)} dropped tables wait for a person: {', '.join(waiting)}"
-        raise Waiting(ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
+    shown = {
+        "dry_run": config.is_dry(changes),
+        "dropped_tables": len(done),
+        **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
+        "tables": ui_metadata.table(columns, rows),
+    }
+    if waits := [each.dropped.table for each in done if each.waits]:
+        text = f"The files of {len(waits)} dropped tables wait for a person: {', '.join(waits)}"
+        shown |= waiting(context, ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
+    return shown
 
 
 @maintenance_job("records", "Deletes old journal records and listings.", kind="postgres", by_table=False)
 def forget_records(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
+    done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
     would = "would_be_" if done.dry_run else ""
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            f"{would}forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
-            f"{would}files_deleted": done.files,
-            f"{would}bytes_deleted": done.bytes,
-            "seconds": watch.seconds,
-        }
-    )
+    return {
+        "dry_run": config.is_dry(changes),
+        f"{would}forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
+        f"{would}files_deleted": done.files,
+        f"{would}bytes_deleted": done.bytes,
+    }
 
 
 @maintenance_job(
@@ -192,29 +167,23 @@ def forget_records(
     "Publishes pending rows of the result tables. They are for people, and nothing decides by them.",
     by_table=False,
 )
-def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Publish the rows of plans, deletions and lineage that no process with a Spark session has published."""
-    with as_dagster_failure() as watch:
-        published = lifecycle.get().publish_results()
-    context.add_output_metadata({"published": published, "seconds": watch.seconds})
+    return {"published": lifecycle.get().publish_results()}
 
 
 @maintenance_job("result_tables", "Maintains the result tables for plans, deletions and lineage.", by_table=False)
 def compact_result_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
-    with as_dagster_failure() as watch:
-        opened = lifecycle.get()
-        published = 0 if config.is_dry(changes) else opened.publish_results()
-        done = opened.compact_result_tables(dry_run=config.is_dry(changes))
+    opened = lifecycle.get()
+    published = 0 if config.is_dry(changes) else opened.publish_results()
+    done = opened.compact_result_tables(dry_run=config.is_dry(changes))
     found = [(table, files, done.expired_snapshots[table]) for table, files in done.rewritten_files.items()]
     would = "would_be_" if config.is_dry(changes) else ""
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "published": published,
-            "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
-            "seconds": watch.seconds,
-        }
-    )
+    return {
+        "dry_run": config.is_dry(changes),
+        "published": published,
+        "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
+    }

@@ -14,8 +14,7 @@ from dagster import (
 )
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from artemis_lifecycle.defs.common import Changes, is_of_this_project, maintenance_job
-from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.common import Changes, Shown, is_of_this_project, maintenance_job
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS
 
@@ -63,23 +62,19 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
 )
 def delete_old_runs(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete this project's runs that ended longer ago than `records.runs`, with their events. Keeps the newest
     materialization of each partition."""
-    with as_dagster_failure() as watch:
-        opened = lifecycle.get()
-        before = opened.operations.clock.now() - opened.config.records.runs
-        keys = frozenset(map(lifecycle.key, ASSETS))
-        # A cursor is a run, so the pages are read before the first one is deleted.
-        found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
-        if not config.is_dry(changes):
-            for run_id in found:
-                context.instance.delete_run(run_id)
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "would_delete_runs" if config.is_dry(changes) else "runs_deleted": len(found),
-            "before": before.isoformat(timespec="seconds"),
-            "seconds": watch.seconds,
-        }
-    )
+    opened = lifecycle.get()
+    before = opened.operations.clock.now() - opened.config.records.runs
+    keys = frozenset(map(lifecycle.key, ASSETS))
+    # A cursor is a run, so the pages are read before the first one is deleted.
+    found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
+    if not config.is_dry(changes):
+        for run_id in found:
+            context.instance.delete_run(run_id)
+    return {
+        "dry_run": config.is_dry(changes),
+        "would_delete_runs" if config.is_dry(changes) else "runs_deleted": len(found),
+        "before": before.isoformat(timespec="seconds"),
+    }
