@@ -34,7 +34,6 @@ class Repaired:
     """The result of one lost copy. `error` None means that it is in cold again, as recorded."""
 
     copy: RecordedCopy
-    size_in_bytes: int = 0
     error: str | None = None
 
 
@@ -156,4 +155,4 @@ def _held(copy: RecordedCopy, made: CopiedFile) -> Repaired:
         )
     if copy.checksum not in (made.checksum, None):
         return Repaired(copy, error=f"the new copy is {made.checksum}, but the lost one was {copy.checksum}")
-    return Repaired(replace(copy, checksum=made.checksum), made.size_in_bytes)
+    return Repaired(replace(copy, checksum=made.checksum))

@@ -35,10 +35,6 @@ class Verification:
     checked_bytes: int
     damaged: tuple[tuple[str, str], ...]
 
-    @property
-    def passed(self) -> bool:
-        return not self.damaged
-
 
 def cold_index(
     spark: Spark | None,

@@ -80,7 +80,6 @@ def plan_query(
     condition = Filter(
         pruning=node_of(without_not(bound)),
         residual=node_of(bound),
-        schema=schema,
         specs=filter_specs(metadata, schema),
         reads_all=isinstance(parsed, AlwaysTrue),
     )
@@ -262,7 +261,6 @@ class _Planning:
             manifests=found,
             selected=selected,
             in_partition=sum(part.seen.in_partition for part in data),
-            manifest_rows=concatenated(part.manifest_rows for part in data),
             sizes=rows.column("size_in_bytes").to_numpy(),
             groups=files.groups,
             delete_bytes=int(erased.sizes[used].sum()),
