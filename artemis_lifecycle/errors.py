@@ -7,6 +7,7 @@ and paths in it are escaped, while the attributes keep them as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from artemis_lifecycle.escaping import terminal
 
@@ -47,18 +48,8 @@ class LifecycleError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle; keyword-only arguments need help.
-        return (_rebuild, (type(self), self.what, self.table, self.path, self.untouched, self.hint))
-
-
-def _rebuild(
-    kind: type[LifecycleError],
-    what: str,
-    table: str | None,
-    path: str | None,
-    untouched: str | None,
-    hint: str | None,
-) -> LifecycleError:
-    return kind(what, table=table, path=path, untouched=untouched, hint=hint)
+        parts = {"table": self.table, "path": self.path, "untouched": self.untouched, "hint": self.hint}
+        return partial(type(self), self.what, **parts), ()
 
 
 # --- bad input: nothing was touched --------------------------------------------------------------------------------

@@ -135,16 +135,16 @@ def commit_with_retry(
     StorageError if metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
     committer = _Committer(spark, catalog_name, table, before_swap, lineage)
-    waits = wait_random_exponential(multiplier=0.05, max=longest_wait)
+    retrying = Retrying(
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=0.05, max=longest_wait),
+        retry=retry_if_exception_type(_Lost),
+        reraise=True,
+    )
     try:
-        for attempt in Retrying(
-            stop=stop_after_attempt(attempts), wait=waits, retry=retry_if_exception_type(_Lost), reraise=True
-        ):
-            with attempt:
-                return committer.attempt(change)
+        return retrying(committer.attempt, change)
     except _Lost as lost:
         raise committer.gave_up(lost) from lost.__cause__
-    raise AssertionError("tenacity either returns or raises")
 
 
 def no_whole_compare(catalog_name: str, table: str) -> Refused:
@@ -413,15 +413,14 @@ class _Committer:
 
     def _look_up(self, this: _Try, error: Exception) -> Any:
         """Return the catalog's current metadata. Raises CommitStateUnknown."""
+        retrying = Retrying(
+            stop=stop_after_attempt(6),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            retry=retry_if_exception(_may_come_back),
+            reraise=True,
+        )
         try:
-            for attempt in Retrying(
-                stop=stop_after_attempt(6),
-                wait=wait_random_exponential(multiplier=0.2, max=10),
-                retry=retry_if_exception(_may_come_back),
-                reraise=True,
-            ):
-                with attempt:
-                    return self._operations.refresh()
+            return retrying(self._operations.refresh)
         except Exception as second:
             kinds = class_names(second)
             if not kinds:
@@ -438,7 +437,6 @@ class _Committer:
                 untouched="all data files",
                 hint="check that the catalog answers, then run the step again: it uses the table's current state",
             ) from error
-        raise AssertionError("tenacity either returns or raises")
 
     def _location_of_success(self, this: _Try) -> str:
         try:

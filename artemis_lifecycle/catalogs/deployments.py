@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, UnreadableMetadata
+from artemis_lifecycle.errors import ExistingFile, OtherDeployment, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
-from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, NO_RIGHT, role_statements
+from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, refusing, role_statements
 from artemis_lifecycle.storage.stores import Stores
 
 FOLDER = ".artemis-lifecycle"
@@ -117,19 +115,13 @@ class DeploymentsInSql:
         found = Deployment(**{field.name: row._mapping[field.name] for field in fields(Deployment)})
         return [DeploymentRecord(self._catalog, found, row.who, row.why, row.recorded_at.astimezone(UTC))]
 
-    @contextmanager
-    def _allowed(self, what: str, needed: str) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
-                raise
-            raise Refused(
-                f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "
-                f"{self._catalog} belongs to: {str(error.orig).splitlines()[0]}",
-                hint=f"GRANT it {needed}; where the table exists, GRANT artemis_lifecycle (artemis_ingest to a login "
-                "that only writes tables) is enough (docs/roles.md)",
-            ) from None
+    def _allowed(self, what: str, needed: str) -> AbstractContextManager[None]:
+        return refusing(
+            f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog {self._catalog} "
+            "belongs to",
+            hint=f"GRANT it {needed}; where the table exists, GRANT artemis_lifecycle (artemis_ingest to a login "
+            "that only writes tables) is enough (docs/roles.md)",
+        )
 
 
 class DeploymentsInFiles:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -56,7 +55,7 @@ class CatalogReader:
 
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle") -> None:
         self.name = catalog.name
-        self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
+        self._source: _Sql | _Other = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
     def namespaces(self) -> list[str]:
         """Return every namespace, sorted; levels are spelled as in a table's identifier."""
@@ -152,38 +151,9 @@ class CatalogReader:
         return found
 
 
-class _Source(ABC):
-    @abstractmethod
-    def namespaces(self) -> list[tuple[str, ...]]: ...
+class _Sql:
+    """A catalog in SQL, by its rows."""
 
-    @abstractmethod
-    def tables(self) -> list[Identifier]: ...
-
-    @abstractmethod
-    def entry(self, identifier: Identifier) -> CatalogEntry | None: ...
-
-    @abstractmethod
-    def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]: ...
-
-    @abstractmethod
-    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]: ...
-
-    @abstractmethod
-    def create_namespace(self, levels: tuple[str, ...]) -> None: ...
-
-    @abstractmethod
-    def deployments(self, stores: Stores) -> DeploymentRecords: ...
-
-    @abstractmethod
-    def compare_and_swap(
-        self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
-    ) -> CatalogEntry: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class _Sql(_Source):
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
@@ -260,7 +230,7 @@ class _Sql(_Source):
         self._engine.dispose()
 
 
-class _Other(_Source):
+class _Other:
     """Any other catalog, through pyiceberg."""
 
     def __init__(self, catalog: deployment.Catalog) -> None:

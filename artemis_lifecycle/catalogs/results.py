@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.stores import Stores
@@ -116,14 +115,13 @@ def _month(rows: ResultRows) -> tuple[int, int]:
 def _written(jvm: Any, stores: Stores, table: Any, spec: Any, partition: Any, rows: pa.Table) -> Any:
     """Return a new data file with these rows."""
     place = table.locationProvider().newDataLocation(spec, partition, f"{uuid.uuid4().hex}.parquet")
-    buffer = io.BytesIO()
-    pq.write_table(rows, buffer, compression="zstd")
+    data = parquet_bytes(rows)
     with around("results.part"):
-        stores.write(place, buffer.getvalue())
+        stores.write(place, data)
     config = jvm.org.apache.iceberg.MetricsConfig.forTable(table)
     metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(table.io().newInputFile(place), config)
     file = jvm.org.apache.iceberg.DataFiles.builder(spec).withPath(place).withFormat("PARQUET")
-    file = file.withFileSizeInBytes(buffer.getbuffer().nbytes).withPartition(partition).withMetrics(metrics)
+    file = file.withFileSizeInBytes(len(data)).withPartition(partition).withMetrics(metrics)
     return file.build()
 
 

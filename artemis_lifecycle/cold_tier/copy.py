@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -54,49 +54,26 @@ def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost
     return sorted((CopiedFile(**row) for row in done.to_pylist()), key=lambda file: file.destination)
 
 
+@dataclass(frozen=True, eq=False)
 class Copier:
     """Copies one file at a time from `source` to `target`. Picklable.
 
-    With `accept_sizes`, it copies a file whose size differs from the recorded one.
+    With `accept_sizes`, it copies a file whose size differs from the recorded one. `lengths` are the sizes of the
+    copied manifests, by destination, with which manifest lists are rewritten. Files to `excluded` destinations are
+    skipped.
     """
 
-    def __init__(
-        self,
-        source: Stores,
-        target: Stores,
-        mapping: Placing,
-        *,
-        accept_sizes: bool = False,
-        lengths: Mapping[str, int] | None = None,
-        excluded: Collection[str] = (),
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._mapping = mapping
-        self._accept_sizes = accept_sizes
-        self._lengths = lengths or {}
-        self._excluded = excluded
-
-    def with_lengths(self, lengths: Mapping[str, int]) -> Copier:
-        """Return a copier with the sizes of the copied manifests, by destination, with which manifest lists are
-        rewritten."""
-        return Copier(self._source, self._target, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
-
-    def without(self, destinations: Collection[str]) -> Copier:
-        """Return a copier that skips files to these destinations."""
-        return Copier(
-            self._source,
-            self._target,
-            self._mapping,
-            accept_sizes=self._accept_sizes,
-            lengths=self._lengths,
-            excluded=destinations,
-        )
+    source: Stores
+    target: Stores
+    mapping: Placing
+    accept_sizes: bool = False
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    excluded: Collection[str] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                if row["destination"] not in self._excluded:
+                if row["destination"] not in self.excluded:
                     yield pa.RecordBatch.from_pylist([asdict(self._one(row))], schema=COPIES)
 
     def _one(self, row: Mapping[str, Any]) -> CopiedFile:
@@ -122,7 +99,7 @@ class Copier:
             return replace(wanted, action=FAILED, error=str(error))
 
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
-        if same_file(wanted.source, wanted.destination, self._mapping.rules):
+        if same_file(wanted.source, wanted.destination, self.mapping.rules):
             raise HandoffFailed(
                 "The place of the copy is the file itself, under another name",
                 path=wanted.source,
@@ -132,7 +109,7 @@ class Copier:
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
             return self._as_it_is(wanted, row["checksum"])
-        data = self._source.read(wanted.source)
+        data = self.source.read(wanted.source)
         _compare(_checksum(data), row["checksum"])
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
@@ -154,7 +131,7 @@ class Copier:
         self, wanted: CopiedFile, row: Mapping[str, Any]
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
         """Return the function that rewrites the source's bytes; None if the copy has the same bytes."""
-        source, mapped, limits = wanted.source, self._mapping, self._source.limits
+        source, mapped, limits = wanted.source, self.mapping, self.source.limits
         if wanted.kind == POSITION_DELETES:
             return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped, limits)
         if wanted.kind == DELETION_VECTORS:
@@ -165,39 +142,39 @@ class Copier:
             }
             return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits), None)
         if wanted.kind == MANIFEST_LIST:
-            lengths = self._lengths
+            lengths = self.lengths
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
         return None
 
     def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:
-        found = self._source.head(wanted.source)
+        found = self.source.head(wanted.source)
         if found is None:
             raise _Damaged("the file is gone")
         wanted = self._sized(wanted, found.size_in_bytes)
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
-        if stored is not None and stored == (recorded or self._source.checksum(wanted.source)):
+        if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
-        if stored is not None or self._target.head(wanted.destination) is not None:
+        if stored is not None or self.target.head(wanted.destination) is not None:
             self._refuse_to_replace(wanted.destination)
-        outcome = self._target.copy(wanted.source, wanted.destination, source_stores=self._source)
+        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source)
         _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
     def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:
         # Format v1's inline manifests have no recorded size. A changed manifest or manifest list is never acceptable.
-        acceptable = self._accept_sizes and wanted.kind not in (MANIFEST, MANIFEST_LIST)
+        acceptable = self.accept_sizes and wanted.kind not in (MANIFEST, MANIFEST_LIST)
         if wanted.source_size not in (size, UNKNOWN_LENGTH) and not acceptable:
             raise _Damaged(f"the file has {size} bytes, but the metadata records {wanted.source_size}")
         return replace(wanted, source_size=size, size_in_bytes=size)
 
     def _stored_checksum(self, destination: str, size: int) -> str | None:
         """Return the checksum of the file at `destination` if it has that size."""
-        found = self._target.head(destination)
-        return self._target.checksum(destination) if found is not None and found.size_in_bytes == size else None
+        found = self.target.head(destination)
+        return self.target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
     def _refuse_to_replace(self, destination: str) -> None:
         # Where only this table writes, a different file is a broken copy, which can be replaced.
-        if not self._mapping.owns(destination) and self._target.head(destination) is not None:
+        if not self.mapping.owns(destination) and self.target.head(destination) is not None:
             raise HandoffFailed(
                 "Another file is at the mirrored path, outside the table's own location in the cold tier",
                 path=destination,
@@ -206,12 +183,12 @@ class Copier:
             )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
-        for _ in range(self._target.settings.copy_attempts):
-            self._target.write(destination, data, overwrite=True)
-            if self._target.checksum(destination) == checksum:
+        for _ in range(self.target.settings.copy_attempts):
+            self.target.write(destination, data, overwrite=True)
+            if self.target.checksum(destination) == checksum:
                 return
         raise CopyMismatch(
-            f"A rewritten file reads back differently, {self._target.settings.copy_attempts} times",
+            f"A rewritten file reads back differently, {self.target.settings.copy_attempts} times",
             path=destination,
             untouched="the source file",
             hint="check that store, then run the step again: finished batches are kept",

@@ -5,7 +5,6 @@ it, all live files of that manifest are too."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +13,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
-from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -34,7 +32,6 @@ LOST = "lost"
 """The source is gone, or differs from its metadata."""
 FAILED = "failed"
 
-_RECORDED = ("size_in_bytes", "rewritten", "checksum", "source", "kind", "file_format", "source_size")
 _BYTES_PER_ROW = 100
 _THREADS = 16
 
@@ -78,20 +75,6 @@ class Outcome:
         return sum(self.sizes.get(action, 0) for action in actions)
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What later work needs to know about a copy: its size in bytes, how it was rewritten, its checksum, and its source
-    with kind, format and size."""
-
-    size_in_bytes: int
-    rewritten: str | None
-    checksum: str | None
-    source: str
-    kind: str
-    file_format: str | None
-    source_size: int
-
-
 class Ledger:
     """The copies recorded in one folder, each with the `work_id` (of a plan or a restore) that made it."""
 
@@ -109,10 +92,8 @@ class Ledger:
 
     def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
-        out = io.BytesIO()
-        table = pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES)
-        pq.write_table(table, out, compression="zstd")
-        self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
+        data = parquet_bytes(pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES))
+        self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", data, overwrite=True)
 
     def batches(self, work_id: str) -> dict[int, str]:
         """Return the finished batches of a work: number to path."""
@@ -186,14 +167,13 @@ class Ledger:
 
         return sum(self._each_part(sent, self._parts()))
 
-    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, Recorded]:
+    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, CopiedFile]:
         """Return the valid copies among these destinations, by destination."""
         if not destinations:
             return {}
-        schema = pa.schema([COPIES.field(name) for name in ("destination", *_RECORDED)])
-        found = self._read(runner, schema, None, VERIFIED, frozenset(destinations)).table()
-        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-        return {destination: Recorded(*recorded) for destination, *recorded in rows}
+        found = self._read(runner, COPIES, None, VERIFIED, frozenset(destinations)).table()
+        copies = map(CopiedFile, *(column.to_pylist() for column in found.columns))
+        return {copy.destination: copy for copy in copies}
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ class PhaseRows:
         destination."""
         rows = self.rows.between("bucket", batch.first_bucket, batch.last_bucket)
         cost = Cost(batch.files, batch.files, batch.size_in_bytes)
-        return copy_files(self.runner, rows, self.copier.without(excluded), cost)
+        return copy_files(self.runner, rows, replace(self.copier, excluded=excluded), cost)
 
 
 @contextmanager
@@ -51,7 +51,8 @@ def open_phase(runner: Runner, sealed: Rows, ledger: Ledger, phase: int, copier:
         elif phase == 2:
             sizes = ledger.rows(runner, ("kind", *_SIZED.names)).map(_manifests, _SIZED)
             found = runner.match(sealed.between("role", NAMED, NAMED), sizes, "destination", _sizes_of, _SIZED).table()
-            copier = copier.with_lengths(dict(zip(*(column.to_pylist() for column in found.columns), strict=True)))
+            lengths = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+            copier = replace(copier, lengths=lengths)
         yield PhaseRows(runner, rows, copier)
 
 

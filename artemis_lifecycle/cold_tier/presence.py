@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger, Recorded
+from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -48,7 +48,7 @@ class RecordedCopy:
     checksum: str | None = None
 
     @classmethod
-    def of(cls, source: str, destination: str, copy: CopiedFile | Recorded) -> RecordedCopy:
+    def of(cls, source: str, destination: str, copy: CopiedFile) -> RecordedCopy:
         """Create it from the ledger's record."""
         return cls(
             source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum

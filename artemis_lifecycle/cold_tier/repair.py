@@ -34,7 +34,6 @@ class Repaired:
     """The result of one lost copy. `error` None means that it is in cold again, as recorded."""
 
     copy: RecordedCopy
-    size_in_bytes: int = 0
     error: str | None = None
 
 
@@ -78,7 +77,7 @@ class _Repair:
         lengths = self._lengths([copy.source for copy, _ in rows if copy.kind == MANIFEST_LIST])
         wanted = pa.Table.from_pylist([row for _, row in rows], WANTED)
         cost = Cost(len(rows), len(rows), sum(max(copy.size_in_bytes, 0) for copy, _ in rows))
-        made = copy_files(self._copies.runner, wanted, self._copier.with_lengths(lengths), cost)
+        made = copy_files(self._copies.runner, wanted, replace(self._copier, lengths=lengths), cost)
         by_place = {file.destination: file for file in made}
         done = [_held(copy, by_place[copy.destination]) for copy, _ in rows]
         self._record([by_place[each.copy.destination] for each in done if each.error is None])
@@ -156,4 +155,4 @@ def _held(copy: RecordedCopy, made: CopiedFile) -> Repaired:
         )
     if copy.checksum not in (made.checksum, None):
         return Repaired(copy, error=f"the new copy is {made.checksum}, but the lost one was {copy.checksum}")
-    return Repaired(replace(copy, checksum=made.checksum), made.size_in_bytes)
+    return Repaired(replace(copy, checksum=made.checksum))

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.verify import compared
@@ -175,7 +175,7 @@ def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
     with context.runner.keeping() as keep:
         recorded = context.ledger.rows(context.runner)
         due = keep(recorded.map(partial(_placed, first, end), _PLACED))
-        once = context.runner.meet([due], "destination", _once, _PLACED)
+        once = context.runner.meet([due], "destination", partial(first_of_each, column="destination"), _PLACED)
         for batch in once.ordered("place", "destination").batches():
             for row in batch.select(COPIES.names).to_pylist():
                 yield CopiedFile(**row)
@@ -186,10 +186,6 @@ def _placed(first: int, end: int, batches: Iterable[pa.RecordBatch]) -> Iterator
         places = (hash_strings(batch.column("destination")) >> np.uint64(_SHIFT)).astype(np.int64)
         due = pa.RecordBatch.from_arrays([*batch.columns, pa.array(places)], schema=_PLACED)
         yield due.filter(pa.array((places >= first) & (places < end)))
-
-
-def _once(copies: pa.Table) -> pa.Table:
-    return first_of_each(copies, "destination")
 
 
 def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[list[CopiedFile], int]]:
@@ -221,19 +217,7 @@ def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
     """Check earlier losses again: a file may have been restored, or may be copyable now."""
     losses: list[ColdLoss] = context.scrubs.losses(context.table_uuid, _LOSSES_AGAIN)
     known = context.ledger.among(context.runner, {loss.path for loss in losses})
-    batch = [
-        CopiedFile(
-            copy.kind,
-            copy.file_format,
-            copy.source,
-            path,
-            copy.source_size,
-            copy.size_in_bytes,
-            copy.checksum,
-            COPIED,
-        )
-        for path, copy in known.items()
-    ]
+    batch = list(known.values())
     if not batch:
         return
     context.check()

@@ -35,7 +35,6 @@ class ThawedFiles:
 
     files: int
     readable: int
-    thawing: int
     readable_until: datetime | None = None
 
     @property
@@ -77,13 +76,11 @@ def ask(spark: Spark, cold_stores: Stores, records: Stores, folder: str, days: i
 
 def progress(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
     """Return the state of all files under `folder`. Raises StorageError for one that is gone."""
-    schema = "readable boolean, thawing boolean, until timestamp"
-    rows = _run(spark, cold_stores, records, folder, _state, schema)
-    ends = [until for _, _, until in rows if until is not None]
+    rows = _run(spark, cold_stores, records, folder, _state, "readable boolean, until timestamp")
+    ends = [until for _, until in rows if until is not None]
     return ThawedFiles(
         files=len(rows),
-        readable=sum(readable for readable, _, _ in rows),
-        thawing=sum(thawing for _, thawing, _ in rows),
+        readable=sum(readable for readable, _ in rows),
         readable_until=min(ends, default=None),
     )
 
@@ -91,7 +88,7 @@ def progress(spark: Spark, cold_stores: Stores, records: Stores, folder: str) ->
 def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
     """Return True if the first files under `folder` are all readable: a cheap check before `progress`."""
     first = _first(records, folder, _SAMPLE)
-    return all(readable for readable, _, _ in threaded(partial(_state, cold_stores), first, _SAMPLE))
+    return all(readable for readable, _ in threaded(partial(_state, cold_stores), first, _SAMPLE))
 
 
 def end(cold_stores: Stores, records: Stores, folder: str, others: Collection[str]) -> None:
@@ -129,7 +126,7 @@ def _ask(stores: Stores, path: str, *, days: int, retrieval: str) -> tuple[str]:
     return (path,)
 
 
-def _state(stores: Stores, path: str) -> tuple[bool, bool, datetime | None]:
+def _state(stores: Stores, path: str) -> tuple[bool, datetime | None]:
     state = stores.archive_state(path)
     if state is None:
         raise StorageError(
@@ -137,4 +134,4 @@ def _state(stores: Stores, path: str) -> tuple[bool, bool, datetime | None]:
             path=path,
             hint="find out who deleted it: no snapshot that reads it can be thawed",
         )
-    return state.readable, state.thawing, state.readable_until
+    return state.readable, state.readable_until

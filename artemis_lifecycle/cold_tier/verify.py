@@ -35,10 +35,6 @@ class Verification:
     checked_bytes: int
     damaged: tuple[tuple[str, str], ...]
 
-    @property
-    def passed(self) -> bool:
-        return not self.damaged
-
 
 def cold_index(
     spark: Spark | None,
@@ -69,7 +65,7 @@ def verify_copies(
     with runner.keeping() as keep:
         recorded = ledger.rows(runner, _CHECKED.names, plan_id)
         drawn = keep(recorded.map(partial(_drawn, int(share * _DRAWS)), _CHECKED))
-        chosen = keep(runner.meet([drawn], "destination", _once, _CHECKED))
+        chosen = keep(runner.meet([drawn], "destination", partial(first_of_each, column="destination"), _CHECKED))
         files, size = chosen.sums("size_in_bytes")
         damaged = chosen.map(partial(_damaged, cold_stores), _DAMAGED, Cost(files, files, size))
         rows = (row for batch in damaged.batches() for row in batch.to_pylist())
@@ -80,10 +76,6 @@ def verify_copies(
 def _drawn(draws: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch.filter(pa.array(hash_strings(batch.column("destination")) % np.uint64(_DRAWS) < draws))
-
-
-def _once(copies: pa.Table) -> pa.Table:
-    return first_of_each(copies, "destination")
 
 
 def _damaged(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,11 @@
 """Jobs that run outside the walk: retention of the cold tier, quarantine, dropped tables and records, and thaws."""
 
-from dagster import OpExecutionContext, job, op
+from dagster import OpExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses, noted, report
-from artemis_lifecycle.defs.common import Changes, waiting_op
-from artemis_lifecycle.defs.failures import RETRIES, Waiting, as_dagster_failure
-from artemis_lifecycle.defs.partitions import table_of, tables
-from artemis_lifecycle.defs.pool import SPARK_POOL
+from artemis_lifecycle.defs.common import Changes, Shown, maintenance_job, waiting
+from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.escaping import terminal
@@ -19,94 +17,83 @@ ARCHIVED_FILES = {
 }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("deep_archive", "Moves cold snapshots past their retention to the deep archive.")
 def move_to_deep_archive(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Move the files that only cold snapshots past their retention read to the archive storage class."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        if steps.cold_metadata(table) is None:
-            context.log.info("nothing of the table is in the cold tier yet")
-            return
-        done = steps.deep_archive(table, dry_run=config.is_dry(changes))
-    context.add_output_metadata(
-        {
-            "dry_run": done.dry_run,
-            "dagster/column_schema": ui_metadata.column_schema(ARCHIVED_FILES),
-            "storage_class": done.storage_class,
-            "cutoff": ui_metadata.instant(done.cutoff),
-            "snapshots_due": len(done.snapshot_ids),
-            "snapshots_held": len(done.held_snapshots),
-            "files_due": done.due_files,
-            "bytes_due": done.due_bytes,
-            **({} if done.dry_run else {"files_moved": done.moved_files, "files_failed": done.failed_files}),
-            "files_still_live": done.still_live,
-            "files_needed_elsewhere": done.needed_elsewhere,
-            "needed_by": terminal(", ".join(done.needed_by)),
-            "failures": ui_metadata.table(["path", "error"], done.failures),
-            **({"sealed_files": ui_metadata.place(done.files_location)} if done.files_location else {}),
-            "seconds": watch.seconds,
-        }
-    )
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    if steps.cold_metadata(table) is None:
+        context.log.info("nothing of the table is in the cold tier yet")
+        return None
+    done = steps.deep_archive(table, dry_run=config.is_dry(changes))
+    return {
+        "dry_run": done.dry_run,
+        "dagster/column_schema": ui_metadata.column_schema(ARCHIVED_FILES),
+        "storage_class": done.storage_class,
+        "cutoff": ui_metadata.instant(done.cutoff),
+        "snapshots_due": len(done.snapshot_ids),
+        "snapshots_held": len(done.held_snapshots),
+        "files_due": done.due_files,
+        "bytes_due": done.due_bytes,
+        **({} if done.dry_run else {"files_moved": done.moved_files, "files_failed": done.failed_files}),
+        "files_still_live": done.still_live,
+        "files_needed_elsewhere": done.needed_elsewhere,
+        "needed_by": terminal(", ".join(done.needed_by)),
+        "failures": ui_metadata.table(["path", "error"], done.failures),
+        **({"sealed_files": ui_metadata.place(done.files_location)} if done.files_location else {}),
+    }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
-def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+@maintenance_job(
+    "cold_scrub",
+    "Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live table.",
+)
+def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        if steps.cold_metadata(table) is None:
-            context.log.info("nothing of the table is in the cold tier yet")
-            return
-        done = steps.scrub_cold(table)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    if steps.cold_metadata(table) is None:
+        context.log.info("nothing of the table is in the cold tier yet")
+        return None
+    done = steps.scrub_cold(table)
     # The check must fail as soon as this run finds a loss, not when the next handoff evaluates it.
     judged = judge_losses(steps.cold_losses(table), done.repaired)
     asset, name = "cold_tier_snapshots", "cold_files_are_as_recorded"
     report(context, lifecycle, asset, name, noted(lifecycle, asset, name, context.partition_key, judged))
-    context.add_output_metadata(
-        {
-            "files_read": done.checked_files,
-            "bytes_read": done.checked_bytes,
-            "files_in_deep_archive": done.archived_files,
-            "repaired": done.repaired,
-            "lost": done.lost,
-            "open_losses": done.open_losses,
-            "rotation_began": ui_metadata.instant(done.began_at),
-            "share_of_rotation": done.share_done,
-            "problems": ui_metadata.table(
-                ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
-            ),
-            "seconds": watch.seconds,
-        }
-    )
+    return {
+        "files_read": done.checked_files,
+        "bytes_read": done.checked_bytes,
+        "files_in_deep_archive": done.archived_files,
+        "repaired": done.repaired,
+        "lost": done.lost,
+        "open_losses": done.open_losses,
+        "rotation_began": ui_metadata.instant(done.began_at),
+        "share_of_rotation": done.share_done,
+        "problems": ui_metadata.table(
+            ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
+        ),
+    }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
-def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+@maintenance_job("thaws", "Checks the state of a table's thaws. Changes no table, and thaws nothing without approval.")
+def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Check the state of the table's thaws: readable, ended, or lapsed."""
-    with as_dagster_failure() as watch:
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
     columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
     rows = [
         (t.thaw_id, t.case_id, t.requester, t.approved_by, t.state, t.files, t.bytes, t.readable_until)
         for t in followed
     ]
-    context.add_output_metadata({"thaws": ui_metadata.table(columns, rows), "seconds": watch.seconds})
+    return {"thaws": ui_metadata.table(columns, rows)}
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("quarantine_purge", "Deletes permanently the quarantined files whose retention is over.")
 def purge_quarantine(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete permanently the quarantined files whose retention is over."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
+    done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     files, size = sum(each.deleted for each in done), sum(each.bytes for each in done)
     dry_run = config.is_dry(changes)
@@ -116,24 +103,19 @@ def purge_quarantine(
         else {"files": files, "bytes": size, "failed": sum(each.failed for each in done)}
     )
     shown = ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows)
-    context.add_output_metadata(
-        {
-            "dry_run": dry_run,
-            **figures,
-            "would_purge" if dry_run else "purged": shown,
-            "seconds": watch.seconds,
-        }
-    )
+    return {"dry_run": dry_run, **figures, "would_purge" if dry_run else "purged": shown}
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job(
+    "dropped_tables",
+    "Scans the remaining files of dropped tables whose retention is over, and deletes them once a person approves.",
+    by_table=False,
+)
 def clear_dropped_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
+    done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
     for each in done:
         if each.problem:
             context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
@@ -152,116 +134,55 @@ def clear_dropped_tables(
         )
         for each in done
     ]
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "dropped_tables": len(done),
-            **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
-            "tables": ui_metadata.table(columns, rows),
-            "seconds": watch.seconds,
-        }
-    )
-    if waiting := [each.dropped.table for each in done if each.waits]:
-        text = f"The files of {len(waiting)} dropped tables wait for a person: {', '.join(waiting)}"
-        raise Waiting(ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
+    shown = {
+        "dry_run": config.is_dry(changes),
+        "dropped_tables": len(done),
+        **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
+        "tables": ui_metadata.table(columns, rows),
+    }
+    if waits := [each.dropped.table for each in done if each.waits]:
+        text = f"The files of {len(waits)} dropped tables wait for a person: {', '.join(waits)}"
+        shown |= waiting(context, ApprovalNeeded(text, hint="approve each scan; or artemis keep-dropped TABLE"))
+    return shown
 
 
-@op(retry_policy=RETRIES, tags={"kind": "postgres"})
-@waiting_op
+@maintenance_job("records", "Deletes old journal records and listings.", kind="postgres", by_table=False)
 def forget_records(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
-    with as_dagster_failure() as watch:
-        done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
+    done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
     would = "would_be_" if done.dry_run else ""
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            f"{would}forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
-            f"{would}files_deleted": done.files,
-            f"{would}bytes_deleted": done.bytes,
-            "seconds": watch.seconds,
-        }
-    )
+    return {
+        "dry_run": config.is_dry(changes),
+        f"{would}forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
+        f"{would}files_deleted": done.files,
+        f"{would}bytes_deleted": done.bytes,
+    }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
-def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+@maintenance_job(
+    "publication",
+    "Publishes pending rows of the result tables. They are for people, and nothing decides by them.",
+    by_table=False,
+)
+def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Publish the rows of plans, deletions and lineage that no process with a Spark session has published."""
-    with as_dagster_failure() as watch:
-        published = lifecycle.get().publish_results()
-    context.add_output_metadata({"published": published, "seconds": watch.seconds})
+    return {"published": lifecycle.get().publish_results()}
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job("result_tables", "Maintains the result tables for plans, deletions and lineage.", by_table=False)
 def compact_result_tables(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
-    with as_dagster_failure() as watch:
-        opened = lifecycle.get()
-        published = 0 if config.is_dry(changes) else opened.publish_results()
-        done = opened.compact_result_tables(dry_run=config.is_dry(changes))
+    opened = lifecycle.get()
+    published = 0 if config.is_dry(changes) else opened.publish_results()
+    done = opened.compact_result_tables(dry_run=config.is_dry(changes))
     found = [(table, files, done.expired_snapshots[table]) for table, files in done.rewritten_files.items()]
     would = "would_be_" if config.is_dry(changes) else ""
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "published": published,
-            "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
-            "seconds": watch.seconds,
-        }
-    )
-
-
-@job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
-def deep_archive() -> None:
-    """Moves cold snapshots past their retention to the deep archive. Only reports, unless dry_run is false."""
-    move_to_deep_archive()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "cold_scrub"})
-def cold_scrub() -> None:
-    """Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live
-    table."""
-    read_cold_files()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "thaws"})
-def thaws() -> None:
-    """Checks the state of a table's thaws. Changes no table, and thaws nothing without approval."""
-    follow_thaws()
-
-
-@job(partitions_def=tables, tags={"artemis/job": "quarantine_purge"})
-def quarantine_purge() -> None:
-    """Deletes permanently the quarantined files whose retention is over. Only reports, unless dry_run is false."""
-    purge_quarantine()
-
-
-@job(tags={"artemis/job": "dropped_tables"})
-def dropped_tables() -> None:
-    """Scans the remaining files of dropped tables whose retention is over, and deletes them once a person approves.
-    Only reports, unless dry_run is false."""
-    clear_dropped_tables()
-
-
-@job(tags={"artemis/job": "records"})
-def records() -> None:
-    """Deletes old journal records and listings. Only reports, unless dry_run is false."""
-    forget_records()
-
-
-@job(tags={"artemis/job": "publication"})
-def publication() -> None:
-    """Publishes pending rows of the result tables. They are for people, and nothing decides by them."""
-    publish_results()
-
-
-@job(tags={"artemis/job": "result_tables"})
-def result_tables() -> None:
-    """Maintains the result tables for plans, deletions and lineage. Only reports, unless dry_run is false."""
-    compact_result_tables()
+    return {
+        "dry_run": config.is_dry(changes),
+        "published": published,
+        "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
+    }

@@ -16,14 +16,24 @@ from dagster import (
     DagsterRun,
     DataVersion,
     Failure,
+    JobDefinition,
     MaterializeResult,
     OpExecutionContext,
     asset,
+    job,
+    op,
 )
 from pydantic import Field
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS, NotGovernedError, Waiting
+from artemis_lifecycle.defs.failures import (
+    FOR_A_PERSON,
+    RETRIES,
+    WILL_NOT_PASS,
+    Skipped,
+    Waiting,
+    as_dagster_failure,
+)
 from artemis_lifecycle.defs.kinds import lacks
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
@@ -38,15 +48,18 @@ from artemis_lifecycle.defs.tags import (
     WAITS_FOR_TAG,
 )
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import NotApplicable, Refused
+from artemis_lifecycle.errors import LifecycleError, NotApplicable, Refused
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     Materialized = MaterializeResult[None]
+    Shown = dict[str, Any] | None
 else:
     # Dagster looks for the bare class in an asset's annotation. With a type parameter, it would store a value.
     Materialized = MaterializeResult
+    # An op shows its metadata, and has no value.
+    Shown = None
 
 OWNERS = ["team:artemis-data-platform"]
 
@@ -108,7 +121,7 @@ def delete_each(
     if not refused:
         return reports, {}
     rows = [(each, terminal(str(why))) for each, why in refused]
-    return reports, {**_waiting(context, Waiting(refused[0][1])), "refused": ui_metadata.table(["id", "why"], rows)}
+    return reports, {**waiting(context, refused[0][1]), "refused": ui_metadata.table(["id", "why"], rows)}
 
 
 FOR_REAL = (
@@ -121,8 +134,9 @@ NO_PERSON_NEEDED = "no_person_needed"
 def walk_asset(
     group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
 ) -> Callable[[Callable[..., Materialized]], AssetsDefinition]:
-    """`@asset` for a step of the walk. Its result has the step's `outcome` and the table's `kind`. A step that waits
-    succeeds with `waiting`, one that the kind does not have with `not_applicable`.
+    """`@asset` for a step of the walk, which fails `as_dagster_failure`. Its result has the step's `outcome`, the
+    table's `kind`, and the `seconds` of a step that ran. A step that waits succeeds with `waiting`, one that the kind
+    does not have with `not_applicable`.
 
     `changes` means that the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a
     person.
@@ -134,29 +148,31 @@ def walk_asset(
         @wraps(compute)
         def step(context: AssetExecutionContext, **arguments: Any) -> Materialized:
             kind = arguments["lifecycle"].get().kind(table_of(context.partition_key))
+            said: dict[str, Any]
+            version = None
             try:
-                missing = lacks(kind, name)
-                result = compute(context, **arguments) if missing is None else _not_applicable(missing)
+                if (missing := lacks(kind, name)) is not None:
+                    raise Skipped("not_applicable", why=terminal(missing))
+                with as_dagster_failure() as watch:
+                    result = compute(context, **arguments)
+                said, version = {**(result.metadata or {}), "seconds": watch.seconds}, result.data_version
             except Failure as failure:
                 lost = failure.metadata.get("error")
                 if lost is not None and lost.value in WILL_NOT_PASS:
                     context.instance.add_run_tags(context.run.run_id, {WAITS_FOR_TAG: str(lost.value)})
                 raise
-            except Waiting as waiting:
-                result = Materialized(metadata=_waiting(context, waiting))
+            except Waiting as late:
+                said = waiting(context, late.error)
             except NotApplicable as error:
-                result = _not_applicable(error.what)
-            except NotGovernedError:
-                why = "no entry of lifecycle.yaml governs the table; a backfill leaves it alone"
-                result = Materialized(metadata={"outcome": "not_governed", "why": why})
-            said: dict[str, Any] = dict(result.metadata or {})
+                said = {"outcome": "not_applicable", "why": terminal(error.what)}
+            except Skipped as skipped:
+                said = skipped.said
             done = "dry_run" if said.get("dry_run") is True else "waiting" if "paused" in said else "done"
             outcome = str(said.setdefault("outcome", done))
             said["kind"] = kind
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
-            version = result.data_version
             if outcome == "dry_run" and version is not None:
                 version = DataVersion(f"dry run: {version.value}")
             tags = {OUTCOME_TAG: outcome, KIND_TAG: kind}
@@ -173,12 +189,9 @@ def walk_asset(
     return decorate
 
 
-def _not_applicable(why: str) -> Materialized:
-    return Materialized(metadata={"outcome": "not_applicable", "why": terminal(why)})
-
-
-def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
-    """Decorate an op's function: if it has to wait, it succeeds with the outcome `waiting`. A dry run is tagged."""
+def waiting_op(compute: Callable[..., Shown]) -> Callable[..., None]:
+    """Decorate an op's function: it fails `as_dagster_failure`, and if it has to wait, it succeeds with the outcome
+    `waiting`. What it returns is shown with its `seconds`. A dry run is tagged."""
 
     @wraps(compute)
     def step(context: OpExecutionContext, **arguments: Any) -> None:
@@ -186,17 +199,41 @@ def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
         if isinstance(config, Changes) and config.is_dry(arguments["changes"]):
             context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "dry_run"})
         try:
-            compute(context, **arguments)
+            with as_dagster_failure() as watch:
+                shown = compute(context, **arguments)
+                if shown is not None:
+                    context.add_output_metadata({**shown, "seconds": watch.seconds})
         except NotApplicable as error:
             context.add_output_metadata({"outcome": "not_applicable", "why": terminal(error.what)})
-        except Waiting as waiting:
-            context.add_output_metadata(_waiting(context, waiting))
+        except Waiting as late:
+            context.add_output_metadata(waiting(context, late.error))
 
     return step
 
 
-def _waiting(context: AssetExecutionContext | OpExecutionContext, waiting: Waiting) -> dict[str, Any]:
-    error = waiting.error
+def maintenance_job(
+    name: str, description: str, *, kind: str = "iceberg", by_table: bool = True
+) -> Callable[[Callable[..., Shown]], JobDefinition]:
+    """Decorate a function, the only op of a job outside the walk: it waits like `waiting_op`, and is retried as the
+    walk's steps are. One of kind `postgres` needs no Spark session."""
+
+    def decorate(compute: Callable[..., Shown]) -> JobDefinition:
+        pool = SPARK_POOL if kind == "iceberg" else None
+        step = op(retry_policy=RETRIES, tags={"kind": kind}, pool=pool)(waiting_op(compute))
+        dry = " Only reports, unless dry_run is false." if get_type_hints(compute).get("config") is Changes else ""
+        partitions = tables if by_table else None
+
+        @job(name=name, description=description + dry, partitions_def=partitions, tags={JOB_TAG: name})
+        def launched() -> None:
+            step()
+
+        return launched
+
+    return decorate
+
+
+def waiting(context: AssetExecutionContext | OpExecutionContext, error: LifecycleError) -> dict[str, Any]:
+    """Tag a run that waits for what `error` says. Return what to show of it."""
     context.log.warning(terminal(str(error)))
     kind = type(error).__name__
     context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "waiting", WAITS_FOR_TAG: kind})
@@ -235,8 +272,9 @@ def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (),
 
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
-    """Return this run's `Lifecycle` and the table of its partition. Raises NotGovernedError in a backfill."""
+    """Return this run's `Lifecycle` and the table of its partition. In a backfill, raises Skipped if no entry
+    governs it."""
     lifecycle, table = resource.get(), table_of(context.partition_key)
     if BACKFILL_TAG in context.run.tags and lifecycle.config.entry(table) is None:
-        raise NotGovernedError
+        raise Skipped("not_governed", why="no entry of lifecycle.yaml governs the table; a backfill leaves it alone")
     return lifecycle, table

@@ -3,7 +3,6 @@
 from dagster import AssetExecutionContext
 
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, opened, walk_asset
-from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.maintenance.fitness import Fitness
@@ -16,9 +15,8 @@ def compacted_manifests(
     context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The table's manifests: many small ones rewritten into a few, if their average size is too small."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        done = steps.compact_manifests(table, dry_run=config.is_dry(changes))
+    steps, table = opened(context, lifecycle)
+    done = steps.compact_manifests(table, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.snapshot_id),
         metadata={
@@ -32,7 +30,6 @@ def compacted_manifests(
             ),
             **_fitness(done.before, done.after),
             "snapshot_id": str(done.snapshot_id or "none"),
-            "seconds": watch.seconds,
         },
     )
 
@@ -43,9 +40,8 @@ def compacted_data_files(
 ) -> Materialized:
     """The table's data files: small ones rewritten into larger ones with deletes applied, within the bandwidth
     budget."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        done = steps.compact_data_files(table, dry_run=config.is_dry(changes))
+    steps, table = opened(context, lifecycle)
+    done = steps.compact_data_files(table, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.snapshot_id),
         metadata={
@@ -77,7 +73,6 @@ def compacted_data_files(
             ),
             **_fitness(done.before, done.after),
             "snapshot_id": str(done.snapshot_id or "none"),
-            "seconds": watch.seconds,
         },
     )
 

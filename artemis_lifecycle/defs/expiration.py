@@ -8,7 +8,6 @@ from pydantic import Field
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
-from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.questions import snapshot_id
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
@@ -35,10 +34,9 @@ class Planning(Config):
 @walk_asset(GROUP, {"iceberg", "python"}, ("live_table",))
 def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's snapshots, refs and snapshot log, pinned to the catalog's current metadata file."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        history = steps.snapshot_history(table)
-        frame = history.to_pandas()
+    steps, table = opened(context, lifecycle)
+    history = steps.snapshot_history(table)
+    frame = history.to_pandas()
     newest = frame.sort_values("committed_at", ascending=False)
     preview = newest[["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]]
     return Materialized(
@@ -54,7 +52,6 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
             "metadata_location": ui_metadata.place(history.metadata_location),
             "read_at": ui_metadata.instant(history.read_at),
             "newest_snapshots": ui_metadata.table(list(preview.columns), preview.itertuples(index=False)),
-            "seconds": watch.seconds,
         },
     )
 
@@ -62,9 +59,8 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file that the snapshots kept by the policy reach: data, deletes, manifests, manifest lists, statistics."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        reachable = steps.reachable_set(table)
+    steps, table = opened(context, lifecycle)
+    reachable = steps.reachable_set(table)
     files = sum(reachable.counts.values())
     return Materialized(
         data_version=data_version(reachable.metadata_location, *reachable.snapshot_ids),
@@ -76,7 +72,6 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
             "bytes": reachable.size_in_bytes,
             "metadata_location": ui_metadata.place(reachable.metadata_location),
             "by_kind": ui_metadata.table(["kind", "files"], reachable.counts.items()),
-            "seconds": watch.seconds,
         },
     )
 
@@ -85,14 +80,13 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
     """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
     nothing."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        plan = steps.plan_expiration(
-            table,
-            older_than=instant(config.older_than),
-            retain_last=config.retain_last,
-            snapshot_ids=[snapshot_id(each) for each in config.snapshot_ids] or None,
-        )
+    steps, table = opened(context, lifecycle)
+    plan = steps.plan_expiration(
+        table,
+        older_than=instant(config.older_than),
+        retain_last=config.retain_last,
+        snapshot_ids=[snapshot_id(each) for each in config.snapshot_ids] or None,
+    )
     summary = plan.summary
     return Materialized(
         data_version=data_version(plan.plan_id),
@@ -116,7 +110,6 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
             "why_kept": ui_metadata.table(
                 ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
             ),
-            "seconds": watch.seconds,
         },
     )
 
@@ -130,11 +123,10 @@ def cold_tier_snapshots(
 
     A dry run copies nothing, and reports what a handoff would copy.
     """
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        plan = newest_plan(steps, table)
-        done = steps.hand_off(plan.plan_id, dry_run=config.is_dry(changes))
-        cold = steps.cold_tables(plan.table_uuid)
+    steps, table = opened(context, lifecycle)
+    plan = newest_plan(steps, table)
+    done = steps.hand_off(plan.plan_id, dry_run=config.is_dry(changes))
+    cold = steps.cold_tables(plan.table_uuid)
     times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
     return Materialized(
         data_version=data_version(done.plan_id),
@@ -174,7 +166,6 @@ def cold_tier_snapshots(
                 if cold is not None
                 else {}
             ),
-            "seconds": watch.seconds,
         },
     )
 
@@ -187,10 +178,9 @@ def expiration_commit(
 
     It first records the lineage of the removed snapshots. If that fails, it commits nothing.
     """
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        plan = newest_plan(steps, table)
-        done = steps.commit_expiration(plan.plan_id, dry_run=config.is_dry(changes))
+    steps, table = opened(context, lifecycle)
+    plan = newest_plan(steps, table)
+    done = steps.commit_expiration(plan.plan_id, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.metadata_location),
         metadata={
@@ -209,7 +199,6 @@ def expiration_commit(
             ),
             "metadata_location": ui_metadata.place(done.metadata_location),
             "files_due_at": ui_metadata.instant(done.due_at),
-            "seconds": watch.seconds,
         },
     )
 
@@ -222,14 +211,13 @@ def physical_deletion(
 
     A dry run includes the uncommitted plan, and reports which of its files it would delete today.
     """
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        plans = [record.plan_id for record in steps.due_plans(table)]
-        if config.is_dry(changes):
-            plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
-        reports, refused = delete_each(
-            context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.is_dry(changes))
-        )
+    steps, table = opened(context, lifecycle)
+    plans = [record.plan_id for record in steps.due_plans(table)]
+    if config.is_dry(changes):
+        plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
+    reports, refused = delete_each(
+        context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.is_dry(changes))
+    )
     waiting = [record for record in steps.plans(table) if record.status == PlanStatus.COMMITTED]
     return Materialized(
         data_version=data_version(*plans),
@@ -244,7 +232,6 @@ def physical_deletion(
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
             ),
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
-            "seconds": watch.seconds,
         },
     )
 

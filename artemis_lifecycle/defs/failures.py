@@ -42,8 +42,12 @@ class Waiting(Exception):  # noqa: N818
         self.error = error
 
 
-class NotGovernedError(Exception):
-    """A backfill found a table that no entry of lifecycle.yaml governs, and skips it."""
+class Skipped(Exception):  # noqa: N818
+    """The step is not to run now. `said` is what to show of it."""
+
+    def __init__(self, outcome: str, **said: str | MetadataValue) -> None:
+        super().__init__(outcome)
+        self.said = {"outcome": outcome, **said}
 
 
 class Watch:
@@ -81,7 +85,7 @@ def as_dagster_failure() -> Iterator[Watch]:
             },
             allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _LOST),
         ) from error
-    except (Failure, NotGovernedError):
+    except (Failure, Skipped):
         raise
     except Exception as error:
         # A retry policy retries any exception. An unexpected one needs a person to read it.

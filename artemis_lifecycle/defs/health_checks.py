@@ -3,16 +3,17 @@
 from dagster import Failure, OpExecutionContext, job, op
 
 from artemis_lifecycle.defs.checks import DAILY, JUDGES, LINEAGE_GATE, report
-from artemis_lifecycle.defs.common import waiting_op
-from artemis_lifecycle.defs.failures import RETRIES
+from artemis_lifecycle.defs.common import maintenance_job, waiting_op
 from artemis_lifecycle.defs.partitions import tables
-from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import JOB_TAG
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
-@waiting_op
+@maintenance_job(
+    "health_checks",
+    "Runs the checks of a table that need no new materialization: ages, health, lineage, schemas, compactions, "
+    "listing, orphan share, cold losses. Changes nothing.",
+)
 def check_health(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Run the checks of the table that rewrite, copy and walk nothing. One that cannot run does not stop the others."""
     red, broken = list[str](), list[Failure]()
@@ -45,10 +46,3 @@ def lineage_check() -> None:
     """Turns the check `lineage_gate` red or green. The sensor `lineage_watch` requests it for new snapshots that do not
     meet their table's requirements: Dagster 1.13 stores one evaluation of a partition without a run, and no second."""
     check_lineage()
-
-
-@job(partitions_def=tables, tags={JOB_TAG: "health_checks"})
-def health_checks() -> None:
-    """Runs the checks of a table that need no new materialization: ages, health, lineage, schemas, compactions,
-    listing, orphan share, cold losses. Changes nothing."""
-    check_health()

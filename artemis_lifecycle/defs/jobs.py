@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from dagster import AssetSelection, define_asset_job
+from dagster import AssetSelection, RunRequest, define_asset_job
 
 from artemis_lifecycle.defs import archive, manual
 from artemis_lifecycle.defs import health_checks as checking
 from artemis_lifecycle.defs import old_runs as cleaning
-from artemis_lifecycle.defs.tags import ASSET_TAG, WALK
+from artemis_lifecycle.defs.partitions import partition_key
+from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -43,6 +44,19 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
 def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Return the run config with which `job` makes the changes that it otherwise only reports."""
     return {"resources": {"changes": {"config": {"dry_run": dry_run}}}} if job in CHANGING else {}
+
+
+def run_of(job: str, table: str, run_key: str, tags: Mapping[str, str] | None = None) -> RunRequest:
+    """Return the request of a run of `job` for a table, which makes changes. Its tag keeps two runs of the table
+    apart."""
+    partition = partition_key(table)
+    return RunRequest(
+        run_key=run_key,
+        job_name=job,
+        partition_key=partition,
+        run_config=for_real(job),
+        tags={TABLE_TAG: partition, **(tags or {})},
+    )
 
 
 def _job(name: str, description: str, selection: AssetSelection) -> Any:
@@ -109,11 +123,11 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-health_checks, lineage_check, old_runs = checking.health_checks, checking.lineage_check, cleaning.old_runs
-deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
-cold_scrub = archive.cold_scrub
-dropped_tables, records = archive.dropped_tables, archive.records
-publication, result_tables = archive.publication, archive.result_tables
+health_checks, lineage_check, old_runs = checking.check_health, checking.lineage_check, cleaning.delete_old_runs
+deep_archive, cold_scrub, thaws = archive.move_to_deep_archive, archive.read_cold_files, archive.follow_thaws
+quarantine_purge, dropped_tables = archive.purge_quarantine, archive.clear_dropped_tables
+records, publication = archive.forget_records, archive.publish_results
+result_tables = archive.compact_result_tables
 
 ALL = (
     whole_walk,

@@ -17,8 +17,7 @@ from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import questions, ui_metadata
-from artemis_lifecycle.defs.common import waiting_op
-from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.common import Shown, waiting_op
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.questions import snapshot_id
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -162,10 +161,8 @@ def _job(
     *,
     spark: bool = False,
 ) -> JobDefinition:
-    def run(context: OpExecutionContext, lifecycle: LifecycleResource, config: Config) -> None:
-        with as_dagster_failure() as watch:
-            result = call(lifecycle.get(), config)
-        context.add_output_metadata({**_metadata(result), "seconds": watch.seconds})
+    def run(context: OpExecutionContext, lifecycle: LifecycleResource, config: Config) -> Shown:
+        return _metadata(call(lifecycle.get(), config))
 
     # Dagster reads the type of the configuration from the annotation.
     run.__annotations__["config"] = config_type

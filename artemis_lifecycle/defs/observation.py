@@ -7,7 +7,6 @@ from dagster import AssetExecutionContext, MetadataValue
 from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
-from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lineage.ledger import LINEAGE_LEDGER
@@ -19,11 +18,10 @@ _RECENT = timedelta(days=30)
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Who wrote each snapshot that the table ever had, when and why. Keeps commit summaries after snapshots expire."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        update = steps.record_lineage(table)
-        until = steps.operations.clock.now()
-        overwrites = steps.overwrites(until - _RECENT, until, table)
+    steps, table = opened(context, lifecycle)
+    update = steps.record_lineage(table)
+    until = steps.operations.clock.now()
+    overwrites = steps.overwrites(until - _RECENT, until, table)
     return Materialized(
         data_version=data_version(update.metadata_location),
         metadata={
@@ -45,7 +43,6 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "query": ui_metadata.query(
                 steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
             ),
-            "seconds": watch.seconds,
         },
     )
 
@@ -54,11 +51,10 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """All schemas of the table over time, what each one changed, and the snapshots that used it. Compacts the table's
     history, from which `artemis snapshot-at` answers."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        history = steps.schema_history(table)
-        compacted = steps.compact_history(table)
-        frame = history.to_pandas()
+    steps, table = opened(context, lifecycle)
+    history = steps.schema_history(table)
+    compacted = steps.compact_history(table)
+    frame = history.to_pandas()
     return Materialized(
         data_version=data_version(history.metadata_location),
         metadata={
@@ -70,7 +66,6 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "history_bytes": compacted.size_in_bytes,
             "metadata_location": ui_metadata.place(history.metadata_location),
             "versions": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
-            "seconds": watch.seconds,
         },
     )
 
@@ -78,15 +73,14 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's score, 0 to 100, and its parts: what each costs in time and money, and what to do next."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        health = steps.table_health(table)
-        scores, next_part = steps.health_history(table), health.next_part
-        curve = steps.retention_curve(table)
-        costs = steps.costs(table, curve)
-        commits = steps.commit_costs(table)
-        most = max(point.size_in_bytes for point in curve.points) or 1
-        policy = next(point for point in curve.points if point.is_policy)
+    steps, table = opened(context, lifecycle)
+    health = steps.table_health(table)
+    scores, next_part = steps.health_history(table), health.next_part
+    curve = steps.retention_curve(table)
+    costs = steps.costs(table, curve)
+    commits = steps.commit_costs(table)
+    most = max(point.size_in_bytes for point in curve.points) or 1
+    policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
         data_version=data_version(health.metadata_location),
         metadata={
@@ -162,6 +156,5 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
                 ["figure", "value"],
                 [(name.removesuffix("_seconds"), readable(name, value)) for name, value in health.figures().items()],
             ),
-            "seconds": watch.seconds,
         },
     )

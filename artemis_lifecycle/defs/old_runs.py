@@ -11,15 +11,12 @@ from dagster import (
     DagsterRun,
     OpExecutionContext,
     RunsFilter,
-    job,
-    op,
 )
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from artemis_lifecycle.defs.common import Changes, is_of_this_project, waiting_op
-from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
+from artemis_lifecycle.defs.common import Changes, Shown, is_of_this_project, maintenance_job
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG
+from artemis_lifecycle.defs.tags import ASSETS
 
 _PAGE = 100
 _EVENTS = (
@@ -57,33 +54,27 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
             )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "postgres"})
-@waiting_op
+@maintenance_job(
+    "old_runs",
+    "Deletes this project's runs past records.runs, and their events.",
+    kind="postgres",
+    by_table=False,
+)
 def delete_old_runs(
     context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
-) -> None:
+) -> Shown:
     """Delete this project's runs that ended longer ago than `records.runs`, with their events. Keeps the newest
     materialization of each partition."""
-    with as_dagster_failure() as watch:
-        opened = lifecycle.get()
-        before = opened.operations.clock.now() - opened.config.records.runs
-        keys = frozenset(map(lifecycle.key, ASSETS))
-        # A cursor is a run, so the pages are read before the first one is deleted.
-        found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
-        if not config.is_dry(changes):
-            for run_id in found:
-                context.instance.delete_run(run_id)
-    context.add_output_metadata(
-        {
-            "dry_run": config.is_dry(changes),
-            "would_delete_runs" if config.is_dry(changes) else "runs_deleted": len(found),
-            "before": before.isoformat(timespec="seconds"),
-            "seconds": watch.seconds,
-        }
-    )
-
-
-@job(tags={JOB_TAG: "old_runs"})
-def old_runs() -> None:
-    """Deletes this project's runs past records.runs, and their events. Only reports, unless dry_run is false."""
-    delete_old_runs()
+    opened = lifecycle.get()
+    before = opened.operations.clock.now() - opened.config.records.runs
+    keys = frozenset(map(lifecycle.key, ASSETS))
+    # A cursor is a run, so the pages are read before the first one is deleted.
+    found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
+    if not config.is_dry(changes):
+        for run_id in found:
+            context.instance.delete_run(run_id)
+    return {
+        "dry_run": config.is_dry(changes),
+        "would_delete_runs" if config.is_dry(changes) else "runs_deleted": len(found),
+        "before": before.isoformat(timespec="seconds"),
+    }

@@ -8,7 +8,7 @@ from pydantic import Field
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
-from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.failures import Skipped
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -42,11 +42,9 @@ class Scanning(Config):
 def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as listed by the store, sealed with the start and end time of the
     listing."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        if (not_due := _scan_not_due(context, steps, table)) is not None:
-            return not_due
-        listing = steps.list_objects(table)
+    steps, table = opened(context, lifecycle)
+    _require_scan_due(context, steps, table)
+    listing = steps.list_objects(table)
     return Materialized(
         data_version=data_version(listing.listing_id),
         metadata={
@@ -60,7 +58,6 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "listed_until": ui_metadata.instant(listing.finished_at),
             "locations": ui_metadata.table(["location"], [(location,) for location in listing.locations]),
             "sealed_files": ui_metadata.place(listing.files_location),
-            "seconds": watch.seconds,
         },
     )
 
@@ -69,12 +66,10 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        if (not_due := _scan_not_due(context, steps, table)) is not None:
-            return not_due
-        scan = _scanned(steps, table, config)
-        trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
+    steps, table = opened(context, lifecycle)
+    _require_scan_due(context, steps, table)
+    scan = _scanned(steps, table, config)
+    trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
         data_version=data_version(scan.scan_id),
@@ -117,7 +112,6 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
                 ],
             ),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
-            "seconds": watch.seconds,
         },
     )
 
@@ -131,21 +125,20 @@ def orphan_deletion(
     An approved scan takes precedence over a newer one. Interrupted deletions of older scans are finished first: no
     newer scan names their files.
     """
-    with as_dagster_failure() as watch:
-        steps, table = opened(context, lifecycle)
-        scan = steps.approved_scan(table) or steps.latest_scan(table)
-        if scan is None and context.job_name == NIGHTLY_WALK:
-            return Materialized(metadata={"outcome": "not_due", "why": "the table has no scan"})
-        if scan is None:
-            raise NoSuchPlan(
-                "The table has no scan", table=table, untouched="all files", hint="materialize orphan_scan first"
-            )
-        begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
-        reports, refused = delete_each(
-            context,
-            [*begun, scan.scan_id],
-            lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes)),
+    steps, table = opened(context, lifecycle)
+    scan = steps.approved_scan(table) or steps.latest_scan(table)
+    if scan is None and context.job_name == NIGHTLY_WALK:
+        raise Skipped("not_due", why="the table has no scan")
+    if scan is None:
+        raise NoSuchPlan(
+            "The table has no scan", table=table, untouched="all files", hint="materialize orphan_scan first"
         )
+    begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
+    reports, refused = delete_each(
+        context,
+        [*begun, scan.scan_id],
+        lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes)),
+    )
     return Materialized(
         data_version=data_version(scan.scan_id),
         metadata={
@@ -155,7 +148,6 @@ def orphan_deletion(
             **ui_metadata.deletion(reports),
             **refused,
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
-            "seconds": watch.seconds,
         },
     )
 
@@ -177,15 +169,14 @@ def _scanned(steps: Lifecycle, table: str, config: Scanning) -> OrphanScanResult
     return steps.scan_orphans(table, older_than=older_than, listing=given, listed_at=listed_at)
 
 
-def _scan_not_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> Materialized | None:
-    """Return the result if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table
-    accumulates orphans so slowly that the next scan is later. None if a scan is due. Other jobs scan in each run."""
+def _require_scan_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> None:
+    """Raise Skipped if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table accumulates
+    orphans so slowly that the next scan is later. Other jobs scan in each run."""
     if context.job_name != NIGHTLY_WALK:
-        return None
+        return
     if steps.approved_scan(table) is not None:
-        return Materialized(metadata={"outcome": "not_due", "why": "an approved scan is to be deleted first"})
+        raise Skipped("not_due", why="an approved scan is to be deleted first")
     policy = steps.config.policy(table).orphans
     due = next_scan(steps.scan_trend(table).points, policy.scan_every, policy.min_age)
-    if due is None or due <= steps.operations.clock.now():
-        return None
-    return Materialized(metadata={"outcome": "not_due", "next_scan_at": ui_metadata.instant(due)})
+    if due is not None and due > steps.operations.clock.now():
+        raise Skipped("not_due", next_scan_at=ui_metadata.instant(due))

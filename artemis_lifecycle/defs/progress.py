@@ -45,8 +45,8 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
     ]
 
 
-def under_way(instance: DagsterInstance, job: str) -> set[str]:
-    """Return the tables for which a run of `job` is queued or running."""
+def under_way(instance: DagsterInstance, job: str | None = None) -> set[str]:
+    """Return the tables for which a run of `job`, or of any, is queued or running."""
     records = instance.get_run_records(RunsFilter(job_name=job, statuses=NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 

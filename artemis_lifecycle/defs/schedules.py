@@ -17,10 +17,9 @@ from dagster import (
 
 from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.partitions import partition_key, table_of
+from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import TABLE_TAG
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.scheduling.maintenance_window import window_of
@@ -37,15 +36,8 @@ def maintenance_requests(
         window = window_of(now, lifecycle.config.policy(table).quiet_window)
         if table in busy or (by_day and window.excludes(now)):
             continue
-        asked.append(
-            RunRequest(
-                run_key=f"{window.day if by_day else now.isoformat(timespec='minutes')}:{terminal(table)}:{job}",
-                job_name=job,
-                partition_key=partition_key(table),
-                run_config=jobs.for_real(job),
-                tags={TABLE_TAG: partition_key(table)},
-            )
-        )
+        since = window.day if by_day else now.isoformat(timespec="minutes")
+        asked.append(jobs.run_of(job, table, f"{since}:{terminal(table)}:{job}"))
     return asked or SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
 
 

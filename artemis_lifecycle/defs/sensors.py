@@ -21,17 +21,16 @@ from dagster import (
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
 from artemis_lifecycle.defs.live_table import observed
-from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
+from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (
-    NOT_FINISHED,
     cancel_late_runs,
     governed_tables,
     table_windows,
     under_way,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import PARTITION_TAG, PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -87,7 +86,7 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
     new, gone = [table for table in present if table not in known], sorted(known - set(present)) if present else []
     gone = [table for table in gone if table.partition(":")[0] not in errors]
     if new or gone:
-        busy = _with_runs(context.instance) if gone else set()
+        busy = under_way(context.instance) if gone else set()
         retired = [table for table in gone if table not in busy]
         requests = [tables.build_add_request(list(map(partition_key, new)))] if new else []
         said = [f"new tables: {', '.join(new)}"] if new else []
@@ -108,12 +107,6 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
     return SkipReason(f"no new table; {len(known)} are known")
-
-
-def _with_runs(instance: DagsterInstance) -> set[str]:
-    """Return the tables with a queued or running run."""
-    records = instance.get_run_records(RunsFilter(statuses=NOT_FINISHED))
-    return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
 @sensor(
@@ -155,13 +148,7 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
         return SkipReason("no table has new metadata")
     return SensorResult(
         run_requests=[
-            RunRequest(
-                run_key=terminal(f"{table}:{present[table]}"),
-                job_name=jobs.observe.name,
-                partition_key=partition_key(table),
-                tags={TABLE_TAG: partition_key(table)},
-            )
-            for table in changed
+            jobs.run_of(jobs.observe.name, table, terminal(f"{table}:{present[table]}")) for table in changed
         ],
         asset_events=[observed(lifecycle.key(LIVE_TABLE), table, pointers[table]) for table in changed],
         cursor=cursor,
@@ -213,13 +200,8 @@ def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[boo
 def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> RunRequest:
     """Return the run that `verdict` requests: one per day for the same health."""
     assert verdict.job is not None
-    return RunRequest(
-        run_key=f"{now:%Y-%m-%d}:{terminal(record.table)}:{verdict.job}:{record.measured_at.isoformat()}",
-        job_name=verdict.job,
-        partition_key=partition_key(record.table),
-        run_config=jobs.for_real(verdict.job),
-        tags={TABLE_TAG: partition_key(record.table)},
-    )
+    run_key = f"{now:%Y-%m-%d}:{terminal(record.table)}:{verdict.job}:{record.measured_at.isoformat()}"
+    return jobs.run_of(verdict.job, record.table, run_key)
 
 
 @sensor(
@@ -343,18 +325,8 @@ def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:
     assert step is not None
     job = NIGHTLY_WALK if table.whole_walk and step is Step.PLAN else step.value
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
-    return RunRequest(
-        run_key=f"{day}:{terminal(table.table)}:{step}{again}",
-        job_name=job,
-        partition_key=partition_key(table.table),
-        run_config=jobs.for_real(job),
-        tags={
-            WINDOW_TAG: day,
-            STEP_TAG: step.value,
-            TABLE_TAG: partition_key(table.table),
-            PRIORITY_TAG: str(_place(table, verdict, now)),
-        },
-    )
+    tags = {WINDOW_TAG: day, STEP_TAG: step.value, PRIORITY_TAG: str(_place(table, verdict, now))}
+    return jobs.run_of(job, table.table, f"{day}:{terminal(table.table)}:{step}{again}", tags)
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
@@ -383,12 +355,7 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     now = opened.operations.clock.now()
     return SensorResult(
         run_requests=[
-            RunRequest(
-                run_key=f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}",
-                job_name=jobs.thaws.name,
-                partition_key=partition_key(table),
-                tags={TABLE_TAG: partition_key(table)},
-            )
+            jobs.run_of(jobs.thaws.name, table, f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}")
             for table in list(wanted)[:AT_ONCE]
         ]
     )
@@ -432,10 +399,11 @@ def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource
         return SensorResult(skip_reason=said, cursor=cursor)
     return SensorResult(
         run_requests=[
-            RunRequest(
-                run_key=f"{newest[table]}:{terminal(table)}:lineage_check" + (f":{attempt}" if attempt > 1 else ""),
-                partition_key=partition_key(table),
-                tags={TABLE_TAG: partition_key(table), UNMET_TAG: _unmet(newest[table], attempt)},
+            jobs.run_of(
+                jobs.lineage_check.name,
+                table,
+                f"{newest[table]}:{terminal(table)}:lineage_check" + (f":{attempt}" if attempt > 1 else ""),
+                {UNMET_TAG: _unmet(newest[table], attempt)},
             )
             for table, attempt in due.items()
         ],

@@ -10,7 +10,6 @@ the journal are lost, the remaining files can still be found from the metadata t
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, METADATA, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
+from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, sealed_part
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -153,9 +152,7 @@ class _Cut:
         return pa.Table.from_pylist(list(threaded(self._store, pieces, _WRITERS)), arrow_schema(_WRITTEN))
 
     def _store(self, files: pa.Table) -> dict[str, object]:
-        buffer = io.BytesIO()
-        pq.write_table(files.select(arrow_schema(BATCH).names), buffer, compression="zstd")
-        data = buffer.getvalue()
+        data = parquet_bytes(files.select(arrow_schema(BATCH).names))
         name = f"batch-{uuid.uuid4().hex}.parquet"
         self.stores.write(f"{self.folder}/{name}", data)
         return {

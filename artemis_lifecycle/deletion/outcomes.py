@@ -6,21 +6,20 @@ deciding them (`worker`), or the Iceberg table that people query (`results`).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, job_folder
 from artemis_lifecycle.protection.protection import WAITING
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
-from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -96,9 +95,7 @@ class PieceOutcomes:
 
 def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: pa.Table) -> None:
     """Store the complete outcomes of a batch (columns: `OUTCOMES`), and replace those of an earlier attempt."""
-    buffer = io.BytesIO()
-    pq.write_table(outcomes, buffer, compression="zstd")
-    stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
+    stores.write(_outcome_path(root, job_id, batch), parquet_bytes(outcomes), overwrite=True)
 
 
 def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Table:
@@ -139,17 +136,13 @@ def job_outcomes(spark: Spark, stores: Stores, root: str, job_id: str) -> Rows:
     parts = outcome_parts(stores, root, job_id)
     cost = Cost(len(parts), len(parts) * MOST_PER_BATCH)
     paths = pa.table({"path": pa.array(parts, pa.string())})
-    return Runner(spark).map(paths, _Reader(stores), arrow_schema(OUTCOMES), cost)
+    return Runner(spark).map(paths, partial(_read_parts, stores), arrow_schema(OUTCOMES), cost)
 
 
-class _Reader:
-    def __init__(self, stores: Stores) -> None:
-        self.stores = stores
-
-    def __call__(self, paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in paths:
-            for path in batch.column("path").to_pylist():
-                yield from _outcome_table(self.stores, path).to_batches()
+def _read_parts(stores: Stores, paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in paths:
+        for path in batch.column("path").to_pylist():
+            yield from _outcome_table(stores, path).to_batches()
 
 
 def _outcome_table(stores: Stores, path: str) -> pa.Table:

@@ -10,7 +10,6 @@ checksums.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.outcomes import Outcome, outcome_tables
@@ -29,6 +27,7 @@ from artemis_lifecycle.escaping import json_text, markdown
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.protection.places import RECEIPTS
+from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.location_hash import hash_column
@@ -136,9 +135,7 @@ def write_receipt(
         hashes = hash_column(paths, DEFAULT_RULES)
         first = hashes.argsort(kind="stable")[:_SAMPLE].tolist()
         sample = sorted([*sample, *((int(hashes[row]), paths[row].as_py()) for row in first)])[:_SAMPLE]
-        buffer = io.BytesIO()
-        pq.write_table(rows, buffer, compression="zstd")
-        data = buffer.getvalue()
+        data = parquet_bytes(rows)
         name = f"files-{number:06d}.parquet"
         with around("receipt.part"):
             stores.write(f"{folder}/{name}", data, overwrite=True)

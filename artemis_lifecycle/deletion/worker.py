@@ -144,7 +144,8 @@ class _Run:
                 per_batch = max(per_batch, min(MOST_PER_BATCH, job.files // 4))
             batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
             if known is None:
-                self._begin(batches)
+                begun = JobRecord(job.job_id, job.kind, job.table_uuid, job.table, job.files_location)
+                journal.begin(begun, batches.sizes)
             self._begin_quarantine()
             paused = self._batches(batches)
             if not journal.unfinished(job.job_id):
@@ -154,22 +155,6 @@ class _Run:
                 context.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
         return report_of(context.spark, context.stores, context.operations, job, context.root, paused)
-
-    def _begin(self, batches: Batches) -> None:
-        context, job = self.context, self.job
-        record = JobRecord(
-            job_id=job.job_id,
-            kind=job.kind,
-            table_uuid=job.table_uuid,
-            table=job.table,
-            files_location=job.files_location,
-            started_at=context.operations.clock.now(),
-            finished_at=None,
-            batches=len(batches.parts),
-            files=sum(files for files, _ in batches.sizes),
-            bytes=sum(size for _, size in batches.sizes),
-        )
-        context.operations.journal.begin(record, batches.sizes)
 
     def _remove_empty_folders(self) -> None:
         """Remove empty folders below the table's `data` folder only: a writer may be about to use the metadata folder.
@@ -360,7 +345,7 @@ class _Run:
         outcomes.put_each(kept, "kept")
         outcomes.put(np.array(moved, np.int64), QUARANTINED)
         # Include files that an interrupted attempt deleted before it died.
-        self._remove_sidecars(protection, considered, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
+        self._remove_sidecars(protection, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
         return outcomes.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
     def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
@@ -391,9 +376,7 @@ class _Run:
             until = elapsed() + _DELETES_LAST
             self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
-    def _remove_sidecars(
-        self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: Rechecked
-    ) -> None:
+    def _remove_sidecars(self, protection: Protection, paths: pa.Array, lock: TableLock, judged: Rechecked) -> None:
         """Delete the checksum files that Hadoop leaves next to local files. Most never existed, and none is counted. A
         checksum file that a table references is kept."""
         beside = sidecar_array(paths.filter(are_local(paths)))

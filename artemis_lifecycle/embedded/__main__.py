@@ -35,28 +35,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m artemis_lifecycle.embedded", description="The embedded stack.")
     parser.add_argument("--config", help="lifecycle.yaml; default $ARTEMIS_CONFIG, then ./lifecycle.yaml")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("setup", help="check Java, fetch Spark's jars, set up and start Postgres")
-    verbs.add_parser("jars", help="fetch every jar that some configuration needs, which `make wheel` compiles against")
-    verbs.add_parser("archive", help="archive Spark's classes, once, so that each session starts with less work")
-    verbs.add_parser("start", help="start Postgres, where it is the embedded one")
-    verbs.add_parser("stop", help="stop the embedded Postgres")
-    verbs.add_parser("status", help="say what is there and runs")
-    verbs.add_parser("env", help="print export lines for a shell that starts Dagster")
-    verbs.add_parser("remove", help="stop the embedded Postgres and delete its data")
+    for run, said in (
+        (_setup, "check Java, fetch Spark's jars, set up and start Postgres"),
+        (_jars, "fetch every jar that some configuration needs, which `make wheel` compiles against"),
+        (_archive, "archive Spark's classes, once, so that each session starts with less work"),
+        (_start, "start Postgres, where it is the embedded one"),
+        (_stop, "stop the embedded Postgres"),
+        (_status, "say what is there and runs"),
+        (_env, "print export lines for a shell that starts Dagster"),
+        (_remove, "stop the embedded Postgres and delete its data"),
+    ):
+        verbs.add_parser(run.__name__[1:], help=said).set_defaults(run=run)
     chosen = parser.parse_args(arguments)
     try:
         config = load_config(chosen.config)
-        verb = {
-            "setup": _setup,
-            "jars": _jars,
-            "archive": _archive,
-            "start": _start,
-            "stop": _stop,
-            "status": _status,
-            "env": _env,
-            "remove": _remove,
-        }
-        verb[chosen.verb](config, chosen.config)
+        chosen.run(config, chosen.config)
     except LifecycleError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier import thaw as thawing
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
@@ -45,9 +44,6 @@ from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, 
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

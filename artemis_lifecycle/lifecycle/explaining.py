@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ class Explaining:
                 continue
             resources = self.resources
             outcomes = job_outcomes(resources.start_spark, resources.live_stores, resources.root, job_id)
-            for row in outcomes.map(_At(location, rules), outcomes.schema).table().to_pylist():
+            for row in outcomes.map(partial(_rows_at, location, rules), outcomes.schema).table().to_pylist():
                 if row["outcome"] in _GONE:
                     return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
         return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
@@ -160,7 +161,7 @@ class Explaining:
             return None
         columns = ("job_id", "job_kind", "path", "outcome", "reason")
         recorded = self.resources.results.rows(DELETIONS.name, columns, (Where("table_uuid", "=", table_uuid),))
-        for row in (each for batch in _At(location, rules)(recorded) for each in batch.to_pylist()):
+        for row in (each for batch in _rows_at(location, rules, recorded) for each in batch.to_pylist()):
             if row["outcome"] in _GONE:
                 kind = "plan" if row["job_kind"] == "expiration" else "scan"
                 return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
@@ -169,23 +170,17 @@ class Explaining:
     def _row_at(self, files_location: str, location: str, rules: LocationRules) -> dict[str, Any] | None:
         """Return the row of a sealed list whose path is at `location`."""
         files = read_frame(Runner(self.resources.start_spark), files_location, self.resources.live_stores)
-        return next(iter(files.map(_At(location, rules), files.schema).table().to_pylist()), None)
+        return next(iter(files.map(partial(_rows_at, location, rules), files.schema).table().to_pylist()), None)
 
 
-class _At:
-    """The rows whose path is at a location."""
-
-    def __init__(self, location: str, rules: LocationRules) -> None:
-        self._location = location
-        self._rules = rules
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = hash_location(self._location)
-        for batch in batches:
-            rows = np.flatnonzero(hash_column(batch.column("path"), self._rules) == wanted).tolist()
-            at = [row for row in rows if normalize(batch.column("path")[row].as_py(), self._rules) == self._location]
-            if at:
-                yield batch.take(pa.array(at))
+def _rows_at(location: str, rules: LocationRules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows whose path is at a location."""
+    wanted = hash_location(location)
+    for batch in batches:
+        rows = np.flatnonzero(hash_column(batch.column("path"), rules) == wanted).tolist()
+        at = [row for row in rows if normalize(batch.column("path")[row].as_py(), rules) == location]
+        if at:
+            yield batch.take(pa.array(at))
 
 
 def require_path(table: str, path: str) -> None:

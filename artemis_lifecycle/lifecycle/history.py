@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
@@ -20,9 +19,6 @@ from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.instants import milliseconds
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

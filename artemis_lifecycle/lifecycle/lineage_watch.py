@@ -134,7 +134,7 @@ class LineageWatching:
 
     def acknowledge(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
         require_said(table, who=who, why=why)
-        return self.resources.operations.lineage_watch.acknowledge(self.steps.table_uuid(table), table, who, why)
+        return self.resources.operations.lineage_watch.acknowledge(self.steps.table_uuid(table), who, why)
 
     def _unmet(
         self, table: str, metadata: TableMetadata, known: WatchedTable | None, began_ms: int

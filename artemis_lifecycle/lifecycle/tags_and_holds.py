@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
@@ -98,14 +98,7 @@ class TagsAndHolds:
                 max_ref_age_ms=age,
             )
             try:
-                result = commit_with_retry(
-                    self.resources.spark,
-                    self.resources.config.catalogs.live.name,
-                    table,
-                    change,
-                    before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
-                    lineage=self._lineage(table, "tag", who),
-                )
+                result = self._commit(state, change, "tag", who)
             except CommitStateUnknown:
                 raise
             except LifecycleError:
@@ -137,14 +130,7 @@ class TagsAndHolds:
             return Change(remove_refs=(name,)) if found is not None else None
 
         with self.steps.run(state, "untag", pausable=False):
-            result = commit_with_retry(
-                self.resources.spark,
-                self.resources.config.catalogs.live.name,
-                table,
-                change,
-                before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
-                lineage=self._lineage(table, "untag", who),
-            )
+            result = self._commit(state, change, "untag", who)
             record = self.resources.operations.tags.removed(
                 state.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
             )
@@ -152,9 +138,18 @@ class TagsAndHolds:
             table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
         )
 
-    def _lineage(self, table: str, what: str, who: str | None) -> Mapping[str, str]:
+    def _commit(
+        self, state: TableState, change: Callable[[BaseState], Change | None], what: str, who: str | None
+    ) -> CommitResult:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
-        return Gate(self.resources).noted(table, {**worker.summary(), OPERATION: what})
+        return commit_with_retry(
+            self.resources.spark,
+            self.resources.config.catalogs.live.name,
+            state.name,
+            change,
+            before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
+            lineage=Gate(self.resources).noted(state.name, {**worker.summary(), OPERATION: what}),
+        )
 
     def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
         """Return a tag that is gone, but did not expire, while its record is active: its remover died before recording

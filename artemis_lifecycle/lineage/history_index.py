@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
+from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.stores import Stores
 
 _BY = ("writer", "operation", "trigger", "schema_id")
@@ -216,10 +217,9 @@ def extend_history(
             "details": [asdict(detail) for detail in extended._details],
             "superseded": superseded,
         }
-        buffer = io.BytesIO()
-        pq.write_table(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}), buffer, compression="zstd")
+        data = parquet_bytes(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}))
         confirm()
-        stores.write(f"{folder}/{_INDEX}", buffer.getvalue(), overwrite=True)
+        stores.write(f"{folder}/{_INDEX}", data, overwrite=True)
     # One that stays because of an error is small, and nothing references it.
     stores.delete([f"{folder}/{name}" for name in unneeded])
     return extended
@@ -312,11 +312,8 @@ def _write_details(stores: Stores, folder: str, rows: pa.Table) -> tuple[_Detail
 
 
 def _write_detail(stores: Stores, folder: str, rows: pa.Table) -> _Detail:
-    buffer = io.BytesIO()
-    pq.write_table(
-        rows, buffer, compression="zstd", column_encoding={"since_ms": "DELTA_BINARY_PACKED"}, use_dictionary=False
-    )
-    data, name = buffer.getvalue(), f"entries-{uuid.uuid4().hex}.parquet"
+    data = parquet_bytes(rows, column_encoding={"since_ms": "DELTA_BINARY_PACKED"}, use_dictionary=False)
+    name = f"entries-{uuid.uuid4().hex}.parquet"
     stores.write(f"{folder}/{name}", data)
     return _Detail(name, rows["since_ms"][0].as_py(), rows.num_rows, hashlib.sha256(data).hexdigest())
 

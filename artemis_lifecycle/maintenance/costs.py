@@ -5,7 +5,7 @@ price table. Belongs here: adding up and drawing. Does not belong: a price.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config.deployment import Prices
@@ -15,6 +15,7 @@ from artemis_lifecycle.metadata.types import MAIN_BRANCH
 from artemis_lifecycle.operations.held_bytes import HeldBytes
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.held import held_files
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,11 +71,11 @@ class TableCosts:
     def to_pandas(self) -> pd.DataFrame:
         """One row per tier: tier, storage_class object; snapshots, files, size_in_bytes, requests int64; per_month,
         requests_price, read_price float64 (NaN where there is no price)."""
-        return _frame(self.tiers, TierCost, ("per_month", "requests_price", "read_price"))
+        return frame_of(TierCost, self.tiers)
 
     def tags_to_pandas(self) -> pd.DataFrame:
         """One row per tag: ref, tier object; snapshot_id, files, size_in_bytes int64; per_month float64."""
-        return _frame(self.tags, TagCost, ("per_month",))
+        return frame_of(TagCost, self.tags)
 
     def plot(self, kind: str = "png") -> bytes:
         """What each tier holds, and beside it the most expensive tags, as a picture (`png` or `svg`)."""
@@ -211,11 +212,3 @@ def _tier(
         requests_price=prices.requests(kind, requests),
         read_price=prices.reading(kind, files, size),
     )
-
-
-def _frame(rows: Sequence[TierCost] | Sequence[TagCost], kind: type, money: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
-    frame = pd.DataFrame([asdict(row) for row in rows], columns=columns)
-    return frame.astype(dict.fromkeys(money, "float64"))

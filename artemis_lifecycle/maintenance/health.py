@@ -283,32 +283,26 @@ def _met(
     rows = sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in listed)
     cost = Cost(len(listed), rows, sum(max(each.manifest_length, 0) for each in listed))
     manifests = pa.table({"manifest": pa.array([pickle.dumps(each) for each in listed], pa.binary())})
-    parts = runner.map(manifests, _ByPartition(stores, int(target * SMALL)), arrow_schema(_PARTITIONS), cost)
+    parts = runner.map(manifests, partial(_by_partition, stores, int(target * SMALL)), arrow_schema(_PARTITIONS), cost)
     return runner.meet([parts], "partition", reduce, arrow_schema(columns), Cost(rows=rows)).table()
 
 
-class _ByPartition:
-    """Counts each manifest's files by partition (columns: `_PARTITIONS`)."""
-
-    def __init__(self, stores: Stores, small_below: int) -> None:
-        self._stores = stores
-        self._small_below = small_below
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for payload in (each for batch in batches for each in batch.column("manifest").to_pylist()):
-            found = live_partitions(self._stores, pickle.loads(payload))
-            sizes = found.column("file_size_in_bytes")
-            is_small = pc.and_(pc.equal(found.column("content"), 0), pc.less(sizes, self._small_below))
-            files = {
-                "content": found.column("content").cast(pa.int64()),
-                "partition": found.column("partition"),
-                "files": pa.repeat(pa.scalar(1, pa.int64()), len(sizes)),
-                "bytes": sizes,
-                "records": found.column("record_count"),
-                "small": is_small.cast(pa.int64()),
-                "small_bytes": pc.if_else(is_small, sizes, 0),
-            }
-            yield from _sums(pa.table(files), ["content", "partition"], _COUNTED).to_batches()
+def _by_partition(stores: Stores, small_below: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count each manifest's files by partition (columns: `_PARTITIONS`)."""
+    for payload in (each for batch in batches for each in batch.column("manifest").to_pylist()):
+        found = live_partitions(stores, pickle.loads(payload))
+        sizes = found.column("file_size_in_bytes")
+        is_small = pc.and_(pc.equal(found.column("content"), 0), pc.less(sizes, small_below))
+        files = {
+            "content": found.column("content").cast(pa.int64()),
+            "partition": found.column("partition"),
+            "files": pa.repeat(pa.scalar(1, pa.int64()), len(sizes)),
+            "bytes": sizes,
+            "records": found.column("record_count"),
+            "small": is_small.cast(pa.int64()),
+            "small_bytes": pc.if_else(is_small, sizes, 0),
+        }
+        yield from _sums(pa.table(files), ["content", "partition"], _COUNTED).to_batches()
 
 
 def _summed(target: int, parts: pa.Table) -> pa.Table:

@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 
 _LOG_LENGTH = "write.metadata.previous-versions-max"
 _MAPS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
-_REQUIRED = (
-    "added_snapshot_id",
-    *(f"{status}_{what}_count" for status in ("added", "existing", "deleted") for what in ("files", "rows")),
-)
-"""What version 1 of the format may omit in a manifest list."""
 
 
 @dataclass(frozen=True, slots=True)

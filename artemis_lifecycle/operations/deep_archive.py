@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import IntegrityError
 
-from artemis_lifecycle.errors import NoSuchPlan, Refused
+from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change, may_be_one_person, person
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE, approving
@@ -40,6 +40,7 @@ from artemis_lifecycle.operations.tables import (
     metadata,
     one,
     records,
+    required,
     table_of,
     update_record,
 )
@@ -379,13 +380,7 @@ class Thaws:
 
 
 def _known(wanted: str, found: Found | None) -> Found:
-    """Raises NoSuchPlan."""
-    if found is None:
-        raise NoSuchPlan(
-            f"No move or thaw {wanted} is stored",
-            hint="artemis thaws lists all thaws",
-        )
-    return found
+    return required(found, f"No move or thaw {wanted} is stored", "artemis thaws lists all thaws")
 
 
 def new_id(kind: str) -> str:

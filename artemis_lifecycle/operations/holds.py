@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from sqlalchemy import ColumnElement, Engine, Index, func, or_, text
 
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan, Refused
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import busy_after
-from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, one, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, one, records, required, table_of
 from artemis_lifecycle.operations.texts import require_said
 
 HoldKind = Literal["legal", "lease", "consumer"]
@@ -153,9 +153,7 @@ class Holds:
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
         found = one(self._engine, Hold, holds.c.hold_id == hold_id)
-        if found is None:
-            raise NoSuchPlan(f"No hold {hold_id} is stored", hint="list holds with: artemis holds TABLE")
-        return found
+        return required(found, f"No hold {hold_id} is stored", "list holds with: artemis holds TABLE")
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
         """Return all holds that a table ever had, oldest first."""

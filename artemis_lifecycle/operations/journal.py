@@ -11,7 +11,7 @@ from typing import Literal
 from sqlalchemy import Connection, Engine, ForeignKeyConstraint, Index, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.errors import LeaseLost, NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import LeaseLost, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import plans
@@ -25,6 +25,7 @@ from artemis_lifecycle.operations.tables import (
     SmallKey,
     one,
     records,
+    required,
     table_of,
     update_record,
     update_records,
@@ -288,9 +289,7 @@ class Journal:
 
 def _job(connection: Connection, job_id: str) -> JobRecord:
     found = one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
-    if found is None:
-        raise NoSuchPlan(f"No deletion job {job_id} is in the journal", hint="start it first")
-    return found
+    return required(found, f"No deletion job {job_id} is in the journal", "start it first")
 
 
 class HandoffBatches:
@@ -347,9 +346,6 @@ class HandoffBatches:
                 attempts=handoff_batches.c.attempts + 1,
                 updated_at=func.clock_timestamp(),
             )
-            if finished is None:
-                raise NoSuchPlan(
-                    f"No batch {batch} of the handoff of plan {plan_id} is stored",
-                    hint="start the handoff first",
-                )
-        return finished
+            return required(
+                finished, f"No batch {batch} of the handoff of plan {plan_id} is stored", "start the handoff first"
+            )

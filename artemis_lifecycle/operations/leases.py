@@ -34,8 +34,6 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import LOCK_VERSION, lock_row
-from artemis_lifecycle.operations.locks import TableLock as TableLock
-from artemis_lifecycle.operations.locks import table_lock as table_lock
 from artemis_lifecycle.operations.processes import is_over
 from artemis_lifecycle.operations.tables import (
     SCHEMA,

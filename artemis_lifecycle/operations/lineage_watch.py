@@ -119,7 +119,7 @@ class LineageWatch:
         order = (unmet_snapshots.c.found_at, unmet_snapshots.c.snapshot_id)
         return records(self._engine, UnmetSnapshot, *where, order_by=order)
 
-    def acknowledge(self, table_uuid: str, table: str, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
+    def acknowledge(self, table_uuid: str, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
         """Acknowledge every open snapshot of the table, and return them. Raises BadInput without `who` or `why`."""
         with around("lineage_watch.acknowledge"), self._engine.begin() as connection:
             done = update_records(

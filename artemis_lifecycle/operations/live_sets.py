@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ScanState, scans
 from artemis_lifecycle.operations.tables import (
@@ -42,6 +42,7 @@ from artemis_lifecycle.operations.tables import (
     insert_record,
     one,
     records,
+    required,
     table_of,
     update_record,
     values_of,
@@ -251,9 +252,7 @@ class LiveSets:
     def get(self, live_set_id: str) -> LiveSet:
         """Raises NoSuchPlan."""
         found = one(self._engine, LiveSet, live_sets.c.live_set_id == live_set_id)
-        if found is None:
-            raise NoSuchPlan(f"No live-contents set {live_set_id} is stored", hint="list them: artemis live-sets list")
-        return found
+        return required(found, f"No live-contents set {live_set_id} is stored", "list them: artemis live-sets list")
 
     def all(self, catalog: str | None = None) -> tuple[LiveSet, ...]:
         """Return the sets, newest first."""

@@ -40,7 +40,6 @@ _HOLDER = """
 class TableLock:
     """The lock, held while its transaction is open."""
 
-    table_uuid: str
     table: str | None
     _connection: Connection
 
@@ -78,7 +77,7 @@ def table_lock(
                     )
                 )
                 lock_row(connection, f"table:{table_uuid}")
-            yield TableLock(table_uuid, table, connection)
+            yield TableLock(table, connection)
         finally:
             # A session that is gone has already released it, and the caller must see its own error.
             with suppress(SQLAlchemyError, OperationsUnavailable):

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NoReturn
 from sqlalchemy import (
     BigInteger,
     Column,
-    ColumnElement,
     Engine,
     Index,
     Integer,
@@ -25,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import lock_row
@@ -41,6 +40,7 @@ from artemis_lifecycle.operations.tables import (
     metadata,
     one,
     records,
+    required,
     table_of,
     update_records,
     values_of,
@@ -175,11 +175,6 @@ _STAMPS = {
 }
 
 
-def _unless_said(column: str, name: str, value: object) -> ColumnElement[Any]:
-    """`value`, or the value of the first approval."""
-    return case((plans.c[f"{column}_at"].is_(None), value), else_=plans.c[f"{column}_{name}"])
-
-
 class Plans:
     """Plans by id and by table. Every change is a compare-and-set on the status."""
 
@@ -235,9 +230,7 @@ class Plans:
     def get(self, plan_id: str) -> PlanRecord:
         """Raises NoSuchPlan."""
         found = one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
-        if found is None:
-            raise NoSuchPlan(f"No plan {plan_id} is stored", hint="list plans with: artemis plans TABLE")
-        return found
+        return required(found, f"No plan {plan_id} is stored", "list plans with: artemis plans TABLE")
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
         """Newest first; every status if none is given."""
@@ -326,8 +319,9 @@ class Plans:
         person or a reason; NoSuchPlan.
         """
         column = _APPROVALS[what]
-        said = {"by": who, "why": why, "at": func.clock_timestamp()}
-        values = {f"{column}_{name}": _unless_said(column, name, value) for name, value in said.items()}
+        said = {f"{column}_by": who, f"{column}_why": why, f"{column}_at": func.clock_timestamp()}
+        first = plans.c[f"{column}_at"].is_(None)
+        values = {name: case((first, value), else_=plans.c[name]) for name, value in said.items()}
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
         decision = NewDecision("approve-large" if what == "large" else "approve-lost", plan_id, who, why)
         with approving(plan_id):

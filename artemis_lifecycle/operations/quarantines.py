@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ColumnElement, Engine, Index, func
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
-from artemis_lifecycle.operations.tables import Filled, Key, if_given, one, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, one, records, required, table_of
 
 
 class QuarantineState(StrEnum):
@@ -101,13 +101,11 @@ class Quarantines:
 
     def get(self, job_id: str) -> QuarantineRecord:
         """Raises NoSuchPlan for a job that quarantined nothing."""
-        found = self.find(job_id)
-        if found is None:
-            raise NoSuchPlan(
-                f"Nothing of {job_id} is in quarantine",
-                hint="list quarantines: artemis quarantine TABLE; a table's deletion.mode decides before a deletion",
-            )
-        return found
+        return required(
+            self.find(job_id),
+            f"Nothing of {job_id} is in quarantine",
+            "list quarantines: artemis quarantine TABLE; a table's deletion.mode decides before a deletion",
+        )
 
     def find(self, job_id: str) -> QuarantineRecord | None:
         return one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)

@@ -8,10 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import Engine, Index, func, text
 
-from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import change
-from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, required, table_of
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,4 @@ class Restores:
     def _set(self, restore_id: str, **values: object) -> RestoreRecord:
         mine = restores.c.restore_id == restore_id
         changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
-        if changed is None:
-            raise NoSuchPlan(f"No restore {restore_id} is stored", hint="start it first")
-        return changed
+        return required(changed, f"No restore {restore_id} is stored", "start it first")

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from sqlalchemy import Column, Engine, Index, case, func, select, text, true
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.roles import approving
@@ -24,6 +24,7 @@ from artemis_lifecycle.operations.tables import (
     Utc,
     one,
     records,
+    required,
     table_of,
     to_record,
     values_of,
@@ -112,9 +113,7 @@ class Scans:
     def get(self, scan_id: str) -> ScanRecord:
         """Raises NoSuchPlan."""
         found = one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
-        if found is None:
-            raise NoSuchPlan(f"No orphan scan {scan_id} is stored", hint="scan again: artemis orphans TABLE")
-        return found
+        return required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis orphans TABLE")
 
     def of_table(
         self, table_uuid: str, states: Collection[ScanState] = (), kind: ScanKind = "orphans"
@@ -155,9 +154,9 @@ class Scans:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
         to the history of decisions. Raises PlanStateError if it is done or forgotten; Refused for a login that may not
         approve; BadInput without a person or a reason; NoSuchPlan."""
-        said = {"by": who, "why": why, "at": func.clock_timestamp()}
+        said = {"approved_by": who, "approved_why": why, "approved_at": func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
-        values = {f"approved_{name}": case((first, it), else_=scans.c[f"approved_{name}"]) for name, it in said.items()}
+        values = {name: case((first, value), else_=scans.c[name]) for name, value in said.items()}
         mine = (scans.c.scan_id == scan_id, scans.c.state != ScanState.DONE, _USABLE)
         with approving(scan_id):
             decision = NewDecision("approve-scan", scan_id, who, why)
@@ -175,9 +174,7 @@ class Scans:
     def listing(self, listing_id: str) -> ListingRecord:
         """Raises NoSuchPlan."""
         found = one(self._engine, ListingRecord, listings.c.listing_id == listing_id)
-        if found is None:
-            raise NoSuchPlan(f"No listing {listing_id} is stored", hint="list the table again")
-        return found
+        return required(found, f"No listing {listing_id} is stored", "list the table again")
 
     def latest_listing(self, table_uuid: str) -> ListingRecord | None:
         """Return the listing that began last."""

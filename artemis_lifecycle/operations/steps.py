@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 
 from sqlalchemy import Engine, Index, func, text, update
 
-from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import change
-from artemis_lifecycle.operations.tables import Filled, Key, Serial, insert_record, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, Serial, insert_record, records, required, table_of
 from artemis_lifecycle.operations.texts import storable
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
@@ -128,9 +127,7 @@ class Steps:
             error=storable(error),
             finished_at=func.clock_timestamp(),
         )
-        if ended is None:
-            raise NoSuchPlan(f"No step {step_id} was started", hint="start it first")
-        return ended
+        return required(ended, f"No step {step_id} was started", "start it first")
 
     def skip(self, table_uuid: str, table: str, step: str, window_day: date, owner: str) -> None:
         """Record that a step has nothing to do in this window. Needs no lease, because it changes no other record."""

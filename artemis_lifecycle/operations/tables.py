@@ -55,6 +55,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
+from artemis_lifecycle.errors import NoSuchPlan
+
 SCHEMA = "lifecycle"
 
 
@@ -161,6 +163,13 @@ def one(
 ) -> Record | None:
     """Return the record that matches `where`, or None."""
     return next(iter(records(source, kind, *where, limit=1, for_update=for_update)), None)
+
+
+def required(found: Record | None, missing: str, hint: str) -> Record:
+    """Return a row that must be there. Raises NoSuchPlan, with `missing` and `hint`, if it is not."""
+    if found is None:
+        raise NoSuchPlan(missing, hint=hint)
+    return found
 
 
 def insert_record(connection: Connection, kind: type[Record], /, **values: object) -> Record:

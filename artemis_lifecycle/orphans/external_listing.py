@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -110,7 +111,7 @@ def given_listing(
         source = runner.rows(pa.table({"file": [json.dumps(asdict(file)) for file in listing.files]}))
         sizes = (_UNKNOWN_SIZE if file.size_in_bytes is None else file.size_in_bytes for file in listing.files)
         cost = Cost(len(listing.files), size_in_bytes=sum(sizes))
-        below = _Files(listing.reader(stores, scheme), Below(folders, rules))
+        below = partial(_rows_of_files, listing.reader(stores, scheme), below)
     with around("orphans.seal_listing"):
         sealed = write_frame(source, f"{folder}/files", stores, through=below, schema=arrow_schema(LISTED), cost=cost)
     finished_at = clock()
@@ -128,17 +129,13 @@ def given_listing(
     return found
 
 
-class _Files:
-    """The rows of files that `kept` accepts. Each file is read when its turn comes."""
-
-    def __init__(self, read: FileReader, kept: Below) -> None:
-        self.read = read
-        self.kept = kept
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for file in batch.column("file").to_pylist():
-                yield from self.kept(self.read(ListingFile(**json.loads(file))))
+def _rows_of_files(
+    read: FileReader, kept: BatchFunction, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files that `kept` accepts. Each file is read when its turn comes."""
+    for batch in batches:
+        for file in batch.column("file").to_pylist():
+            yield from kept(read(ListingFile(**json.loads(file))))
 
 
 def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
@@ -236,7 +233,7 @@ class ParquetListing:
     files: tuple[ListingFile, ...]
 
     def reader(self, stores: Stores, scheme: str) -> FileReader:
-        return _Reader(stores)
+        return partial(_read_parquet, stores)
 
 
 def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
@@ -267,25 +264,20 @@ def _shown(path: str, folder: str) -> bool:
     return not any(name.startswith(("_", ".")) for name in path[len(folder) :].split("/"))
 
 
-class _Reader:
-    """Reads Parquet files of a listing, a few row groups at a time."""
-
-    def __init__(self, stores: Stores) -> None:
-        self.stores = stores
-
-    def __call__(self, file: ListingFile) -> Iterator[pa.RecordBatch]:
-        try:
-            with self.stores.open(file.path) as stream:
-                found = ParquetReader(stream, file.path, self.stores.limits, coerce_int96_timestamp_unit="us")
-                _require_columns(found.schema, file.path)
-                for batch in found.batches(["path", "last_modified", "size_in_bytes"]):
-                    yield _as_listed(batch)
-        except (pa.ArrowException, OverflowError, MemoryError) as error:
-            raise StorageError(
-                f"A file of the listing cannot be read: {error}",
-                path=file.path,
-                hint="use another listing, or let this project list the table",
-            ) from error
+def _read_parquet(stores: Stores, file: ListingFile) -> Iterator[pa.RecordBatch]:
+    """Read a Parquet file of a listing, a few row groups at a time."""
+    try:
+        with stores.open(file.path) as stream:
+            found = ParquetReader(stream, file.path, stores.limits, coerce_int96_timestamp_unit="us")
+            _require_columns(found.schema, file.path)
+            for batch in found.batches(["path", "last_modified", "size_in_bytes"]):
+                yield _as_listed(batch)
+    except (pa.ArrowException, OverflowError, MemoryError) as error:
+        raise StorageError(
+            f"A file of the listing cannot be read: {error}",
+            path=file.path,
+            hint="use another listing, or let this project list the table",
+        ) from error
 
 
 def _require_columns(schema: pa.Schema, path: str) -> None:

@@ -70,11 +70,6 @@ def cleans_empty_folders(options: Mapping[str, str]) -> bool:
     return _flag(options, "snapshot.clean-empty-directories", "snapshot.expire.clean-empty-directories")
 
 
-def expires_tags(options: Mapping[str, str]) -> bool:
-    """Return True if tags with a retention are deleted by themselves when it is over."""
-    return options.get("tag.time-expire-enabled", "true").lower() == "true"
-
-
 @dataclass(frozen=True)
 class ExpireOptions:
     """What decides an expiration. `consumers_hold` says that consumers keep snapshots, not only changelogs."""

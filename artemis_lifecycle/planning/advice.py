@@ -61,13 +61,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class Found:
-    """What a plan knows: manifests and which are read, entries that match by their partition; the sizes, partition
-    numbers and manifests of the selected files; and the deletes that apply to them."""
+    """What a plan knows: manifests and which are read, entries that match by their partition; the sizes and partition
+    numbers of the selected files; and the deletes that apply to them."""
 
     manifests: SummarizedManifests | None
     selected: NDArray[np.bool_]
     in_partition: int
-    manifest_rows: NDArray[np.int64]
     sizes: NDArray[np.int64]
     groups: NDArray[np.int64]
     delete_files: int

@@ -8,7 +8,7 @@ file; everything else to its own partition of its own spec. A deletion vector re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,6 @@ class DeleteFiles:
 
     paths: pa.Array
     sizes: NDArray[np.int64]
-    records: NDArray[np.int64]
     kinds: tuple[Kind, ...]
     sequence_numbers: NDArray[np.int64]
     groups: NDArray[np.int64]
@@ -132,12 +131,11 @@ def delete_files(
             f"An equality delete file deletes by field {min(unknown)}, which no schema has", "a delete manifest"
         )
     return DeleteFiles(
-        paths=_joined([part.texts("file_path") for part in parts]),
-        sizes=_concatenated([part.live.sizes[part.rows] for part in parts]),
-        records=_concatenated([part.live.record_counts[part.rows] for part in parts]),
+        paths=joined_texts(part.texts("file_path") for part in parts),
+        sizes=concatenated(part.live.sizes[part.rows] for part in parts),
         kinds=tuple(kinds),
-        sequence_numbers=_concatenated([part.sequence_numbers for part in parts]),
-        groups=_concatenated(list(groups)),
+        sequence_numbers=concatenated(part.sequence_numbers for part in parts),
+        groups=concatenated(groups),
         is_global=np.array(is_global, np.bool_),
         targets=tuple(targets),
         equality_ids=tuple(equality),
@@ -184,8 +182,8 @@ def applicable(
             rows = rows[(data.sequence_numbers[rows] <= sequence) & ~has_vector[rows]]
         if len(rows):
             pairs.append((rows, np.full(len(rows), row, np.int64)))
-    of_data = _concatenated([each for each, _ in pairs])
-    of_delete = _concatenated([each for _, each in pairs])
+    of_data = concatenated(each for each, _ in pairs)
+    of_delete = concatenated(each for _, each in pairs)
     by_data = np.lexsort((of_delete, of_data))
     return of_data[by_data], of_delete[by_data]
 
@@ -244,9 +242,9 @@ def _key(keys: Keys, row: int) -> int | bytes:
 def joined_metrics(parts: Sequence[ColumnMetrics]) -> ColumnMetrics:
     """Concatenate metrics of one column."""
     return ColumnMetrics(
-        _concatenated([part.values for part in parts]),
-        _concatenated([part.nulls for part in parts]),
-        _concatenated([part.nans for part in parts]),
+        concatenated(part.values for part in parts),
+        concatenated(part.nulls for part in parts),
+        concatenated(part.nans for part in parts),
         joined_keys([part.lower for part in parts]),
         joined_keys([part.upper for part in parts]),
     )
@@ -263,9 +261,9 @@ def joined_keys(parts: Sequence[Keys]) -> Keys:
     return Keys(values, np.concatenate([part.known for part in parts]), nan)
 
 
-def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+def joined_texts(parts: Iterable[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.large_string()), *parts])
 
 
-def _concatenated(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def concatenated(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *parts])

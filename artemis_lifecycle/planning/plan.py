@@ -27,9 +27,11 @@ from artemis_lifecycle.planning.deletes import (
     DataFiles,
     DeleteFiles,
     applicable,
+    concatenated,
     delete_files,
     equality_columns,
     joined_metrics,
+    joined_texts,
     partition_groups,
 )
 from artemis_lifecycle.planning.passes import Pass
@@ -78,7 +80,6 @@ def plan_query(
     condition = Filter(
         pruning=node_of(without_not(bound)),
         residual=node_of(bound),
-        schema=schema,
         specs=filter_specs(metadata, schema),
         reads_all=isinstance(parsed, AlwaysTrue),
     )
@@ -140,9 +141,9 @@ class _Planning:
         groups = partition_groups([*data, *deletes])
         erased = delete_files(deletes, groups[len(data) :], fields)
         files = DataFiles(
-            pa.concat_arrays([pa.array([], pa.large_string()), *(part.texts("file_path") for part in data)]),
-            np.concatenate([np.zeros(0, np.int64), *(part.sequence_numbers for part in data)]),
-            np.concatenate([np.zeros(0, np.int64), *groups[: len(data)]]),
+            joined_texts(part.texts("file_path") for part in data),
+            concatenated(part.sequence_numbers for part in data),
+            concatenated(groups[: len(data)]),
             {each: joined_metrics([part.metrics[each] for part in data]) for each in fields} if data else {},
         )
         of_data, of_delete = applicable(erased, files, fields)
@@ -152,7 +153,7 @@ class _Planning:
         started = time.monotonic()
         third = None
         if self.footers:
-            third = read_row_groups(self.stores, rows, residuals, self.condition.schema, self.footers)
+            third = read_row_groups(self.stores, rows, residuals, self.footers)
         return self._result(
             found, selected, first, second, third, time.monotonic() - started, data, rows, erased, files, of_delete
         )
@@ -207,12 +208,11 @@ class _Planning:
         paths = erased.paths.take(pa.array(of_delete))
         sizes = np.concatenate([[0], np.cumsum(erased.sizes[of_delete])])
         texts, codes = residuals
-        numbers = [np.zeros(0, np.int64)]
         columns = {
             "path": files.paths,
-            "size_in_bytes": np.concatenate([*numbers, *(part.live.sizes[part.rows] for part in data)]),
-            "record_count": np.concatenate([*numbers, *(part.live.record_counts[part.rows] for part in data)]),
-            "spec_id": np.concatenate([*numbers, *(np.full(len(part), part.spec_id) for part in data)]),
+            "size_in_bytes": concatenated(part.live.sizes[part.rows] for part in data),
+            "record_count": concatenated(part.live.record_counts[part.rows] for part in data),
+            "spec_id": concatenated(np.full(len(part), part.spec_id) for part in data),
             "sequence_number": files.sequence_numbers,
             "residual": pa.array([text_of(each) for each in texts], pa.large_string()).take(pa.array(codes)),
             "deletes": pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), paths),
@@ -261,7 +261,6 @@ class _Planning:
             manifests=found,
             selected=selected,
             in_partition=sum(part.seen.in_partition for part in data),
-            manifest_rows=np.concatenate([np.zeros(0, np.int64), *(part.manifest_rows for part in data)]),
             sizes=rows.column("size_in_bytes").to_numpy(),
             groups=files.groups,
             delete_bytes=int(erased.sizes[used].sum()),

@@ -209,7 +209,7 @@ def _bound(predicate: Any, schema: Schema, table: str, case_sensitive: bool) -> 
     if not isinstance(predicate, ex.UnboundPredicate):
         raise BadInput("The predicate is bound already", table=table, hint="pass an unbound expression, or text")
     name = predicate.term.name
-    term = _term(predicate, name, schema, table, case_sensitive)
+    term = _term(name, schema, table, case_sensitive)
     kind = term.ref().field.field_type
     if isinstance(predicate, ex.UnaryPredicate):
         if isinstance(predicate, ex.IsNaN | ex.NotNaN) and not isinstance(kind, FloatType | DoubleType):
@@ -245,7 +245,7 @@ def _without_literals() -> tuple[type[IcebergType], ...]:
     return (GeographyType, GeometryType, TimestampNanoType, TimestamptzNanoType, UnknownType)
 
 
-def _term(predicate: Any, name: str, schema: Schema, table: str, case_sensitive: bool) -> Any:
+def _term(name: str, schema: Schema, table: str, case_sensitive: bool) -> Any:
     ex = pyiceberg_expressions()
     try:
         field = schema.find_field(name, case_sensitive=case_sensitive)

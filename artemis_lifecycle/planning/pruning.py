@@ -50,7 +50,6 @@ class Filter:
 
     pruning: Node
     residual: Node
-    schema: Schema
     specs: Mapping[int, Projector]
     reads_all: bool
 
@@ -121,7 +120,6 @@ class Entries:
     spec_id: int
     live: LiveEntries
     rows: NDArray[np.int64]
-    manifest_rows: NDArray[np.int64]
     partitions: tuple[Keys, ...]
     metrics: Mapping[int, ColumnMetrics]
     states: NDArray[np.int8]
@@ -140,11 +138,10 @@ class Entries:
 
 @dataclass(frozen=True)
 class Seen:
-    """All live entries of the manifests that were read: files, bytes, records; and those whose partition matches."""
+    """All live entries of the manifests that were read: files and bytes; and those whose partition matches."""
 
     files: int
     size_in_bytes: int
-    records: int
     in_partition: int
 
 
@@ -173,8 +170,7 @@ def matching_entries(
         projector = condition.projector(spec_id, entries[0].manifest_path)
         wanted = Wanted(columns, tuple(column.field_id for column in projector.columns))
         return [
-            _matching(live, rows, spec_id, projector, condition, further)
-            for live in live_statistics(stores, entries, wanted)
+            _matching(live, spec_id, projector, condition, further) for live in live_statistics(stores, entries, wanted)
         ]
 
     for part in threaded(read, chunks, threads):
@@ -191,7 +187,6 @@ def _chunks(found: SummarizedManifests, selected: NDArray[np.int64]) -> Iterator
 
 def _matching(
     live: LiveEntries,
-    manifest_rows: NDArray[np.int64],
     spec_id: int,
     projector: Projector,
     condition: Filter,
@@ -223,8 +218,8 @@ def _matching(
     states = np.zeros((len(rows), len(leaves(condition.residual))), np.int8)
     for number, leaf in enumerate(leaves(condition.residual)):
         states[:, number] = leaf_states(leaf, projector, kept, len(rows))
-    seen = Seen(count, int(live.sizes.sum()), int(live.record_counts.sum()), int(in_partition.sum()))
-    return Entries(spec_id, live, rows, manifest_rows[live.manifests[rows]], kept, further_metrics, states, seen)
+    seen = Seen(count, int(live.sizes.sum()), int(in_partition.sum()))
+    return Entries(spec_id, live, rows, kept, further_metrics, states, seen)
 
 
 def _partition_matches(leaf: Leaf, projector: Projector, partitions: Sequence[Keys], rows: int) -> Mask:

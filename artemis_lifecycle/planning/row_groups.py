@@ -24,7 +24,6 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType
 
 _THREADS = 16
@@ -54,7 +53,6 @@ def read_row_groups(
     stores: Stores,
     files: pa.Table,
     residuals: tuple[Sequence[Node], NDArray[np.int64]],
-    schema: Schema,
     most: int,
 ) -> RowGroups:
     """Read the footers of at most `most` of the selected files (columns: FILES of the plan), the first ones.
@@ -72,7 +70,7 @@ def read_row_groups(
         if not paths[place].lower().endswith((".parquet", ".parq")):
             return "not Parquet"
         try:
-            return _footer(stores, paths[place], nodes[int(codes[place])], schema)
+            return _footer(stores, paths[place], nodes[int(codes[place])])
         except StorageError as error:
             return type(error).__name__
 
@@ -94,7 +92,7 @@ def read_row_groups(
     )
 
 
-def _footer(stores: Stores, path: str, node: Node, schema: Schema) -> _Footer:
+def _footer(stores: Stores, path: str, node: Node) -> _Footer:
     with stores.open(path) as source:
         reader = ParquetReader(source, path, stores.limits)
         try:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -185,7 +186,7 @@ class Runner:
             except _Outgrown:
                 expected = IN_PROCESS
         frame = source.frame() if expected is None else self._spread(source.frame(), expected.parts(_PER_TASK))
-        done = frame.mapInArrow(_Typed(function, source.schema, schema), _spark_schema(schema))
+        done = frame.mapInArrow(partial(_typed, function, source.schema, schema), _spark_schema(schema))
         return Rows(schema, done, self)
 
     def meet(
@@ -232,7 +233,7 @@ class Runner:
                 return self.rows(schema.empty_table())
             if fits_in_process(Cost(rows=left.data.num_rows)):
                 # The values of the small side go to the other's tasks.
-                wanted = self.map(right, _Among(on, left.data.column(on).combine_chunks()), right.schema)
+                wanted = self.map(right, partial(_among, on, left.data.column(on).combine_chunks()), right.schema)
                 right = self.rows(wanted.table())
         return self.meet([left, right], on, function, schema)
 
@@ -259,7 +260,7 @@ class Runner:
         partitions = max(1, min(len(values), at_once or len(values)))
         # From one partition, Spark deals the rows out evenly.
         frame = self.rows(rows).frame().coalesce(1).repartition(partitions)
-        done = Rows(schema, frame.mapInArrow(_Task(function, schema), _spark_schema(schema)), self).table()
+        done = Rows(schema, frame.mapInArrow(partial(_task, function, schema), _spark_schema(schema)), self).table()
         for value in done.sort_by("number").column("value").to_pylist():
             yield pickle.loads(value)
 
@@ -314,7 +315,7 @@ class _Outgrown(Exception):  # noqa: N818  (control flow inside `Runner.map`)
 
 
 def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int) -> pa.Table:
-    typed, lock, made = _Typed(function, rows.schema, schema), Lock(), 0
+    typed, lock, made = partial(_typed, function, rows.schema, schema), Lock(), 0
     most = max(IN_PROCESS.rows, rows.num_rows)
     size = -(-rows.num_rows // (1 if threads == 1 else threads * _PIECES_PER_THREAD))
     pieces = [rows.slice(start, size).to_batches() for start in range(0, rows.num_rows, size)]
@@ -336,45 +337,28 @@ def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads:
         return pa.Table.from_batches(chain.from_iterable(pool.map(run, pieces)), schema)
 
 
-class _Among:
+def _among(column: str, values: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows with one of these values in `column`."""
-
-    def __init__(self, column: str, values: pa.Array) -> None:
-        self._column = column
-        self._values = values
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Arrow would build its hash table again for each batch.
-        values = set(self._values.to_pylist())
-        for batch in batches:
-            yield batch.filter(
-                pa.array([value in values for value in batch.column(self._column).to_pylist()], pa.bool_())
-            )
+    # Arrow would build its hash table again for each batch.
+    wanted = set(values.to_pylist())
+    for batch in batches:
+        yield batch.filter(pa.array([value in wanted for value in batch.column(column).to_pylist()], pa.bool_()))
 
 
-class _Task(Generic[Input, Output]):
+def _task(
+    function: Callable[[Input], Output], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """`function`, for batches of numbered pickles."""
-
-    def __init__(self, function: Callable[[Input], Output], schema: pa.Schema) -> None:
-        self._function = function
-        self._schema = schema
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield record_batch([(number, pickle.dumps(self._function(pickle.loads(value))))], self._schema)
+    for batch in batches:
+        for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield record_batch([(number, pickle.dumps(function(pickle.loads(value))))], schema)
 
 
-class _Typed:
+def _typed(
+    function: BatchFunction, of: pa.Schema, to: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """`function`, for batches that come in types that Spark chose (a session's time zone), and go in those of `to`."""
-
-    def __init__(self, function: BatchFunction, of: pa.Schema, to: pa.Schema) -> None:
-        self._function = function
-        self._of = of
-        self._to = to
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _cast(self._function(_cast(batches, self._of)), self._to)
+    return _cast(function(_cast(batches, of)), to)
 
 
 def _cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

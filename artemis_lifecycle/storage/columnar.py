@@ -135,6 +135,13 @@ class ParquetReader:
         return max(1, min(ROWS, BATCH_BYTES // longest))
 
 
+def parquet_bytes(rows: pa.Table, **options: Any) -> bytes:
+    """Return a Parquet file with these rows. `options` are passed to pyarrow's `write_table`."""
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd", **options)
+    return buffer.getvalue()
+
+
 @contextmanager
 def naming(kind: str, path: str) -> Iterator[None]:
     """Turn errors that a broken file causes in the block into StorageError with the file's path."""

@@ -14,6 +14,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -183,7 +184,7 @@ def read_frame(runner: Runner, folder: str, stores: Stores, masks: Sequence[NDAr
         cost = Cost(rows=sum(int(mask.sum()) for mask in masks))
         packed = [np.packbits(mask).tobytes() if mask.any() else None for mask in masks]
         parts = parts.append_column("mask", pa.array(packed, pa.binary())).filter(pc.field("mask").is_valid())
-    return runner.map(parts, _PartReader(folder, stores), schema, cost)
+    return runner.map(parts, partial(_read_parts, folder, stores), schema, cost)
 
 
 def map_parts(
@@ -203,7 +204,7 @@ def map_parts(
 
 def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
     """Yield the rows under `folder` batch by batch, in bounded memory. Raises what `read_frame` raises."""
-    return _PartReader(folder, stores)(_named(_require_frame(folder, stores)).to_batches())
+    return _read_parts(folder, stores, _named(_require_frame(folder, stores)).to_batches())
 
 
 def pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -292,15 +293,10 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-class _PartReader:
-    def __init__(self, folder: str, stores: Stores) -> None:
-        self.folder = folder
-        self.stores = stores
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part in (part for batch in batches for part in batch.to_pylist()):
-            rows = _part_batches(self.folder, part["name"], part["sha256"], self.stores)
-            yield from rows if "mask" not in part else _selected(rows, part["mask"])
+def _read_parts(folder: str, stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for part in (part for batch in batches for part in batch.to_pylist()):
+        rows = _part_batches(folder, part["name"], part["sha256"], stores)
+        yield from rows if "mask" not in part else _selected(rows, part["mask"])
 
 
 def _selected(batches: Iterable[pa.RecordBatch], mask: bytes) -> Iterator[pa.RecordBatch]:

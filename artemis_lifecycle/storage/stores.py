@@ -240,12 +240,12 @@ class Stores:
         if present is not None and present.size_in_bytes == size:
             checksum = origin.checksum(source)
             if self.checksum(destination) == checksum:
-                return CopyOutcome(source, destination, size, checksum)
+                return CopyOutcome(size, checksum)
         refusal = ""
         for _ in range(self.settings.copy_attempts):
             try:
                 checksum = self._transfer(origin, source, destination, size, chosen)
-                return CopyOutcome(source, destination, size, checksum)
+                return CopyOutcome(size, checksum)
             except _ReadsBackDifferently as difference:
                 refusal = str(difference)
         raise CopyMismatch(

@@ -44,8 +44,6 @@ class CopyOutcome:
     """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back at the destination, equal to the
     source's."""
 
-    source: str
-    destination: str
     size_in_bytes: int
     checksum: str
 

@@ -27,7 +27,7 @@ from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import alerts, sensors
-from artemis_lifecycle.defs.common import _waiting, delete_each
+from artemis_lifecycle.defs.common import delete_each, waiting
 from artemis_lifecycle.defs.expiration import newest_plan
 from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of
@@ -152,8 +152,8 @@ class Fleet:
                 try:
                     with as_dagster_failure():
                         self._step(step, table, context)
-                except Waiting as waiting:
-                    self.outcomes[f"waits for {_waiting(context, waiting)['waits_for']}"] += 1
+                except Waiting as late:
+                    self.outcomes[f"waits for {waiting(context, late.error)['waits_for']}"] += 1
         except Failure as failure:
             self.outcomes[f"failed: {(failure.description or '')[:60]}"] += 1
             self.instance.report_run_failed(run, failure.description)

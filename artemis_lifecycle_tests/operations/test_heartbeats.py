@@ -10,7 +10,7 @@ from sqlalchemy import text
 from artemis_lifecycle.errors import Busy, LeaseLost
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
-from artemis_lifecycle.operations.leases import table_lock
+from artemis_lifecycle.operations.locks import table_lock
 
 
 def test_a_writer_is_live_inside_the_block_and_renews_itself(operations: Operations, table_uuid: str) -> None:

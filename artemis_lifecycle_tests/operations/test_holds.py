@@ -7,7 +7,7 @@ import pytest
 
 from artemis_lifecycle.errors import BadInput, Busy, NaiveDatetime, NoSuchPlan, Refused
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.leases import table_lock
+from artemis_lifecycle.operations.locks import table_lock
 
 
 def test_a_hold_is_in_force_until_it_is_released(operations: Operations, table_uuid: str) -> None:

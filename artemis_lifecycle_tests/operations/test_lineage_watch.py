@@ -21,7 +21,7 @@ def test_an_acknowledged_snapshot_is_open_again_once_another_has_its_id(
 
     found(1, COMMITTED)
     (first,) = watch.unmet(table_uuid)
-    watch.acknowledge(table_uuid, "a.b", "ada", "before the gate")
+    watch.acknowledge(table_uuid, "ada", "before the gate")
     # In format version 1, the watch may find the same snapshot twice.
     found(2, COMMITTED)
     assert watch.unmet(table_uuid) == ()

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from artemis_lifecycle.errors import HandoffFailed
 
 Mapped = Callable[[str], str]
@@ -54,18 +52,6 @@ class RewrittenDelete:
             None if splits is None else tuple(splits),
             dict(values["columns"]),
         )
-
-
-def order_changes(paths: Mapping[str, str]) -> bool:
-    """Return True if rows sorted by these live paths are not sorted by the cold ones."""
-    ordered = [cold for _, cold in sorted(paths.items())]
-    return ordered != sorted(set(ordered))
-
-
-def require_text(schema: pa.Schema, index: int, path: str) -> None:
-    found = schema.field(index).type
-    if not pa.types.is_string(found) and not pa.types.is_large_string(found):
-        raise unreadable_deletes(path, ValueError(f"its paths are {found}"))
 
 
 def unreadable_deletes(path: str, error: Exception) -> HandoffFailed:

@@ -130,7 +130,7 @@ def _read_new_lists(index: ManifestIndex, state: IndexState, new: Sequence[Snaps
         read = threaded(lambda chunk: read_lists(index.stores, chunk), chunks, threads)
     else:
         runner, chunks = Runner(spark), _chunks(new, _LISTS_PER_TASK)
-        task = _ListTask(index.shared_by(min(runner.cores, len(chunks))))
+        task = partial(_list_task, index.shared_by(min(runner.cores, len(chunks))))
         read = runner.tasks(task, chunks, index.settings.concurrency)
     state.add_lists(zip(chunks, read, strict=True), index.rules)
 
@@ -152,30 +152,21 @@ def _read_new_manifests(
     groups = [
         [entries[row] for row in group.tolist()] for group in np.split(np.arange(len(entries)), ends) if len(group)
     ]
-    task = _ManifestTask(index.shared_by(min(runner.cores, len(groups))))
+    task = partial(_manifest_task, index.shared_by(min(runner.cores, len(groups))))
     for written in runner.tasks(task, groups, index.settings.concurrency):
         yield from written
 
 
-class _ListTask:
+def _list_task(index: ManifestIndex, snapshots: Sequence[Snapshot]) -> ListChunk:
     """`read_lists` of one chunk of snapshots, on an executor."""
-
-    def __init__(self, index: ManifestIndex) -> None:
-        self.index = index
-
-    def __call__(self, snapshots: Sequence[Snapshot]) -> ListChunk:
-        return read_lists(self.index.stores, snapshots, _threads_of_task(self.index, snapshots[0].manifest_list))
+    return read_lists(index.stores, snapshots, _threads_of_task(index, snapshots[0].manifest_list))
 
 
-class _ManifestTask:
+def _manifest_task(
+    index: ManifestIndex, entries: Sequence[tuple[int, ManifestListEntry]]
+) -> list[tuple[Segment, Blocks]]:
     """`write_segments` of one group of manifests, on an executor."""
-
-    def __init__(self, index: ManifestIndex) -> None:
-        self.index = index
-
-    def __call__(self, entries: Sequence[tuple[int, ManifestListEntry]]) -> list[tuple[Segment, Blocks]]:
-        threads = _threads_of_task(self.index, entries[0][1].manifest_path)
-        return list(write_segments(self.index, entries, threads))
+    return list(write_segments(index, entries, _threads_of_task(index, entries[0][1].manifest_path)))
 
 
 def _threads_of_task(index: ManifestIndex, path: str | None) -> int:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from artemis_lifecycle.storage.local.paths import fail, local_path
-from artemis_lifecycle.storage.types import CHUNK
 
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -43,13 +42,9 @@ def write_durably(temporary: Path, chunks: Iterable[bytes]) -> None:
 
 
 def read_back(temporary: Path) -> tuple[int, str]:
-    digest = hashlib.sha256()
-    size = 0
     with open(temporary, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, f"sha256:{digest.hexdigest()}"
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), f"sha256:{digest.hexdigest()}"
 
 
 def publish_new(temporary: Path, target: Path) -> None:

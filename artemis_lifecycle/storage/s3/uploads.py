@@ -211,12 +211,8 @@ class Uploads:
 
     def _verify(self, path: str, etag: str, verify: Callable[[int, str], None]) -> None:
         """Read the object back. If `verify` refuses it, remove it, unless another writer has replaced it."""
-        digest = hashlib.sha256()
-        size = 0
         with io.BufferedReader(ObjectReader(self._s3, path), CHUNK) as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
+            digest, size = hashlib.file_digest(file, "sha256"), file.tell()
         try:
             verify(size, f"sha256:{digest.hexdigest()}")
         except Exception:
