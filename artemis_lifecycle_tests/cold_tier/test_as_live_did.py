@@ -196,6 +196,7 @@ def test_finding_2_a_restore_goes_by_what_a_spec_says(make_place: Callable[[str]
         assert place.sql(f"SELECT id, k FROM {{t}} VERSION AS OF 'back' WHERE {where}") == [(1, "x")], where
 
 
+@pytest.mark.nightly
 def test_finding_4_an_id_that_means_something_else_by_now_stops_nothing(make_place: Callable[[str], Place]) -> None:
     place = make_place("f4")
     archived, truth = _with_reused_ids(place)
@@ -214,6 +215,7 @@ def test_finding_4_an_id_that_means_something_else_by_now_stops_nothing(make_pla
     place.same(later, after)
 
 
+@pytest.mark.nightly
 def test_finding_6_a_query_as_of_reads_nothing_of_the_present(make_place: Callable[[str], Place]) -> None:
     place = make_place("f6")
     lifecycle, spark = place.lifecycle, place.spark
@@ -285,6 +287,7 @@ def _taken_in(place: Place, *columns: str) -> None:
 _MAPPING = "schema.name-mapping.default"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "change", ["swap", *(pytest.param(change, marks=pytest.mark.nightly) for change in ("unset", "set"))]
 )
@@ -353,6 +356,7 @@ def test_finding_3_a_mapping_that_grows_by_new_columns_is_one(make_place: Callab
     assert {found.cold_table for found in place.lifecycle.cold_history(place.table).snapshots} == {place.table}
 
 
+@pytest.mark.nightly
 def test_finding_7_a_tag_answers_its_last_meaning_and_the_one_of_then(make_place: Callable[[str], Place]) -> None:
     place = make_place("f7")
     lifecycle = place.lifecycle

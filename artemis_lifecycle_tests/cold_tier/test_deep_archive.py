@@ -206,6 +206,7 @@ def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(
     assert archive.readable("held", ids) == [False, False, True, True]
 
 
+@pytest.mark.nightly
 def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: MakeConfig, spark: SparkSession) -> None:
     """A table that took another's file in (add_files) has it at the same mirrored place in cold."""
     tables = {"db.taker": {"cold_tier": {"retain": "7y"}}, "db.*": {}}
@@ -235,6 +236,7 @@ def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: Make
         assert archive.reads("giver", ids[0])
 
 
+@pytest.mark.nightly
 def test_another_table_that_publishes_during_the_move_stops_it(archive: Archive) -> None:
     ids = archive.made("moving", ONE, INSTEAD, LAST)
     lifecycle = archive.lifecycle
@@ -277,6 +279,7 @@ def test_what_a_person_waits_for_does_not_move_meanwhile(archive: Archive) -> No
     assert archive.readable("open", ids) == [False, True, True, True]
 
 
+@pytest.mark.nightly
 def test_killed_while_it_settles_a_killed_move_it_goes_on(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     ids = archive.made("killed", ONE, INSTEAD, LAST, LAST)

@@ -150,7 +150,13 @@ class Archived:
         }
 
 
-@pytest.fixture(scope="module", params=HISTORIES)
+_LONG = ("version 1", "version 2, deletes by partition")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.nightly] * (name in _LONG)) for name in HISTORIES],
+)
 def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spark: SparkSession) -> Archived:
     world = World(spark, module_config)
     world.sql("CREATE NAMESPACE IF NOT EXISTS {live}.ns")

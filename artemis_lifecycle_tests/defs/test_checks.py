@@ -112,6 +112,7 @@ class TestCompactions:
         # Another kind of compaction is judged by itself.
         assert project.check("compacted_manifests", verdicts.MANIFESTS_UNCHANGED, TABLE).passed
 
+    @pytest.mark.nightly
     def test_refs_are_those_around_the_commit_and_not_what_people_change_later(
         self, make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
     ) -> None:

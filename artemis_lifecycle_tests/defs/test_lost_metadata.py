@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from dagster import ExecuteInProcessResult
 
 from artemis_lifecycle.defs.progress import _WAITS_FOR
@@ -15,6 +16,7 @@ from artemis_lifecycle_tests.integration.test_lost_metadata import PROMISE, TABL
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
+@pytest.mark.nightly
 def test_each_asset_fails_once_with_the_same_words(make_project: Callable[..., Project]) -> None:
     project = make_project(tables={"db.*": AT_ONCE})
     with no_checksum_files(project.spark):

@@ -86,6 +86,7 @@ def test_a_live_session_without_the_jars_is_refused_and_left_alone(project: Proj
     assert in_a_process_of_its_own(REFUSES, project).splitlines() == ["refused True True", "alive 3"]
 
 
+@pytest.mark.nightly
 def test_a_live_session_with_the_jars_is_used_and_left_running(project: Project) -> None:
     resource = SparkSessionResource(config_path=str(project.path))
     assert resource.spark_session is project.spark

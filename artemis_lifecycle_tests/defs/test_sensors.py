@@ -218,6 +218,7 @@ class TestNewMetadata:
         monkeypatch.undo()
         assert tick(project, sensors.new_metadata, inside.cursor).run_requests
 
+    @pytest.mark.nightly
     def test_who_was_not_observed_for_longest_comes_first(
         self, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -325,6 +325,7 @@ class TestChecksSeeWhatTheyClaim:
         handoff = project.run("handoff", TABLE, dry_run=False)
         assert "plan_keeps_every_ref" in failures(handoff)["cold_tier_snapshots"]
 
+    @pytest.mark.nightly
     def test_a_cold_copy_that_rots(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables=AT_ONCE)
         project.create(TABLE, commits=2)

@@ -296,6 +296,7 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
     pipe.send(Counter(removals.errors.get(row, "gone") for row in range(len(paths))))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_path: Path) -> None:
     """In the compiled loops: each thread is stopped between reading the clock for one file and for the next."""

@@ -50,6 +50,7 @@ def thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jar:
     return Jar("test.artemis", "thing", "1.0", sha256(CONTENT).hexdigest())
 
 
+@pytest.mark.nightly
 def test_what_is_resolved_once_is_not_resolved_again(
     thing: Jar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_what_is_resolved_once_is_not_resolved_again(
     assert resolve(tmp_path / "home", [thing]) == [file]
 
 
+@pytest.mark.nightly
 def test_another_file_under_the_right_name_is_refused(thing: Jar, tmp_path: Path) -> None:
     expected = Jar(thing.group, thing.artifact, thing.version, "0" * 64)
     with pytest.raises(EnvironmentMissing, match="sha256"):

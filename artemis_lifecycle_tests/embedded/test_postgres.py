@@ -147,6 +147,7 @@ def test_a_set_up_that_was_killed_is_begun_again(server: EmbeddedPostgres) -> No
     assert not (place / "data.new").exists()
 
 
+@pytest.mark.nightly
 def test_a_copied_home_gets_a_server_of_its_own(server: EmbeddedPostgres, place: Path) -> None:
     address = server.start()
     remember(server)
@@ -172,6 +173,7 @@ def test_a_home_that_was_moved_while_it_ran_keeps_its_server(server: EmbeddedPos
     assert pid_of(moved) == pid
 
 
+@pytest.mark.nightly
 def test_a_lost_password_is_reported_and_the_data_left_alone(server: EmbeddedPostgres) -> None:
     server.start()
     server.stop()
@@ -182,6 +184,7 @@ def test_a_lost_password_is_reported_and_the_data_left_alone(server: EmbeddedPos
     assert server.start()
 
 
+@pytest.mark.nightly
 def test_the_reason_of_a_failed_start_is_reported(place: Path) -> None:
     broken = EmbeddedPostgres(place / "home", {"shared_buffers": "nonsense"})
     with pytest.raises(EnvironmentMissing, match="shared_buffers"):

@@ -76,7 +76,7 @@ CALLS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_snapshots_refs_log_and_statistics_are_those_that_icebergs_own_leaves(
     make_lifecycle: MakeLifecycle, version: int
 ) -> None:

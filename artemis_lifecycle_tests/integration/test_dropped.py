@@ -141,6 +141,7 @@ _OWN_POINTS = ("plans.close", "scans.mark", "deletion.delete_files:after", "rece
 """Crash points around what is done to a dropped table alone; `ARTEMIS_SOAK` tries all."""
 
 
+@pytest.mark.nightly
 def test_a_deletion_of_a_dropped_table_that_dies_anywhere_ends_the_same(lifecycle: Lifecycle) -> None:
     died: set[str] = set()
     all_points = "ARTEMIS_SOAK" in os.environ

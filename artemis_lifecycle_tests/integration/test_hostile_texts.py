@@ -268,6 +268,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     assert every - run.used == {"demo", "workers"}  # type: ignore[attr-defined]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
 @pytest.mark.no_guardian(reason="its readers decode percent signs in paths")
 def test_no_page_of_dagster_and_no_picture_shows_what_others_wrote_as_it_is(

@@ -120,6 +120,7 @@ def test_a_dry_run_says_what_the_maintenance_then_does(
     assert set(again.rewritten_files.values()) == {0} == set(again.expired_snapshots.values())
 
 
+@pytest.mark.nightly
 def test_dying_anywhere_in_a_publication_leaves_every_row_once(lifecycle: Lifecycle) -> None:
     jobs = [_expired(lifecycle, "db.t")]
     points: list[str] = []

@@ -238,7 +238,9 @@ def test_an_index_of_another_format_normalizer_hash_or_equalities_is_rebuilt(
 # --- damage to the index ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["between runs", "while a run is asking"])
+@pytest.mark.parametrize(
+    "late", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["between runs", "while a run is asking"]
+)
 def test_no_flipped_cut_swapped_or_foreign_byte_of_the_index_is_believed(folders: Folders, late: bool) -> None:
     with folders() as folder:
         steps = [b"", b"\x00\x00\x02", b"\x06", b"\x00\x01\x02", b"\x0c", b"\x09", b"", b"\x0d"]
