@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from threading import Condition, RLock
+from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import dotted, parse
@@ -27,14 +28,15 @@ from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.live_sets.policies import Policies, policies_of
 from artemis_lifecycle.live_sets.tables import LiveTables
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.nessie.client import NessieClient
-from artemis_lifecycle.nessie.references import NessieReferences
 from artemis_lifecycle.operations.live_sets import USABLE, LiveSet, Snapshots
 from artemis_lifecycle.protection.context import DeletionContext, TablesOfCatalog
 from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.runner import Runner
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.nessie.references import NessieReferences
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class NessieTables:
 
     @cached_property
     def source(self) -> NessieReferences:
+        # They load an HTTP client, which takes a command without a Nessie catalog a twentieth of a second.
+        from artemis_lifecycle.nessie.client import NessieClient
+        from artemis_lifecycle.nessie.references import NessieReferences
+
         assert self.config.uri is not None
         return NessieReferences(NessieClient(self.config.uri, self.config.properties.get("token")))
 

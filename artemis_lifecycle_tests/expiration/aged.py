@@ -28,7 +28,7 @@ def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties:
     """
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
     jvm: Any = spark._jvm
-    manager = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]
+    manager = spark._jsparkSession.sessionState().catalogManager()
     loaded = manager.catalog(live)
     catalog, identifier = loaded.icebergCatalog(), jvm.org.apache.iceberg.catalog.TableIdentifier.parse(f"db.{name}")
     if not catalog.namespaceExists(identifier.namespace()):
