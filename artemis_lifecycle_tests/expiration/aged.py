@@ -28,11 +28,10 @@ def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties:
     """
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
     jvm: Any = spark._jvm
-    manager = spark._jsparkSession.sessionState().catalogManager()
-    loaded = manager.catalog(live)
+    # Loads the catalog with this session's settings, whichever session this thread of the JVM had last.
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    loaded = spark._jsparkSession.sessionState().catalogManager().catalog(live)
     catalog, identifier = loaded.icebergCatalog(), jvm.org.apache.iceberg.catalog.TableIdentifier.parse(f"db.{name}")
-    if not catalog.namespaceExists(identifier.namespace()):
-        catalog.createNamespace(identifier.namespace())
     schema = jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(_SCHEMA))
     build = catalog.buildTable(identifier, schema)
     for key, value in re.findall(r"'([^']*)'\s*=\s*'([^']*)'", properties):
