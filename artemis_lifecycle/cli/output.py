@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -225,11 +227,30 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
         say(f"(the first {limit}; --limit shows more)", dim=True)
 
 
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _leave_pandas_to_who_wants_it() -> None:
+    """Make pyarrow's first array without pandas. To recognize what pandas made, pyarrow would load it, which takes a
+    quarter of a second; commands make nothing with it. `to_pandas` still loads it."""
+    import pyarrow as pa
+
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        pa.array(())
+        sys.meta_path.remove(finder)
+
+
 @contextmanager
 def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] | None = None) -> Iterator[Lifecycle]:
     """Yield an open Lifecycle, with a spinner on a terminal that shows the activity; `first` may ask before it."""
     from artemis_lifecycle.lifecycle import Lifecycle
 
+    _leave_pandas_to_who_wants_it()
     with ExitStack() as stack:
         with spinner(doing):
             lifecycle = stack.enter_context(Lifecycle.open(config, owner="artemis"))
