@@ -16,6 +16,7 @@ Every test that has catalogs from these is watched by the guardian (guardian.py)
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     _compile_statements_once()
+    # A process of tests holds millions of objects, which are searched for cycles at each collection.
+    gc.set_threshold(100_000, 20, 20)
     config.addinivalue_line("markers", "nightly: a long form, which `make nightly` runs and `make test` leaves out")
     config.addinivalue_line("markers", "no_guardian(reason): the guardian does not judge this test's steps; says why")
     config.pluginmanager.register(guardian.Plugin(), "guardian")
