@@ -2,8 +2,8 @@
 frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
-of the work are deleted: batches, steps, run times, scores, leases, listings, frames, and attempts to commit without
-lineage.
+of the work are deleted: batches, steps, run times, scores, results of checks, leases, listings, frames, and attempts to
+commit without lineage.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations.check_results import check_results
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deep_archive import thaws
 from artemis_lifecycle.operations.gate_attempts import gate_attempts
@@ -265,6 +266,7 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
         (steps, steps.c.finished_at < cutoff),
         (health_history, health_history.c.scored_at < cutoff),
         (run_times, run_times.c.finished_at < cutoff),
+        (check_results, check_results.c.evaluated_at < cutoff),
         (gate_attempts, gate_attempts.c.at < cutoff),
         (
             leases,

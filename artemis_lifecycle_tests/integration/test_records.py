@@ -30,6 +30,7 @@ ENDS = {
     "leases": ("acquired_at", "released_at", "expires_at"),
     "listings": ("started_at", "finished_at"),
     "batches": ("updated_at",),
+    "check_results": ("evaluated_at",),
 }
 
 
@@ -60,6 +61,7 @@ def test_what_is_long_over_is_forgotten_and_still_known(make_config: MakeConfig,
         quarantined = lifecycle.expire(aside)
         lifecycle.list_objects(table)
         lifecycle.list_objects(table)
+        lifecycle.operations.check_results.note(table, "object_listing", "listing_is_fresh", "fresh", is_red=False)
         explained = lifecycle.explain(table, gone)
         assert explained.verdict == "deleted"
         # A deletion that was begun, and not finished, is older than all of them.
@@ -77,7 +79,12 @@ def test_what_is_long_over_is_forgotten_and_still_known(make_config: MakeConfig,
         tokens = _newest_tokens(lifecycle)
         foreseen = lifecycle.forget_records(dry_run=True)
         assert (foreseen.counts["jobs"], foreseen.counts["listings"]) == (1, 1)
-        assert foreseen.counts["steps"] > 0 and foreseen.counts["leases"] > 0 and foreseen.files > 3
+        assert (
+            foreseen.counts["check_results"] == 1
+            and foreseen.counts["steps"] > 0
+            and foreseen.counts["leases"] > 0
+            and foreseen.files > 3
+        )
         before = {name: _rows(lifecycle, name) for name in ENDS}
         lifecycle.pause(who="ada", why="not now")
         with pytest.raises(Paused):

@@ -53,6 +53,7 @@ NEEDED: dict[str, set[str]] = {
     "heartbeats": WORKED,
     "leases": WORKED,
     "batches": WORKED,
+    "check_results": WORKED,
     "handoff_batches": WORKED,
     "deep_snapshots": WORKED,
     "listings": WORKED,
