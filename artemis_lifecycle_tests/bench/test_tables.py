@@ -49,6 +49,7 @@ def _live(snapshot: Snapshot) -> tuple[set[str], int, int]:
     return set(paths), records, size
 
 
+@pytest.mark.slow
 def test_each_snapshots_summary_is_what_its_manifests_hold(table: Table) -> None:
     for stage in (0, 2 if len(table.stages) > 2 else 1):
         snapshots = _base(table, stage).snapshots
@@ -62,6 +63,7 @@ def test_each_snapshots_summary_is_what_its_manifests_hold(table: Table) -> None
             )
 
 
+@pytest.mark.slow
 def test_each_manifest_is_as_its_list_records_it(table: Table) -> None:
     seen: dict[str, ManifestListEntry] = {}
     for snapshot in _base(table, 0).snapshots:
@@ -130,6 +132,7 @@ def test_another_reader_agrees(table: Table) -> None:
     assert planned == _live(current)[0]
 
 
+@pytest.mark.slow
 def test_a_finished_table_is_not_made_again_and_a_moved_one_is(tmp_path: Path) -> None:
     shape = metadata.daily(0.002, further_days=1)
     one = metadata.generate(shape, tmp_path / "a", processes=1)

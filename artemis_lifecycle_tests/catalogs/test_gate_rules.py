@@ -96,6 +96,7 @@ def _by_the_database(connection: Connection, summary: dict[str, str], requiremen
     return tuple(connection.execute(query, {"summary": as_json([summary]), "requirements": requirements}).scalar_one())
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(summary=st.dictionaries(_keys, _values, max_size=8), lineage=_lineages())
 @example(summary={}, lineage=Lineage())

@@ -117,6 +117,7 @@ def _process(uri: str, number: int, before: float, after: float, operations: int
     results.put((out, dict(proxy.cut)))  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_many_writers_in_threads_and_processes_make_a_linearizable_history(engine: Engine, postgres_uri: str) -> None:
     spawning = multiprocessing.get_context("spawn")
     results = spawning.Queue()

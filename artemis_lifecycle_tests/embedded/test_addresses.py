@@ -34,6 +34,7 @@ def all_uris(uri: str = OWN) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_first_run_has_nothing_to_configure(place: Path) -> None:
     filled = fill(config(place / "home"))
     assert filled.catalogs.live.uri == filled.catalogs.cold.uri == filled.operations.uri
@@ -72,6 +73,7 @@ def test_without_a_lifecycle_yaml_that_says_something_no_postgres_is_started(
     assert not Path(".artemis").exists()
 
 
+@pytest.mark.slow
 def test_setup_and_an_explicit_home_start_postgres_without_a_lifecycle_yaml(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

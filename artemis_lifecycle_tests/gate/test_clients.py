@@ -328,6 +328,7 @@ def _renamed(engine: Engine) -> Iterator[None]:
             connection.execute(text(f"ALTER TABLE lifecycle.{old} RENAME TO {new}"))
 
 
+@pytest.mark.slow
 def test_a_race_lets_no_snapshot_in_without_lineage(world: World) -> None:
     name, commits = world.table(), 3
     passed: list[int] = []

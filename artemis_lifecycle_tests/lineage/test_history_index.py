@@ -126,6 +126,7 @@ def test_damage_is_an_error_and_no_answer(tmp_path: Path) -> None:
         read_history(STORES, folder)
 
 
+@pytest.mark.slow
 def test_a_year_of_nights_leaves_two_detail_files_and_earlier_readers_their_own(tmp_path: Path) -> None:
     folder, log = f"file://{tmp_path}", [(night, night) for night in range(1, 366)]
     for night, _ in log:

@@ -55,6 +55,7 @@ def test_batches_keep_the_order_and_all_partitions(sizes: list[int], batch_bytes
 BATCHES = st.lists(st.tuples(st.floats(2.0, 500.0), st.floats(0.01, 1.0)), min_size=2, max_size=12)
 
 
+@pytest.mark.slow
 @given(BATCHES, st.floats(0.05, 1.0), st.booleans())
 def test_the_average_never_exceeds_the_share_of_what_the_store_can_do(
     work: list[tuple[float, float]], share: float, configured: bool

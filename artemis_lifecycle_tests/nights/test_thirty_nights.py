@@ -331,6 +331,7 @@ def _wrong_in(nights: Nights, table: str, *, waits: bool) -> Iterator[str]:
         yield f"scan {scans[0].scan_id} is left {scans[0].state}"
 
 
+@pytest.mark.slow
 def test_six_nights(make_fleet: Callable[[int], Fleet]) -> None:
     nights = _nights(make_fleet, SHORT)
     print(nights.fleet.outcomes, nights.by_hand, len(nights.approved), len(nights.fleet.posted))

@@ -738,6 +738,7 @@ def test_an_upload_whose_last_answer_was_lost_is_found_to_be_done(s3: S3Server, 
     assert stores.copy(f"{tmp_path}/x", f"s3://{bucket}/y").size_in_bytes == 6 * MIB
 
 
+@pytest.mark.slow
 def test_a_copy_holds_one_part_in_memory(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     import tracemalloc
 

@@ -98,6 +98,7 @@ def test_a_server_without_an_order_is_not_listed_in_pieces() -> None:
         list(bucket.store().list_span(Span("s3://b/t", "s3://b/t/3")))
 
 
+@pytest.mark.slow
 def test_a_real_listing_in_pieces_by_small_pages(s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_module, "_PAGE", PAGE)
     names = ["a", "a/b", "a/b/c", "a-", "a.", "a0", "b%2Fc", "c d", "c+d", "\u00e9", "e\u0301", "\U0001f600", "z" * 200]
