@@ -87,12 +87,12 @@ test: archive lint  ## Everything that must hold: lint, import rules, types, tes
 	wait $$types || { echo "mypy: see above" >&2; exit 1; }; exit $$tests
 
 .PHONY: test-fast
-test-fast: $(VENV)/.project lint types  ## What needs no JVM: a minute or two, before each commit.
+test-fast: $(VENV)/.project lint types  ## What needs no JVM: about a minute, before each commit.
 	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS)
 
 .PHONY: coverage
-coverage: $(VENV)/.project  ## The lines that `make test-fast` reaches; fails below the floor in pyproject.toml.
-	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" --cov --cov-report=term:skip-covered $(ARGS)
+coverage: $(VENV)/.project  ## The lines that tests without a JVM reach; fails below the floor in pyproject.toml.
+	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and (not slow or nights)" --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: nightly
 nightly: soak  ## All that takes too long for `make test`.

@@ -37,6 +37,9 @@ from artemis_lifecycle_tests.nessie.server import Nessie
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
+# Before a server in a JVM of its own.
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 LINEAGE = {key: value for key, value in COMPLETE.items() if key != "operation"}
 TOKEN = "never-show-this-token"

@@ -332,6 +332,7 @@ def _wrong_in(nights: Nights, table: str, *, waits: bool) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.nights
 def test_six_nights(make_fleet: Callable[[int], Fleet]) -> None:
     nights = _nights(make_fleet, SHORT)
     print(nights.fleet.outcomes, nights.by_hand, len(nights.approved), len(nights.fleet.posted))
