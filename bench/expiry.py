@@ -36,6 +36,7 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.configuration import config_in
@@ -89,14 +90,21 @@ class Expiry:
         assert not left & set(self.doomed), f"{len(left & set(self.doomed))} doomed files are still there"
         assert self.left in (None, left), sorted((self.left or set()) ^ left)[:3]
         self.left = left
+        self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """Drop the table, and let nothing know of it: the next one has its metadata file's path, and protection would
+        refuse to delete beside a dropped table whose metadata file is another's."""
         self.bench.spark.sql(f"DROP TABLE {self.bench.catalog}.{name}")
+        with self.bench.lifecycle.operations.engine.begin() as connection:
+            connection.execute(known_tables.delete().where(known_tables.c.table_name == name))
 
     def learn(self) -> None:
         name = self.fresh()
         plan = self.bench.lifecycle.plan_expiration(name, older_than=self.cutoff, retain_last=1)
         paths = [row["path"].removeprefix(f"{self.table.location}/") for row in plan.files().collect()]
         self.doomed = [path for path in paths if not path.startswith("metadata/")]
-        self.bench.spark.sql(f"DROP TABLE {self.bench.catalog}.{name}")
+        self.drop(name)
 
     @property
     def cutoff(self) -> datetime:
@@ -138,7 +146,7 @@ class Expiry:
 
         with self.bench.settings(conf):
             self.bench.timed(f"peer without its deletes, {named_conf(conf)}", work)
-        self.bench.spark.sql(f"DROP TABLE {self.bench.catalog}.{name}")
+        self.drop(name)
 
     def run(self, repetitions: int) -> dict[str, Any]:
         self.learn()
