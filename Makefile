@@ -109,9 +109,9 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 	@ARTEMIS_SOAK=120 $(PY) -m pytest artemis_lifecycle_tests/storage/test_bounded.py -k memory_limit -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=60 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_random_histories.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_questions.py -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=40 $(PY) -m pytest artemis_lifecycle_tests/paimon -o timeout=0 $(ARGS)
+	@ARTEMIS_SOAK=80 $(PY) -m pytest artemis_lifecycle_tests/paimon -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
-		artemis_lifecycle_tests/integration/test_dropped.py \
+		artemis_lifecycle_tests/defs/test_names.py artemis_lifecycle_tests/integration/test_dropped.py \
 		artemis_lifecycle_tests/integration/test_leaking_month.py artemis_lifecycle_tests/integration/test_names.py -o timeout=0 $(ARGS)
 	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
 

@@ -29,9 +29,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Engine, make_url
-from sqlalchemy.engine.default import DefaultDialect
-from sqlalchemy.util import LRUCache
+from sqlalchemy import make_url
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _compile_statements_once()
     # A process of tests holds millions of objects, which are searched for cycles at each collection.
     gc.set_threshold(100_000, 20, 20)
     config.addinivalue_line("markers", "nightly: a long form, which `make nightly` runs and `make test` leaves out")
@@ -118,27 +115,6 @@ settings.load_profile("artemis")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MakeConfig = Callable[..., LifecycleConfig]
-
-
-def _compile_statements_once() -> None:
-    """Let all engines of one kind share their compiled statements. A process of the product has two engines; tests, and
-    Dagster's SQLite, open thousands, and a seventh of what Python does in them was to compile the same text again."""
-    shared: dict[type, Any] = {}
-
-    def cache(engine: Engine) -> Any:
-        return shared.setdefault(type(engine.dialect), LRUCache(5_000))
-
-    Engine._compiled_cache = property(cache, lambda engine, own: None)  # type: ignore[assignment]
-    # A dialect is a part of the key. Two of a class differ by the server's version, and by what each engine is given.
-    given = ("server_version_info", "paramstyle", "_json_serializer", "_json_deserializer", "label_length")
-
-    def identity(dialect: DefaultDialect) -> tuple[Any, ...]:
-        return type(dialect), *(getattr(dialect, name, None) for name in given)
-
-    DefaultDialect.__hash__ = lambda dialect: hash(identity(dialect))  # type: ignore[method-assign]
-    DefaultDialect.__eq__ = lambda dialect, other: (  # type: ignore[method-assign,assignment]
-        isinstance(other, DefaultDialect) and identity(dialect) == identity(other)
-    )
 
 
 _numbers = itertools.count(1)

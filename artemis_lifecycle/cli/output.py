@@ -241,8 +241,10 @@ def _leave_pandas_to_who_wants_it() -> None:
     if "pandas" not in sys.modules:
         finder = _NoPandas()
         sys.meta_path.insert(0, finder)
-        pa.array(())
-        sys.meta_path.remove(finder)
+        try:
+            pa.array(())
+        finally:
+            sys.meta_path.remove(finder)
 
 
 @contextmanager

@@ -1,52 +1,27 @@
-"""Real tables with a past: Iceberg commits now, and a successor of the metadata file says that it was long ago."""
+"""Real tables with a past: Spark commits now, and a successor of the metadata file says that it was long ago."""
 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.lifecycle import Lifecycle
 
-_SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "required": False, "type": "int"}]}
-_ROWS = pa.schema([pa.field("id", pa.int32(), metadata={"PARQUET:field_id": "1"})])
-
 
 def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties: str = "") -> str:
-    """`db.<name>` in the live catalog after `commits` appends of the rows 0, 1, …; returns its identifier.
-
-    Made by Iceberg's Java library in the session's own catalog, without Spark's SQL: a statement costs ten times as
-    much, and most tests want only a table.
-    """
+    """`db.<name>` in the live catalog after `commits` appends of the rows 0, 1, …; returns its identifier."""
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    jvm: Any = spark._jvm
-    # Loads the catalog with this session's settings, whichever session this thread of the JVM had last.
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-    loaded = spark._jsparkSession.sessionState().catalogManager().catalog(live)
-    catalog, identifier = loaded.icebergCatalog(), jvm.org.apache.iceberg.catalog.TableIdentifier.parse(f"db.{name}")
-    schema = jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(_SCHEMA))
-    build = catalog.buildTable(identifier, schema)
-    for key, value in re.findall(r"'([^']*)'\s*=\s*'([^']*)'", properties):
-        build = build.withProperty(key, value)
-    table = build.create()
-    metrics_of = jvm.org.apache.iceberg.MetricsConfig.forTable(table)
+    spark.sql(
+        f"CREATE TABLE {live}.db.{name} (id int) USING iceberg"
+        + (f" TBLPROPERTIES ({properties})" if properties else "")
+    )
     for number in range(commits):
-        path = table.locationProvider().newDataLocation(f"{number:05d}-{uuid.uuid4()}.parquet")
-        local = Path(path.removeprefix("file:").replace("///", "/"))
-        local.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"id": [number]}, schema=_ROWS), local)
-        written = table.io().newInputFile(path)
-        file = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).withInputFile(written)
-        metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(written, metrics_of)
-        table.newAppend().appendFile(file.withFormat("parquet").withMetrics(metrics).build()).commit()
+        spark.sql(f"SELECT /*+ COALESCE(1) */ {number} AS id").writeTo(f"{live}.db.{name}").append()
     return f"db.{name}"
 
 
