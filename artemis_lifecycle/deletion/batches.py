@@ -26,9 +26,9 @@ from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, sealed_part
+from artemis_lifecycle.storage.identity import NO_TIME
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.storage.types import NO_TIME
 
 BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
 

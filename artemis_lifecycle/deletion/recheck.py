@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.storage.identity import NO_TIME
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores, are_local
-from artemis_lifecycle.storage.types import NO_TIME
 
 CHANGED = "changed_since_listing"
 """An orphan job's file is not the listed one: its size differs, or it was written again."""

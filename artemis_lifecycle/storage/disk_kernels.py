@@ -14,7 +14,7 @@ from numba import njit, types
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
-_OUT, _ANSWERS = types.int64[::1], types.int8[::1]
+_ANSWERS = types.int8[::1]
 _TEXT = types.CPointer(types.uint8)
 
 _unlinkat: Any = types.ExternalFunction("unlinkat", types.int32(types.int32, _TEXT, types.int32))
@@ -27,7 +27,10 @@ _CLOCK_BOOTTIME = 7  # As in `instants.elapsed`: it advances while the machine i
 _STATX_BASIC_STATS = 0x7FF
 FOLLOW, NO_FOLLOW = 0, 0x100
 """Whether to follow a symbolic link to its target."""
-_MODE, _SIZE, _MTIME, _MTIME_NS = 28, 40, 112, 120  # struct statx, in bytes; statx(2).
+# struct statx, in bytes; statx(2).
+_MODE, _INODE, _SIZE, _MTIME, _MTIME_NS, _MAJOR, _MINOR = 28, 32, 40, 112, 120, 136, 140
+VALUES = 4
+"""The number of values of a file: size in bytes, modification time in nanoseconds since 1970, inode, device."""
 _S_IFMT, _S_IFREG = 0o170000, 0o100000
 
 
@@ -54,7 +57,7 @@ def _number(data: Any, at: Any, size: Any) -> Any:
 
 
 @njit(
-    types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, types.int64, _ANSWERS, _OUT, _OUT),
+    types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, types.int64, _ANSWERS, types.int64[:, ::1]),
     cache=True,
     nogil=True,
 )
@@ -67,11 +70,10 @@ def stat(
     high: Any,
     flags: Any,
     found: Any,
-    sizes: Any,
-    modified: Any,
+    values: Any,
 ) -> None:
-    """For the rows from `low` to `high`, set `found` to 1 for a regular file, with its size in bytes and its
-    modification time in microseconds since 1970; to 0 otherwise. `flags` are those of statx(2): FOLLOW or NO_FOLLOW."""
+    """For the rows from `low` to `high`, set `found` to 1 for a regular file, with its VALUES; to 0 otherwise. `flags`
+    are those of statx(2): FOLLOW or NO_FOLLOW."""
     name, answer = np.empty(_LONGEST + 1, np.uint8), np.empty(256, np.uint8)
     for row in range(low, high):
         found[row] = 0
@@ -82,8 +84,12 @@ def stat(
         if _number(answer, _MODE, 2) & _S_IFMT != _S_IFREG:
             continue
         found[row] = 1
-        sizes[row] = _number(answer, _SIZE, 8)
-        modified[row] = _number(answer, _MTIME, 8) * 1_000_000 + _number(answer, _MTIME_NS, 4) // 1000
+        values[row, 0] = _number(answer, _SIZE, 8)
+        values[row, 1] = _number(answer, _MTIME, 8) * 1_000_000_000 + _number(answer, _MTIME_NS, 4)
+        values[row, 2] = _number(answer, _INODE, 8)
+        # As glibc's makedev(3), which `os.stat_result.st_dev` has.
+        major, minor = _number(answer, _MAJOR, 4), _number(answer, _MINOR, 4)
+        values[row, 3] = (major & 0xFFFFF000) << 32 | (major & 0xFFF) << 8 | (minor & 0xFFFFFF00) << 12 | (minor & 0xFF)
 
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, _ANSWERS), cache=True, nogil=True)

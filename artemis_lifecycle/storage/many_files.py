@@ -20,8 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.storage.identity import disk_tag
 from artemis_lifecycle.storage.location_hash import text_buffers
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import FileStatuses
 
 _OPEN = 128
 """Maximum number of folders that are open at the same time."""
@@ -90,42 +92,43 @@ class ByFolder:
         return None if name < 0 else self.data[int(self.offsets[row]) : name - 1].tobytes().decode()
 
 
-def statuses(
-    paths: pa.Array, opened: Callable[[str], int | None]
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Return which of the paths are regular files, with their sizes and times (microseconds). A path for which the call
-    fails counts as not found. `opened` returns a folder's descriptor, or None if the loops should skip it."""
+def statuses(paths: pa.Array, opened: Callable[[str], int | None]) -> FileStatuses:
+    """Return which of the paths are regular files, with their identities. A path for which the call fails counts as not
+    found. `opened` returns a folder's descriptor, or None if the loops should skip it."""
 
     from artemis_lifecycle.storage import disk_kernels
 
-    found = np.zeros(len(paths), np.int8)
-    sizes, modified = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
+    found, values = np.zeros(len(paths), np.int8), np.zeros((len(paths), disk_kernels.VALUES), np.int64)
 
     def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
         disk_kernels.stat(
-            files.data, files.names, files.offsets[1:], folders, low, high, disk_kernels.FOLLOW, found, sizes, modified
+            files.data, files.names, files.offsets[1:], folders, low, high, disk_kernels.FOLLOW, found, values
         )
 
     _through(paths, opened, work)
-    return found == 1, sizes, modified
+    return _statuses_of(found, values)
 
 
-def statuses_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+def statuses_in(folder: int, names: pa.Array) -> FileStatuses:
     """`statuses` of names in the open folder of this descriptor, without following symbolic links."""
 
     from artemis_lifecycle.storage import disk_kernels
 
     offsets, data = text_buffers(names)
     found, folders = np.zeros(len(names), np.int8), np.full(len(names), folder, np.int64)
-    sizes, modified = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    values = np.zeros((len(names), disk_kernels.VALUES), np.int64)
 
     def work(low: int, high: int) -> None:
-        disk_kernels.stat(
-            data, offsets[:-1], offsets[1:], folders, low, high, disk_kernels.NO_FOLLOW, found, sizes, modified
-        )
+        disk_kernels.stat(data, offsets[:-1], offsets[1:], folders, low, high, disk_kernels.NO_FOLLOW, found, values)
 
     _sliced(0, len(names), work)
-    return found == 1, sizes, modified
+    return _statuses_of(found, values)
+
+
+def _statuses_of(found: NDArray[np.int8], values: NDArray[np.int64]) -> FileStatuses:
+    sizes, nanoseconds, inodes, devices = (np.ascontiguousarray(column) for column in values.T)
+    tags = disk_tag(*(each.view(np.uint64) for each in (devices, inodes, nanoseconds)))
+    return FileStatuses(found == 1, sizes, nanoseconds // 1000, tags)
 
 
 def exist(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.int8]:

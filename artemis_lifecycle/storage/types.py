@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile
 from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME, FileIdentity
 from artemis_lifecycle.storage.instants import microseconds
 
 ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
@@ -23,11 +24,19 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it."""
+    """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it.
+    `tag` is the store's token for exactly this file (`identity.FileIdentity`)."""
 
     path: str
     size_in_bytes: int
     last_modified: datetime | None
+    tag: int = NO_TAG
+
+    @property
+    def identity(self) -> FileIdentity:
+        """What the file is, besides its path."""
+        modified = NO_TIME if self.last_modified is None else microseconds(self.last_modified)
+        return FileIdentity(self.size_in_bytes, modified, self.tag)
 
 
 @dataclass(frozen=True)
@@ -77,26 +86,22 @@ Outcomes = list[DeleteOutcome]
 Spans = list[Span]
 Heads = list[StoredFile | None]
 
-NO_TIME = -(2**63)
-"""Represents a time that the store does not report."""
-
 
 @dataclass(frozen=True)
 class FileStatuses:
-    """Information about many files, one row each: whether it was `found`, its size in bytes, and its last modification
-    in microseconds since 1970 (NO_TIME if the store does not report it). Values of rows that were not found are
-    undefined."""
+    """Information about many files, one row each: whether it was `found`, and its identity (`identity.FileIdentity`).
+    Values of rows that were not found are undefined."""
 
     found: NDArray[np.bool_]
     sizes: NDArray[np.int64]
     modified: NDArray[np.int64]
+    tags: NDArray[np.int64]
 
     @classmethod
     def of(cls, heads: Sequence[StoredFile | None]) -> Self:
         """Convert from one result per file."""
-        answers = cls(
-            np.zeros(len(heads), np.bool_), np.zeros(len(heads), np.int64), np.full(len(heads), NO_TIME, np.int64)
-        )
+        rows = len(heads)
+        answers = cls(np.zeros(rows, np.bool_), np.zeros(rows, np.int64), np.full(rows, NO_TIME), np.full(rows, NO_TAG))
         for row, head in enumerate(heads):
             answers.put(row, head)
         return answers
@@ -105,8 +110,9 @@ class FileStatuses:
         """Set the result of one row."""
         self.found[row] = head is not None
         if head is not None:
-            self.sizes[row] = head.size_in_bytes
-            self.modified[row] = NO_TIME if head.last_modified is None else microseconds(head.last_modified)
+            known = head.identity
+            self.sizes[row], self.modified[row] = known.size_in_bytes, known.modified
+            self.tags[row] = known.tag
 
 
 REMOVED, ABSENT, FAILED = 0, 1, 2

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -132,8 +131,8 @@ def test_a_file_whose_status_cannot_be_read_stops_the_listing(
             raise error
         return look(path, **options)
 
-    def found_none(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
-        return np.zeros(len(names), np.bool_), np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    def found_none(_: int, names: pa.Array) -> FileStatuses:
+        return FileStatuses.of([None] * len(names))
 
     monkeypatch.setattr(os, "stat", failing)
     for compiled in (False, True):

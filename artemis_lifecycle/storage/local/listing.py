@@ -108,7 +108,8 @@ def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch
     found = np.zeros(len(names), np.bool_)
     sizes, times = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     if many_files.worth_compiling(texts):
-        found, sizes, times = many_files.statuses_in(folder, texts)
+        statuses = many_files.statuses_in(folder, texts)
+        found, sizes, times = statuses.found, statuses.sizes, statuses.modified
     for row in np.flatnonzero(~found).tolist():
         with suppress(FileNotFoundError):
             status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)

@@ -7,6 +7,7 @@ import os
 from typing import NoReturn
 
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.identity import disk_tag
 from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import StoredFile
@@ -58,7 +59,8 @@ def names_nothing(where: str) -> bool:
 
 
 def stored(path: str, status: os.stat_result) -> StoredFile:
-    return StoredFile(path, status.st_size, of_microseconds(status.st_mtime_ns // 1000))
+    tag = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
+    return StoredFile(path, status.st_size, of_microseconds(status.st_mtime_ns // 1000), tag)
 
 
 def fail(what: str, path: str, error: OSError) -> NoReturn:

@@ -91,7 +91,7 @@ class LocalStore:
         if not many_files.worth_compiling(paths):
             return FileStatuses.of(self.heads(paths.to_pylist()))
 
-        answers = FileStatuses(*many_files.statuses(paths, lambda folder: opened_folder(folder)[1]))
+        answers = many_files.statuses(paths, lambda folder: opened_folder(folder)[1])
         for row in np.flatnonzero(~answers.found).tolist():
             answers.put(row, self.head(paths[row].as_py()))
         return answers

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.identity import object_tag
 from artemis_lifecycle.storage.s3.addresses import address_of, folder_key
 from artemis_lifecycle.storage.s3.archive import Archive
 from artemis_lifecycle.storage.s3.connection import Connection, code_of, status_of
@@ -125,7 +126,12 @@ class S3Store:
             yield (
                 [f"{address.stem}/{common['Prefix']}" for common in page.get("CommonPrefixes", ())],
                 [
-                    StoredFile(f"{address.stem}/{item['Key']}", item["Size"], item["LastModified"].astimezone(UTC))
+                    StoredFile(
+                        f"{address.stem}/{item['Key']}",
+                        item["Size"],
+                        item["LastModified"].astimezone(UTC),
+                        object_tag(item.get("ETag")),
+                    )
                     for item in page.get("Contents", ())
                     if item["Size"] or not item["Key"].endswith("/")
                 ],
@@ -144,7 +150,9 @@ class S3Store:
         found = self._s3.head(path)
         if found is None:
             return None
-        return StoredFile(path, found["ContentLength"], found["LastModified"].astimezone(UTC))
+        # Listings have no version id, so the ETag alone is the token that both report.
+        modified = found["LastModified"].astimezone(UTC)
+        return StoredFile(path, found["ContentLength"], modified, object_tag(found.get("ETag")))
 
     def heads(self, paths: Sequence[str]) -> Heads:
         return list(threaded(self.head, paths, _HEADS))
