@@ -79,16 +79,16 @@ def noted(
 
 
 def _where_applicable(asset: str, name: str, judge: Judge) -> Judge:
-    """Pass for a table whose kind does not have the asset, or not what the check is about. Record the result, unless
-    the plan has it."""
+    """Judge nothing for a table whose kind does not have the asset, or not what the check is about. Record the result,
+    unless the plan has it."""
 
     @wraps(judge)
     def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
         missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
         try:
-            result = judge(context, lifecycle) if missing is None else _result(True, f"Not applicable. {missing}.")
+            result = judge(context, lifecycle) if missing is None else _not_judged(missing)
         except NotApplicable as error:
-            result = _result(True, f"Not applicable. {error.what}.")
+            result = _not_judged(error.what)
         return result if name in ALL_CHECKS else noted(lifecycle, asset, name, context.partition_key, result)
 
     return judged
@@ -124,6 +124,12 @@ def _result(
     )
 
 
+def _not_judged(why: str) -> AssetCheckResult:
+    """Return the result of a check that has nothing to judge. Dagster requires one, and knows no third color: whoever
+    counts results leaves it out (`tags.is_judged`)."""
+    return _result(True, f"Does not apply: {why.rstrip('.')}.", warn=True, judged=False)
+
+
 @_check("snapshot_history", daily=True)
 def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The last materialized history matches the table's current metadata file, or is younger than
@@ -156,7 +162,7 @@ def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource,
         steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
         if plan is None:
-            return _result(True, "The table has no uncommitted plan: there is nothing to remove.")
+            return _not_judged("the table has no uncommitted plan, so there is nothing to remove")
         (verdict,) = steps.check_plan(plan, check)
     return _verdict(verdict, plan_id=plan.plan_id)
 
@@ -182,6 +188,8 @@ def _verdict(verdict: Verdict, **numbers: Any) -> AssetCheckResult:
         name: MetadataValue.timestamp(value) if isinstance(value, datetime) else value
         for name, value in verdict.figures.items()
     }
+    if not verdict.judged:
+        return _not_judged(verdict.text)
     return _result(verdict.passed, verdict.text, verdict.offenders[:NAMED], warn=verdict.warns, **numbers, **figures)
 
 
@@ -280,7 +288,7 @@ def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
     if found is None:
         return _result(False, "The cold catalog is not in SQL: nothing prevents other writers.", warn=True)
     if not found.in_use:
-        return _result(True, "There was no handoff yet: there is nothing to guard.", state=found.condition)
+        return _not_judged("there was no handoff yet, so there is nothing to guard")
     lately = [each for each in found.restorations if now - each.restored_at <= GUARD_RESTORED]
     if found.condition != "present":
         text = f"The guard of the cold catalog is {found.condition}: any engine can change or drop its tables."

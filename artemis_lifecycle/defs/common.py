@@ -169,6 +169,9 @@ def walk_asset(
                 said = skipped.said
             done = "dry_run" if said.get("dry_run") is True else "waiting" if "paused" in said else "done"
             outcome = str(said.setdefault("outcome", done))
+            if "paused" in said:
+                again = "nothing: the next deletion checks these files again (artemis explain TABLE PATH)"
+                said = {"waits_for": "pending files", "why": said["paused"], "next": again} | said
             said["kind"] = kind
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
@@ -242,6 +245,14 @@ def waiting(context: AssetExecutionContext | OpExecutionContext, error: Lifecycl
 
 
 def _person_check(said: dict[str, Any]) -> AssetCheckResult:
+    if said["outcome"] == "not_applicable":
+        return AssetCheckResult(
+            check_name=NO_PERSON_NEEDED,
+            passed=True,
+            severity=AssetCheckSeverity.WARN,
+            description=f"Does not apply: {said['why']}",
+            metadata={"judged": False},
+        )
     needed = "refused" in said or said.get("waits_for") in {each.__name__ for each in FOR_A_PERSON}
     return AssetCheckResult(
         check_name=NO_PERSON_NEEDED,

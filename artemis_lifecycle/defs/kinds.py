@@ -13,7 +13,7 @@ ASSETS_OF: Mapping[Kind, frozenset[str]] = {
     "iceberg": frozenset(WALK),
     **{kind: _ORPHANS | (_PLANS if kind in PLANNED else frozenset()) for kind in _OTHERS},
 }
-"""Assets that a kind does not have are materialized with the outcome `not_applicable`, and their checks pass."""
+"""Assets that a kind does not have are materialized with the outcome `not_applicable`. Their checks judge nothing."""
 
 
 def lacks(kind: Kind, asset: str) -> str | None:

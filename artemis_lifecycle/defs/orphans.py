@@ -62,7 +62,7 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
     )
 
 
-@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing", "reachable_set"))
 def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""

@@ -19,6 +19,7 @@ from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, partition_key
 from artemis_lifecycle.defs.processes import end_runs_without_process
+from artemis_lifecycle.defs.tags import is_judged
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import live_session
 
@@ -32,8 +33,9 @@ Plain = int | float | bool | str
 class WalkEvent:
     """An event of one asset of one table.
 
-    `checked` events have the name of the `check` and whether it `passed`. `materialised` events have `seconds` and
-    `metadata` (plain values, by the stable keys that the UI plots). `failed` and `checked` events have a `message`.
+    `checked` events have the name of the `check` and whether it `passed` (None: it had nothing to judge).
+    `materialised` events have `seconds` and `metadata` (plain values, by the stable keys that the UI plots). `failed`
+    and `checked` events have a `message`.
     """
 
     table: str
@@ -65,7 +67,7 @@ class Walk:
     @property
     def failed_checks(self) -> tuple[str, ...]:
         """Names of the failed checks."""
-        return tuple(event.check for event in self.events if event.check is not None and not event.passed)
+        return tuple(event.check for event in self.events if event.check is not None and event.passed is False)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -180,7 +182,7 @@ def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
             data.asset_key.to_user_string(),
             "checked",
             check=data.check_name,
-            passed=data.passed,
+            passed=data.passed if is_judged(data.metadata) else None,
             message=data.description or "",
         )
     return None

@@ -1,5 +1,8 @@
 """The names of the assets, and the tags of assets, runs and materializations."""
 
+from collections.abc import Mapping
+from typing import Any
+
 ASSET_TAG = "artemis/asset"
 """On assets: the name, without the key prefix of an installation. Jobs select by it."""
 
@@ -48,6 +51,14 @@ step was completed for the partition."""
 
 KIND_TAG = "artemis/kind"
 """On materializations: the table's kind: iceberg, nessie or paimon."""
+
+
+def is_judged(metadata: Mapping[str, Any] | None) -> bool:
+    """Return whether a check's result, given by its metadata, judged anything. If not, it has `judged: false`. Dagster
+    shows it as passed; counts of green checks leave it out."""
+    judged = (metadata or {}).get("judged", True)
+    return bool(getattr(judged, "value", judged))
+
 
 WAITS_FOR_TAG = "artemis/waits-for"
 """On runs: the error class that says what a step waits for. See `failures.FOR_A_PERSON`."""

@@ -22,7 +22,7 @@ KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
 @dataclass(frozen=True)
 class Verdict:
     """The result of a check: `offenders` violate it; `figures` are counts, shares and instants for a report. A failure
-    with `warns` asks for maintenance; nothing is broken."""
+    with `warns` asks for maintenance; nothing is broken. A check that had nothing to judge is not `judged`."""
 
     check: str
     passed: bool
@@ -30,6 +30,7 @@ class Verdict:
     offenders: tuple[str, ...] = ()
     figures: Mapping[str, int | float | str | datetime] = field(default_factory=dict)
     warns: bool = False
+    judged: bool = True
 
 
 def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:

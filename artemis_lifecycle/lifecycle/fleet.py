@@ -16,7 +16,7 @@ from artemis_lifecycle.lifecycle.fleet_page import page
 from artemis_lifecycle.lifecycle.maintenance import storage_classes
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.tonight import forecasts
-from artemis_lifecycle.operations.fleet import freed_by_day, last_done, red_checks
+from artemis_lifecycle.operations.fleet import freed_by_day, freed_by_job, last_done, red_checks
 from artemis_lifecycle.operations.held_bytes import HeldBytes
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.scheduling.forecast import WindowForecast
@@ -170,6 +170,9 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
         waits[thaw.table].append(f"approval of {thaw.thaw_id} since {thaw.requested_at:%Y-%m-%d %H:%M}: {thaw.what}")
     pauses = {pause.table for pause in operations.pauses.in_force()}
     scans = operations.scans.recent(1)
+    jobs = [plan.plan_id for plans in under_way.values() for plan in plans]
+    jobs += [scan.scan_id for (scan, *_) in scans.values()]
+    gone = freed_by_job(operations.engine, jobs)
     healths, scrubbed, held = operations.health.by_table(), operations.scrubs.last(), operations.held_bytes.by_table()
     found, governed = list[FleetTable](), dict[str, TablePolicy]()
     for table in tables:
@@ -181,7 +184,9 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
         planned_at, limit = steps.get("plan"), overdue_after(governed[table])
         scan = next(iter(scans.get(table, ())), None)
         listed = 0 if scan is None else json.loads(scan.summary)["listed_files"]
-        left = scan.bytes if scan is not None and scan.state != "done" else 0
+        left = sum(plan.bytes - gone.get(plan.plan_id, 0) for plan in plans)
+        if scan is not None and scan.state != "done":
+            left += scan.bytes - gone.get(scan.scan_id, 0)
         health = healths.get(table)
         ended: dict[str, Any] = {name: steps.get(step) for name, step in _STEPS.items()}
         found.append(
@@ -199,7 +204,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 plan_status=next((plan.status.value for plan in plans if plan.status in UNCOMMITTED), None)
                 or next((plan.status.value for plan in plans if plan.status is not PlanStatus.OPEN), None),
                 freed_bytes=sum(freed.get(table, {}).values()),
-                freeable_bytes=sum(plan.bytes for plan in plans) + left,
+                freeable_bytes=left,
                 orphan_share=scan.files / listed if scan is not None and listed else None,
                 **_costs(config, held.get(table)),
                 health_score=None if health is None else health.score,

@@ -30,7 +30,8 @@ STANDARD = "STANDARD"
 """The default storage class of S3."""
 
 SCORED_EVERY = timedelta(hours=12)
-"""Checks of a table that does not change record its score so often: steps grow old, and snapshots expire."""
+"""Checks of a table that does not change record its score so often, or when it has moved by a point: steps grow old,
+and snapshots expire."""
 
 _NEXT = {PlanStatus.OPEN: "hand-off", PlanStatus.HANDED_OFF: "commit"}
 """The command that a plan waits for; all others wait for `delete`."""
@@ -63,14 +64,15 @@ class Measuring:
 
     def known(self, state: TableState) -> TableHealth:
         """Return the recorded figures if the table's metadata file is still the same, else measure; with the score of
-        now, which is recorded only from time to time."""
+        now, which is recorded from time to time."""
         record = self._record(state)
         if record is None:
             return self.measured(state)
         figures, measured_at = _figures(record, state)
-        if state.read_at - record.scored_at > SCORED_EVERY:
-            return self._noted(state, figures, measured_at)
-        return self._scored(state, figures)
+        found = self._scored(state, figures)
+        if state.read_at - record.scored_at > SCORED_EVERY or abs((found.score or 0) - record.score) >= 1:
+            self._note(state, found, measured_at)
+        return found
 
     def history(self, table: str) -> HealthHistory:
         points = self.resources.operations.health.history(self.steps.table_uuid(table))
@@ -84,9 +86,12 @@ class Measuring:
 
     def _noted(self, state: TableState, health: TableHealth, measured_at: datetime) -> TableHealth:
         found = self._scored(state, health)
+        self._note(state, found, measured_at)
+        return found
+
+    def _note(self, state: TableState, found: TableHealth, measured_at: datetime) -> None:
         record = record_of(found, state.metadata.table_uuid, measured_at, state.read_at)
         self.resources.operations.health.note(record, {part.name: part.score for part in found.parts})
-        return found
 
     def _scored(self, state: TableState, health: TableHealth) -> TableHealth:
         config = self.resources.config

@@ -36,6 +36,9 @@ COMPARED_FOR = timedelta(days=2)
 """How long a compaction's rows are counted again. Snapshots never change, so older ones were compared when they were
 new."""
 
+_OF_LISTINGS = (orphans.FRESH, orphans.INTACT, orphans.SHARE)
+"""The checks of tables of all kinds. The others are about Iceberg's metadata."""
+
 _METADATA_FILES = 50
 """Maximum number of metadata files to read in search of a compaction's commit."""
 
@@ -71,8 +74,10 @@ class TableChecks:
         }
         if check is not None and check not in judges:
             raise BadInput(f"There is no check {check}", hint=f"choose one of {', '.join(judges)}")
-        state = self.steps.table_state(table)
-        return [judge(state) for name, judge in judges.items() if check in (None, name)]
+        of_any_kind = self.resources.other(table) is not None and check in (None, *_OF_LISTINGS)
+        state = (self.steps.any_state if of_any_kind else self.steps.table_state)(table)
+        wanted = {check} if check is not None else {*(_OF_LISTINGS if of_any_kind else judges)}
+        return [judge(state) for name, judge in judges.items() if name in wanted]
 
     def _health(self, part: str, state: TableState) -> Verdict:
         return maintenance.judge_part(self.measuring.known(state), part, self._policy(state).checks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -98,6 +99,14 @@ def freed_by_day(engine: Engine, since: datetime) -> dict[str, dict[date, int]]:
         for table, on, size in connection.execute(query):
             found[table][on] = int(size or 0)
     return found
+
+
+def freed_by_job(engine: Engine, job_ids: Collection[str]) -> dict[str, int]:
+    """Return the bytes that each of these unfinished deletions has freed so far."""
+    query = select(batches.c.job_id, func.sum(batches.c.deleted_bytes)).group_by(batches.c.job_id)
+    with engine.connect() as connection:
+        found = connection.execute(query.where(batches.c.job_id.in_(job_ids)))
+        return {job_id: int(size) for job_id, size in found}
 
 
 def scan_shares(engine: Engine, since: datetime) -> list[DayScan]:

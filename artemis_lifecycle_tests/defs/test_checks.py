@@ -48,13 +48,16 @@ def test_the_daily_job_judges_each_table_without_materializing_anything(make_pro
         with project.lifecycle() as lifecycle:
             lifecycle.scan_orphans(table)
     before = project.instance.get_materialized_partitions(AssetKey("object_listing"))
+    # There was neither a compaction nor a handoff. A check that judges nothing has no result to count.
+    absent = {verdicts.DATA_FILES_UNCHANGED, verdicts.MANIFESTS_UNCHANGED, "cold_catalog_is_guarded"}
+    judged = [(asset, name) for asset, name in DAILY if name not in absent]
     for table in (TABLE, OTHER):
         done = project.run("health_checks", table)
         assert done.success
-        assert len(done.get_asset_check_evaluations()) == len(DAILY)
+        assert {each.check_name for each in done.get_asset_check_evaluations()} == {name for _, name in judged}
     assert project.instance.get_materialized_partitions(AssetKey("object_listing")) == before
     # Eight small files and manifests cost less than ten seconds: only a table that counts each second is told.
-    for _, name in DAILY:
+    for _, name in judged:
         expected = "FAILED" if name in ("health_small_files", "health_manifests") else "SUCCEEDED"
         assert states(project, name) == {TABLE: "SUCCEEDED", OTHER: expected}, name
     with project.lifecycle() as lifecycle:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
@@ -131,6 +131,10 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str],
         with board.phase("The writer in flight commits, others are refused"):
             found += _commit_through_gate(lifecycle, area, in_flight, expected, histories)
     by_name = {walk.table: walk for walk in walks}
+    with board.phase("Delete what waited for the writer"):
+        (later,) = _walk(area, lifecycle, board, [in_flight.table], job="deletion")
+        walked = by_name[in_flight.table]
+        by_name[in_flight.table] = replace(walked, events=(*later.events, *walked.events))
     reports = [
         _table_report(lifecycle, by_name[history.table], history.commits, lifecycle.costs(history.table).tiers)
         for history in histories
@@ -169,7 +173,7 @@ def _writing(lifecycle: Lifecycle, writer: InFlight) -> AbstractContextManager[A
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def _walk(area: Area, lifecycle: Lifecycle, board: Board, tables: Sequence[str]) -> list[Walk]:
+def _walk(area: Area, lifecycle: Lifecycle, board: Board, tables: Sequence[str], job: str = "whole_walk") -> list[Walk]:
     done = dict.fromkeys(tables, 0)
 
     def on_event(event: WalkEvent) -> None:
@@ -181,8 +185,10 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board, tables: Sequence[str])
             board.console.print(f"[red]✗[/red] {plain(event.table)} {event.asset}: {plain(event.message)}")
 
     # Dagster also logs each event to stderr, which would hide the progress bars.
-    with (area.folder / LOG).open("w") as log, redirect_stderr(log):
-        walks = materialize_walk(tables, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+    with (area.folder / LOG).open("a") as log, redirect_stderr(log):
+        walks = materialize_walk(
+            tables, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark, job=job
+        )
         materialize_fleet(config_path=area.config_path)
         return walks
 
