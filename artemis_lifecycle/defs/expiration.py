@@ -71,6 +71,8 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
             "files": files,
             "bytes": reachable.size_in_bytes,
             "metadata_location": ui_metadata.place(reachable.metadata_location),
+            # Its rows are not stored: the manifest index answers as long as these snapshots stay.
+            "open_with": terminal(f"lifecycle.reachable_set({table!r}).files()"),
             "by_kind": ui_metadata.table(["kind", "files"], reachable.counts.items()),
         },
     )

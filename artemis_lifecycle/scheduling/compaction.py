@@ -39,13 +39,12 @@ def due_compaction(
     last_done: Mapping[str, datetime],
     timezone: str = "UTC",
 ) -> CompactionVerdict:
-    """Return the compaction that `health` asks for, outside of the quiet `window`. Data files come first: their rewrite
-    replaces manifests, too. Manifests have their days of the week, in `timezone`: each rewrite writes all of them.
+    """Return the compaction that `health` asks for: of data files outside of the quiet `window`, of manifests inside it.
+    Data files come first: their rewrite replaces manifests, too. Manifests have their days of the week, in `timezone`:
+    each rewrite writes all of them.
 
     A table is not compacted again before its health is measured again. `last_done` is when its steps last ended.
     """
-    if window.excludes(now):
-        return CompactionVerdict(None, "in its quiet window")
     if health is None:
         return CompactionVerdict(None, "its health is not recorded")
     ended = max((last_done[step] for step in _STEPS if step in last_done), default=None)
@@ -55,11 +54,14 @@ def due_compaction(
     changed, records = (figure(health, name) for name in ("unanalyzed_records", "records"))
     why = why_compact(health, thresholds) or why_statistics(changed, records, thresholds)
     if why is not None:
+        if window.excludes(now):
+            return CompactionVerdict(None, f"{why}; it is in its quiet window")
         return CompactionVerdict("data_compaction", why, waited)
     why = why_rewrite(health, thresholds)
     if why is not None:
-        if f"{now.astimezone(ZoneInfo(timezone)):%A}".lower() not in thresholds.manifests_on:
+        today = f"{now.astimezone(ZoneInfo(timezone)):%A}".lower()
+        if today not in thresholds.manifests_on or not window.opens <= now < window.closes:
             days = " and ".join(thresholds.manifests_on) or "no day"
-            return CompactionVerdict(None, f"{why}; they are rewritten on {days}")
+            return CompactionVerdict(None, f"{why}; they are rewritten in the quiet window, on {days}")
         return CompactionVerdict("manifest_compaction", why, waited)
     return CompactionVerdict(None, "its health asks for none")

@@ -33,7 +33,7 @@ DEPS = {
     "expiration_commit": {"cold_tier_snapshots"},
     "physical_deletion": {"expiration_commit"},
     "object_listing": {"physical_deletion"},
-    "orphan_scan": {"object_listing"},
+    "orphan_scan": {"object_listing", "reachable_set"},
     "orphan_deletion": {"orphan_scan"},
     "lineage_ledger": {"snapshot_history"},
     "schema_history": {"snapshot_history"},

@@ -354,16 +354,19 @@ def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
     health.note(_measured(ONE, fleet.at(-20), rewritable_files=30), {})
     health.note(_measured(TWO, fleet.at(-20)), {})
     health.note(_measured("scratch.ungoverned", fleet.at(-20), rewritable_files=99), {})
-    assert requests(4) == {}, "the window is the walk's"
+    assert requests(4) == {}, "data files wait until the window is over"
     assert requests(12) == {ONE: "data_compaction"}
     health.note(_measured(TWO, fleet.at(-19), manifests=40), {})
-    assert requests(12) == {ONE: "data_compaction", TWO: "manifest_compaction"}
+    assert requests(12) == {ONE: "data_compaction"}
+    assert requests(4) == {TWO: "manifest_compaction"}
+    health.note(_measured(TWO, fleet.at(-18), rewritable_files=30), {})
+    assert requests(12) == {ONE: "data_compaction", TWO: "data_compaction"}
     # What a tick cannot request waits; who was never compacted comes first, whatever its name.
     monkeypatch.setattr(sensors, "AT_ONCE", 1)
     fleet.done(ONE, "compaction")
     health.note(_measured(ONE, fleet.at(2), rewritable_files=99), {})
-    assert requests(12) == {TWO: "manifest_compaction"}
-    begun = DagsterRun("manifest_compaction", status=DagsterRunStatus.STARTED, tags={"dagster/partition": TWO})
+    assert requests(12) == {TWO: "data_compaction"}
+    begun = DagsterRun("data_compaction", status=DagsterRunStatus.STARTED, tags={"dagster/partition": TWO})
     fleet.instance.add_run(begun)
     (again,) = sensors.compaction_requests(fleet.lifecycle, fleet.instance, fleet.at(12))  # type: ignore[misc]
     assert (again.partition_key, again.run_config) == (

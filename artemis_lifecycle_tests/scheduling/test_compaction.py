@@ -14,6 +14,7 @@ MIDNIGHT = datetime(2026, 2, 1, tzinfo=UTC)
 """A Sunday."""
 WINDOW = MaintenanceWindow(date(2026, 2, 1), MIDNIGHT, MIDNIGHT + timedelta(hours=8))
 NOON = MIDNIGHT + timedelta(hours=12)
+NIGHT = MIDNIGHT + timedelta(hours=2)
 HEALTHY = HealthRecord(
     table_uuid="u",
     table="db.t",
@@ -40,21 +41,26 @@ def job(
     return due_compaction(now, WINDOW, health, thresholds or Compaction(), done).job
 
 
-def test_manifests_have_their_days_in_the_zone_of_the_window() -> None:
-    monday = NOON + timedelta(days=1)
-    assert job(MANIFESTS, monday) is None
-    assert job(replace(MANIFESTS, rewritable_files=30), monday) == "data_compaction"
-    assert job(MANIFESTS, monday, Compaction(manifests_on=("monday",))) == "manifest_compaction"
-    late = MIDNIGHT + timedelta(hours=23)
-    assert due_compaction(late, WINDOW, MANIFESTS, Compaction(), {}, "Asia/Tokyo").job is None
-    assert due_compaction(late, WINDOW, MANIFESTS, Compaction(), {}, "America/New_York").job == "manifest_compaction"
+def test_manifests_are_rewritten_in_the_window_on_their_days_in_its_zone() -> None:
+    monday = replace(WINDOW, opens=WINDOW.opens + timedelta(days=1), closes=WINDOW.closes + timedelta(days=1))
+    early = monday.opens + timedelta(hours=2)
+    for window, now, on, expected in (
+        (WINDOW, NIGHT, "sunday", "manifest_compaction"),
+        (WINDOW, WINDOW.closes, "sunday", None),
+        (WINDOW, NOON, "sunday", None),
+        (monday, early, "sunday", None),
+        (monday, early, "monday", "manifest_compaction"),
+    ):
+        assert due_compaction(now, window, MANIFESTS, Compaction(manifests_on=(on,)), {}).job == expected
+    assert due_compaction(early, monday, MANIFESTS, Compaction(), {}, "America/New_York").job == "manifest_compaction"
+    assert job(replace(MANIFESTS, rewritable_files=30), NOON + timedelta(days=1)) == "data_compaction"
 
 
 def test_manifests_of_mixed_partitions_and_old_statistics_ask_as_well() -> None:
     mixed = replace(HEALTHY, manifests=20, fewest_manifests=20)
     assert job(mixed) is None
-    assert job(replace(mixed, figures={"mixed_manifests": 5})) == "manifest_compaction"
-    assert job(replace(mixed, figures={"mixed_manifests": 4})) is None
+    assert job(replace(mixed, figures={"mixed_manifests": 5}), NIGHT) == "manifest_compaction"
+    assert job(replace(mixed, figures={"mixed_manifests": 4}), NIGHT) is None
     stale = replace(HEALTHY, figures={"unanalyzed_records": 100, "records": 1000})
     assert job(stale) is None, "statistics are optional"
     assert job(stale, thresholds=Compaction(statistics_after=0.1)) == "data_compaction"
@@ -66,14 +72,14 @@ def test_the_recorded_health_decides() -> None:
     assert job(HEALTHY) is None
     assert job(SMALL_FILES) == "data_compaction"
     assert job(replace(HEALTHY, delete_files=60)) == "data_compaction"
-    assert job(MANIFESTS) == "manifest_compaction"
+    assert job(MANIFESTS, NIGHT) == "manifest_compaction"
     assert job(replace(SMALL_FILES, manifests=40)) == "data_compaction"
 
 
 def test_the_thresholds_are_those_of_lifecycle_yaml() -> None:
     assert job(SMALL_FILES, thresholds=Compaction(min_rewritable_share=0.31)) is None
     assert job(replace(HEALTHY, delete_files=60), thresholds=Compaction(min_delete_file_ratio=0.7)) is None
-    assert job(MANIFESTS, thresholds=Compaction(min_manifests=41)) is None
+    assert job(MANIFESTS, NIGHT, Compaction(min_manifests=41)) is None
 
 
 def test_the_window_belongs_to_the_walk() -> None:

@@ -134,7 +134,8 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board, kinds: Collection[str],
     with board.phase("Delete what waited for the writer"):
         (later,) = _walk(area, lifecycle, board, [in_flight.table], job="deletion")
         walked = by_name[in_flight.table]
-        by_name[in_flight.table] = replace(walked, events=(*later.events, *walked.events))
+        events, succeeded = (*later.events, *walked.events), walked.succeeded and later.succeeded
+        by_name[in_flight.table] = replace(walked, events=events, succeeded=succeeded)
     reports = [
         _table_report(lifecycle, by_name[history.table], history.commits, lifecycle.costs(history.table).tiers)
         for history in histories
