@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
@@ -35,6 +36,11 @@ class Retention(Model):
     next_timestamp: bool = False
     thin: tuple[Thin, ...] = ()
     clean_metadata: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Return a short digest of these settings. A plan that was made under others is outdated."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @field_validator("thin")
     @classmethod

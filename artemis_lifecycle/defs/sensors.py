@@ -157,8 +157,8 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
 
 @sensor(
     name="compaction",
-    description="Requests a compaction for each governed table whose recorded health asks for it: of data files outside "
-    "the table's quiet window, of manifests inside it.",
+    description="Requests a compaction for each governed table whose recorded health asks for it: of data files "
+    "outside the table's quiet window, of manifests inside it.",
     jobs=[jobs.data_compaction, jobs.manifest_compaction],
     minimum_interval_seconds=600,
     default_status=DefaultSensorStatus.STOPPED,

@@ -121,8 +121,9 @@ class Expiration:
         decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
         if decision.expired or decision.expired_refs:
             return False
-        day = self.resources.config.policy(table).quiet_window.day(now)
-        operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner)
+        policy = self.resources.config.policy(table)
+        day, digest = policy.quiet_window.day(now), policy.retention.digest
+        operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner, digest)
         return True
 
     def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:

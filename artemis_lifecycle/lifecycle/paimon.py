@@ -208,8 +208,9 @@ class PaimonTables:
         decision = self._decide(now, self.options(now), instant)
         if decision.snapshots or decision.changelogs:
             return False
-        day = self.resources.config.policy(table).quiet_window.day(instant)
-        operations.steps.skip(now.table_uuid, table, "plan", day, self.resources.owner)
+        policy = self.resources.config.policy(table)
+        day, digest = policy.quiet_window.day(instant), policy.retention.digest
+        operations.steps.skip(now.table_uuid, table, "plan", day, self.resources.owner, digest)
         return True
 
     def _decide(self, table: PaimonTable, options: ExpireOptions, instant: datetime) -> PaimonDecision:

@@ -161,7 +161,8 @@ class Steps:
         resources.require_apart()
         if not dry_run:
             operations.leases.require_free(state.metadata.table_uuid)
-        window_day = resources.config.policy(table).quiet_window.day(resources.clock.now())
+        policy = resources.config.policy(table)
+        window_day = policy.quiet_window.day(resources.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
@@ -196,6 +197,7 @@ class Steps:
                 owner=resources.owner,
                 run_id=resources.run_id,
                 dry_run=dry_run,
+                policy=policy.retention.digest,
             )
 
             def confirm() -> None:

@@ -104,7 +104,13 @@ def _positions(
         points = trend_of(table, own_scans).points
         scan_at = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
         # A later attempt by hand that failed makes nothing undone.
-        ended = {(record.step, record.state) for record in records[table, window.day]}
+        # A plan under a former policy, such as a backfill's, leaves the window its own.
+        mine = (None, policy.retention.digest)
+        ended = {
+            (record.step, record.state)
+            for record in records[table, window.day]
+            if record.step != "plan" or record.policy in mine
+        }
         progress = Progress(
             planned=resources.kind(table) not in PLANNED or not ended.isdisjoint(_NO_PLAN_NEEDED),
             plan_needs=None if plan is None else next_step(plan, cold_tier=resources.has_cold_tier(table)),

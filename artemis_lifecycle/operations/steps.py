@@ -22,7 +22,8 @@ ENDED_UNSAID = "its process ended before the step did; the next run of the step 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One run of a step. `window_day` identifies its maintenance window; `counts` are the step's own figures."""
+    """One run of a step. `window_day` identifies its maintenance window; `counts` are the step's own figures. `policy`
+    is the digest of the table's retention at that time (`Retention.digest`)."""
 
     step_id: Serial
     table_uuid: str
@@ -37,6 +38,7 @@ class StepRecord:
     error: str | None
     started_at: Filled
     finished_at: datetime | None
+    policy: str | None
 
 
 steps = table_of(
@@ -82,6 +84,7 @@ class Steps:
         owner: str,
         run_id: str | None = None,
         dry_run: bool = False,
+        policy: str | None = None,
     ) -> int:
         """Record that the step begins. Return its `step_id`. The caller holds the table's lease, except for a dry run.
 
@@ -106,6 +109,7 @@ class Steps:
                 run_id=run_id,
                 dry_run=dry_run,
                 state="running",
+                policy=policy,
             )
         return started.step_id
 
@@ -129,7 +133,9 @@ class Steps:
         )
         return required(ended, f"No step {step_id} was started", "start it first")
 
-    def skip(self, table_uuid: str, table: str, step: str, window_day: date, owner: str) -> None:
+    def skip(
+        self, table_uuid: str, table: str, step: str, window_day: date, owner: str, policy: str | None = None
+    ) -> None:
         """Record that a step has nothing to do in this window. Needs no lease, because it changes no other record."""
         with around("steps.skip"), self._engine.begin() as connection:
             insert_record(
@@ -142,6 +148,7 @@ class Steps:
                 owner=owner,
                 dry_run=False,
                 state="skipped",
+                policy=policy,
                 finished_at=func.clock_timestamp(),
             )
 

@@ -39,7 +39,7 @@ def due_compaction(
     last_done: Mapping[str, datetime],
     timezone: str = "UTC",
 ) -> CompactionVerdict:
-    """Return the compaction that `health` asks for: of data files outside of the quiet `window`, of manifests inside it.
+    """Return the compaction that `health` asks for: of data files outside the quiet `window`, of manifests inside it.
     Data files come first: their rewrite replaces manifests, too. Manifests have their days of the week, in `timezone`:
     each rewrite writes all of them.
 

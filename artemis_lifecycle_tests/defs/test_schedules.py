@@ -121,6 +121,15 @@ def test_a_tick_requests_one_run_of_each_existing_governed_table(fleet: Fleet) -
     assert fleet.due(0) == {ONE: "plan", TWO: "plan"}
 
 
+def test_a_plan_under_a_former_policy_leaves_the_window_its_own(fleet: Fleet) -> None:
+    """A backfill planned in the window; then lifecycle.yaml changed."""
+    steps, digest = fleet.lifecycle.operations.steps, fleet.lifecycle.config.policy(ONE).retention.digest
+    for table, policy in ((ONE, "a former policy"), (TWO, digest)):
+        step_id = steps.start(f"uuid-of-{table}", table, "plan", DAY, "a backfill", policy=policy)
+        steps.finish(step_id, "done")
+    assert fleet.due(0) == {ONE: "plan"}
+
+
 def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> None:
     fleet.marked(fleet.planned(ONE), PlanStatus.HANDED_OFF)
     fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
