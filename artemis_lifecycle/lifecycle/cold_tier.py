@@ -18,7 +18,6 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
-from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
@@ -164,7 +163,7 @@ class ColdTier:
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease, no handoff or expiration changes the tiers any more.
-            live, tables = self.steps.table_state(table).metadata, self.reading.own_cold_tables(table, table_uuid)
+            live, tables = self.steps.table_state(table).metadata, self.reading.past.own_cold_tables(table, table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
@@ -314,7 +313,7 @@ class ColdTier:
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
         table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
-        routes = [self.reading.described(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
+        routes = [self.reading.described(table_uuid, self.reading.found(table, live, each)) for each in selectors]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
             raise BadInput(

@@ -246,7 +246,7 @@ class Expiration:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.table_state(plan.table).metadata
                 self.recording.record(plan.table, metadata)
-                self.past.record(metadata, plan.expired_snapshots, confirm=step.check)
+                self.past.record(plan.table, metadata, confirm=step.check)
             if plan.expired_snapshots or plan.expired_refs:
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):

@@ -71,7 +71,10 @@ class History:
         changes: dict[str, object] = {"snapshots": (*now.snapshots, new), "last_sequence_number": number}
         changes["next_row_id"] = (now.next_row_id or 0) + 1
         if on_main:
-            changes |= {"current_snapshot_id": snapshot_id, "snapshot_log": (*now.snapshot_log, LogEntry(time, snapshot_id))}
+            changes |= {
+                "current_snapshot_id": snapshot_id,
+                "snapshot_log": (*now.snapshot_log, LogEntry(time, snapshot_id)),
+            }
         else:
             changes |= {"refs": {**now.refs, f"b{snapshot_id}": Ref(f"b{snapshot_id}", snapshot_id, "branch")}}
         self.write(passed, **changes)
@@ -160,15 +163,17 @@ def test_a_snapshot_that_was_put_back_can_be_taken_for_the_same_one() -> None:
     def by_list(mine: Commit, theirs: Commit) -> bool:
         return mine.manifest_list == theirs.manifest_list
 
-    assert relate(one, replace(other, marks=replace(one.marks, sequence_number=9), files={str(one.file): 0}), by_list) is (
-        BEHIND
-    )
+    assert relate(
+        one, replace(other, marks=replace(one.marks, sequence_number=9), files={str(one.file): 0}), by_list
+    ) is (BEHIND)
 
 
 def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_not() -> None:
     def with_schemas(*schemas: dict[int, str]) -> TableMetadata:
         texts = (
-            json.dumps({"type": "struct", "schema-id": n, "fields": [{"id": i, "name": name} for i, name in each.items()]})
+            json.dumps(
+                {"type": "struct", "schema-id": n, "fields": [{"id": i, "name": name} for i, name in each.items()]}
+            )
             for n, each in enumerate(schemas)
         )
         return replace(_first(), schemas=dict(enumerate(texts)))
