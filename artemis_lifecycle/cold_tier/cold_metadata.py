@@ -253,11 +253,9 @@ def lineage_of(*tables: Json | None) -> Lineage:
 
 def line_of(cold: TableMetadata) -> Line:
     """Return the line of metadata that the newest cold table's handoffs archived."""
-    recorded = json.loads(cold.properties.get(ARCHIVED_FROM, "null"))
-    updated = int(
-        cold.properties.get(COMPLETE_UNTIL, max((each.timestamp_ms for each in cold.snapshot_log), default=0))
-    )
-    updated, location = recorded or (updated, None)
+    latest = max((each.timestamp_ms for each in cold.snapshot_log), default=0)
+    unrecorded = [int(cold.properties.get(COMPLETE_UNTIL, latest)), None]
+    updated, location = json.loads(cold.properties.get(ARCHIVED_FROM, "null")) or unrecorded
     file = None if location is None else file_name(location)
     return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
 

@@ -135,8 +135,8 @@ def route(
 
 
 def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> tuple[int, int] | None:
-    """Return since when (epoch ms) which snapshot was current at an instant, by the logs of both tiers: UNKNOWN_SNAPSHOT
-    in a period of which neither knows, None before both begin."""
+    """Return since when (epoch ms) which snapshot was current at an instant, by the logs of both tiers:
+    UNKNOWN_SNAPSHOT in a period of which neither knows, None before both begin."""
     if cold is None:
         return entry_at(((entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log), at_ms)
     closed = cold.closed_log(at_ms)

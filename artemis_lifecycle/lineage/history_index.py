@@ -115,8 +115,9 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class HistoryIndex:
-    """The compacted history. It is complete for instants up to `until_ms`. From there on, `recent` has the log as it was
-    when the table's metadata was `recorded`, beginning with what was current at `until_ms`; the live log continues it."""
+    """The compacted history. It is complete for instants up to `until_ms`. From there on, `recent` has the log as it
+    was when the table's metadata was `recorded`, beginning with what was current at `until_ms`; the live log continues
+    it."""
 
     folder: str
     until_ms: int
@@ -212,9 +213,9 @@ def extend_history(
 
     `log` is the table's current snapshot log: (epoch ms, snapshot id), in any order; of entries with one time, the
     first counts. `earlier` returns the log of both tiers, for a history that begins; `continued` returns what follows
-    the end of an index, from its recent entries and the current log. `recorded` says from what this is. `snapshots` has the known
-    snapshots by id, each with a metadata file that has it; `archived` returns those of the cold tier, for a history
-    that begins, and with `cut_ms`, when ranges learn which metadata file has their last snapshot now.
+    the end of an index, from its recent entries and the current log. `recorded` says from what this is. `snapshots`
+    has the known snapshots by id, each with a metadata file that has it; `archived` returns those of the cold tier, for
+    a history that begins, and with `cut_ms`, when ranges learn which metadata file has their last snapshot now.
 
     If the log begins after the history ends, the time between
     is unknown. If it has another past than the history, because the table was reset to an earlier state or registered

@@ -1,5 +1,6 @@
-"""How two lines of metadata of one table relate. A catalog that comes back from a backup, or an older metadata file that
-somebody registers, begins a second line: both go on from the same past, and give the same numbers to different things.
+"""How two lines of metadata of one table relate. A catalog that comes back from a backup, or an older metadata file
+that somebody registers, begins a second line: both go on from the same past, and give the same numbers to different
+things.
 
 Pure. Restores, reads, the history index and handoffs ask `relate` before they take the archive for a table's past.
 """

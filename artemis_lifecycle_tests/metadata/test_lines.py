@@ -1,5 +1,5 @@
-"""Of any two documents of one table, it is known which one goes on from the other, and that neither does where a catalog
-was put back and written to."""
+"""Of any two documents of one table, it is known which one goes on from the other, and that neither does where a
+catalog was put back and written to."""
 
 from __future__ import annotations
 
