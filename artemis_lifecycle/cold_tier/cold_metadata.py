@@ -31,7 +31,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
-from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, CONTINUES, Line, Relation, file_name, relate
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, CONTINUES, Line, file_name
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
@@ -258,23 +258,6 @@ def line_of(cold: TableMetadata) -> Line:
     updated, location = json.loads(cold.properties.get(ARCHIVED_FROM, "null")) or unrecorded
     file = None if location is None else file_name(location)
     return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
-
-
-def relation(live: TableMetadata, cold: TableMetadata | None) -> Relation:
-    """Return how the live table's line relates to that of its archive, whose newest table is `cold`."""
-    return Relation.AHEAD if cold is None else relate(Line.of(live), line_of(cold))
-
-
-def was_raised(live: TableMetadata, cold: TableMetadata) -> bool:
-    """Return True if the live table went back to an earlier state than the archived one, and a restore then raised it
-    above all numbers of the archive."""
-    one, other = Line.of(live), line_of(cold)
-    return one.continues is not None and one.continues == other.file and other.file not in one.files
-
-
-def was_reset(live: TableMetadata, cold: TableMetadata) -> bool:
-    """Return True if the live table does not go on from the archived state, but from an earlier one."""
-    return was_raised(live, cold) or relation(live, cold) in (Relation.BEHIND, Relation.DIVERGED)
 
 
 def whole_log(

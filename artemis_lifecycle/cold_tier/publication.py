@@ -22,7 +22,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed
 from artemis_lifecycle.metadata import manifest_lists
-from artemis_lifecycle.metadata.lines import Relation
+from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -170,9 +170,10 @@ def require_one_line(plan: HandoffInput, base: TableMetadata, newest: ColdEntry)
     if newest.metadata is None or newest.location is None:
         return False
     cold = parse_table_metadata(cold_metadata.to_bytes(newest.metadata), newest.location)
-    if cold_metadata.relation(base, cold) is Relation.DIVERGED:
+    own, archived = Line.of(base), cold_metadata.line_of(cold)
+    if relate(own, archived) is Relation.DIVERGED:
         raise _two_lines(plan, newest)
-    return cold_metadata.was_raised(base, cold)
+    return own.raised_above(archived)
 
 
 def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> HandoffFailed:

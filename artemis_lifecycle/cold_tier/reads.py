@@ -12,10 +12,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.cold_tier.cold_metadata import entry_at, was_reset, whole_log
+from artemis_lifecycle.cold_tier.cold_metadata import entry_at, line_of, whole_log
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
+from artemis_lifecycle.metadata.lines import Line, went_back
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
@@ -146,7 +147,7 @@ def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> t
     log = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in newest.snapshot_log]
     former = {"snapshot-log": log, "properties": newest.properties}
     snapshots = (*newest.snapshots, *live.snapshots)
-    return entry_at(whole_log(live, former, snapshots, reset=was_reset(live, newest)), at_ms)
+    return entry_at(whole_log(live, former, snapshots, reset=went_back(Line.of(live), line_of(newest))), at_ms)
 
 
 def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States) -> int | None:

@@ -152,18 +152,26 @@ class ColdTier:
     def restore(
         self,
         table: str,
-        snapshot_id: int,
+        snapshot_id: int | None,
         branch: str,
         *,
+        as_of: datetime | None = None,
         why: str = "",
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
-        state = self.steps.table_state(table)
+        state, selector = self.steps.table_state(table), Selector(as_of, snapshot_id)
+        if selector == Selector():
+            raise BadInput(
+                "No snapshot is selected", table=table, untouched="the table", hint="give its id, or an instant"
+            )
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease, no handoff or expiration changes the tiers any more.
             live, tables = self.steps.table_state(table).metadata, self.reading.past.own_cold_tables(table, table_uuid)
+            if snapshot_id is None:
+                snapshot_id = self.reading.found(table, live, selector).snapshot_id
+                assert snapshot_id is not None  # only without a selector
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
@@ -184,6 +192,7 @@ class ColdTier:
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),
                     noted=partial(Gate(self.resources).noted, table),
+                    archive=None if tables is None else tables.newest.metadata,
                 ),
                 RestoreRequest(
                     table=table,

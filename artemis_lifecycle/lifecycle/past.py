@@ -16,7 +16,7 @@ from artemis_lifecycle.cold_tier.cold_metadata import (
     COMPLETE_UNTIL,
     UNKNOWN_SNAPSHOT,
     entry_at,
-    was_reset,
+    line_of,
     whole_log,
 )
 from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES
@@ -35,7 +35,7 @@ from artemis_lifecycle.lineage.history_index import (
     extend_history,
     read_history,
 )
-from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, Relation, relate
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, went_back
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
@@ -194,7 +194,7 @@ class Past:
         properties = {key: value for key, value in cold.properties.items() if key != CLOSED_TABLES}
         snapshots = (*cold.snapshots, *metadata.snapshots)
         former = {"snapshot-log": log, "properties": properties}
-        return whole_log(metadata, former, snapshots, reset=was_reset(metadata, cold))
+        return whole_log(metadata, former, snapshots, reset=went_back(Line.of(metadata), line_of(cold)))
 
     def _archived(self, metadata: TableMetadata) -> dict[int, tuple[Snapshot, str]]:
         """Return the snapshots of the cold tier, with the live table's schema ids, each with its cold metadata file."""
@@ -232,7 +232,7 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     if recorded is None or not index.recent:
         return [entry for entry in _own_log(metadata) if entry[0] > index.until_ms]
     line = Line(metadata.table_uuid, Marks(*recorded.marks), recorded.file, recorded.updated_ms)
-    reset = relate(Line.of(metadata), line) in (Relation.BEHIND, Relation.DIVERGED)
+    reset = went_back(Line.of(metadata), line)
     # An unknown snapshot has another id there.
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
     until = max(recorded.updated_ms, *(since for since, _ in known))

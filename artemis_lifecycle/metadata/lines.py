@@ -118,6 +118,18 @@ class Line:
         reaches = min(self.files.values(), default=self.updated_ms) <= other.updated_ms
         return False if reaches or self.updated_ms < other.updated_ms else None
 
+    def raised_above(self, other: Line) -> bool:
+        """Return True if this line went back to an earlier state than the other one, and a restore then raised it above
+        all of the other's numbers."""
+        return (
+            self.continues is not None and self.continues == other.file and other.file not in (*self.files, self.file)
+        )
+
+
+def went_back(one: Line, other: Line) -> bool:
+    """Return True if `one` does not go on from the state of `other`, but from an earlier one."""
+    return one.raised_above(other) or relate(one, other) in (Relation.BEHIND, Relation.DIVERGED)
+
 
 Same = Callable[[Commit, Commit], bool]
 
