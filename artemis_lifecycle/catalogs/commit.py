@@ -84,8 +84,9 @@ class Change:
     """The changes of one commit. Refs are removed before snapshots; tags and branches are set last.
 
     `add_snapshots` maps ids to the JSON of new snapshots, in the format of metadata files. Each must be on a branch
-    that the change sets. Sort orders leave only together with something else, and not from a REST catalog: its protocol
-    has no such update.
+    that the change sets. `add_schemas` and `add_specs` have JSON texts with the ids to use; `raise_to` has the lowest
+    values of fields of the metadata file. Sort orders leave only together with something else. They, and what is added
+    or raised, need a catalog that takes whole metadata: REST's protocol has no such update.
     """
 
     expire_snapshot_ids: Sequence[int] = ()
@@ -98,6 +99,9 @@ class Change:
     remove_schema_ids: Sequence[int] = ()
     remove_spec_ids: Sequence[int] = ()
     remove_order_ids: Sequence[int] = ()
+    add_schemas: Sequence[str] = ()
+    add_specs: Sequence[str] = ()
+    raise_to: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -277,7 +281,8 @@ class _Committer:
                 untouched="the table",
                 hint="plan again",
             )
-        if (doomed or change.remove_refs) and not self._compares_whole_metadata():
+        whole = doomed or change.remove_refs or change.add_schemas or change.add_specs or change.raise_to
+        if whole and not self._compares_whole_metadata():
             raise no_whole_compare(self._catalog_name, self._table)
         try:
             updated = self._updated(base, change, location)
@@ -297,7 +302,7 @@ class _Committer:
     def _updated(self, base: Any, change: Change, location: str) -> Any:
         doomed = set(change.expire_snapshot_ids)
         refs = _refs(base)
-        start = self._without_orders(base, change.remove_order_ids)
+        start = self._edited(base, change)
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(start)
         for name in change.remove_refs:
             builder.removeRef(name)
@@ -348,17 +353,21 @@ class _Committer:
             builder.removeSpecs(_java_integers(self._jvm, change.remove_spec_ids))
         return builder.build()
 
-    def _without_orders(self, base: Any, order_ids: Sequence[int]) -> Any:
-        """Return `base` as if its file did not have these sort orders: the builder adds some, and removes none."""
-        if not order_ids:
+    def _edited(self, base: Any, change: Change) -> Any:
+        """Return `base` as if its file had what the builder cannot set: it removes no sort orders, raises no numbers,
+        and chooses the ids of schemas and specs itself."""
+        if not (change.remove_order_ids or change.add_schemas or change.add_specs or change.raise_to):
             return base
         parser = self._jvm.org.apache.iceberg.TableMetadataParser
-        parsed = self._jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(parser.toJson(base))
-        orders = parsed.get("sort-orders")
-        for place in reversed(range(orders.size())):
-            if orders.get(place).get("order-id").asInt() in order_ids:
-                orders.remove(place)
-        return parser.fromJson(base.metadataFileLocation(), parsed)
+        parsed = json.loads(str(parser.toJson(base)))
+        parsed["sort-orders"] = [
+            each for each in parsed["sort-orders"] if each["order-id"] not in change.remove_order_ids
+        ]
+        parsed["schemas"] += map(json.loads, change.add_schemas)
+        parsed["partition-specs"] += map(json.loads, change.add_specs)
+        for key, lowest in change.raise_to.items():
+            parsed[key] = max(parsed.get(key, 0), lowest)
+        return parser.fromJson(base.metadataFileLocation(), json.dumps(parsed))
 
     def _compares_whole_metadata(self) -> bool:
         """Return False for a REST catalog: it checks only requirements derived from the changes, and removing snapshots

@@ -36,8 +36,9 @@ app = typer.Typer()
 @app.command()
 def restore(
     table: TableArgument,
-    snapshot_id: Annotated[int, typer.Argument(help="An expired snapshot.", metavar="SNAPSHOT")],
     branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
+    snapshot_id: Annotated[int | None, typer.Argument(help="An expired snapshot.", metavar="[SNAPSHOT]")] = None,
+    as_of: AsOfOption = None,
     why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
     ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
     owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
@@ -46,8 +47,8 @@ def restore(
 ) -> None:
     """Restore an expired snapshot from the cold tier, as a new snapshot on a branch of the live table."""
     with opened(config, f"restoring {table}") as lifecycle:
-        done = lifecycle.restore(table, snapshot_id, branch, why=why, who=owner, ticket=ticket)
-        show(done, json=json, title=f"{table}: snapshot {snapshot_id} on branch {branch}")
+        done = lifecycle.restore(table, snapshot_id, branch, as_of=instant(as_of), why=why, who=owner, ticket=ticket)
+        show(done, json=json, title=f"{table}: snapshot {done.source_snapshot_id} on branch {branch}")
 
 
 @app.command()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from artemis_lifecycle.cold_tier.cold_split import (
-    CLOCK_TOLERANCE,
     CLOSED_TABLES,
     Json,
     begins_at,
@@ -31,6 +31,8 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, CONTINUES, Line, file_name
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
 UNKNOWN_SNAPSHOT = 0
@@ -40,6 +42,10 @@ COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 """A property of the cold table: up to this time its snapshot log is the live table's complete log."""
 
 ARCHIVE_OF = "artemis.archive-of"
+
+ARCHIVED_FROM = "artemis.archived-from"
+"""A property of the cold table: the newest live metadata file from which a handoff archived, as JSON `[ms, location]`:
+when it was written, and where it is."""
 
 _METADATA_LOG_ENTRIES = 20
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
@@ -58,22 +64,30 @@ def build_metadata(
     mapped: Placing,
     mapping: Joint = NO_MAPPING,
     tags: Sequence[Meaning] = (),
+    base_location: str | None = None,
+    reset: bool = False,
 ) -> Json:
     """Return the next metadata of the cold table: the snapshots of `cold` (stored at `cold_location_now`) plus the
     `archived` snapshots of `live`. If closed tables precede it, it remains their continuation (`cold_split`).
 
     `mapped` gives the archive's paths and ids. `mapping` is the name mapping for files without field ids. `tags` is the
-    history of refs so far; the table's refs are the last snapshot of each, if the table has it.
-    `evolution.with_current` sets what is current. Raises HandoffFailed.
+    history of refs so far; the table's refs are the last snapshot of each, if the table has it. `base_location` is
+    where `live` is stored; `reset` is as for `continued_log`. `evolution.with_current` sets what is current. Raises
+    HandoffFailed.
     """
     new = _joined(live, cold, cold_location_now, archived, identity, mapped, tags)
     known_before = 0 if cold is None else complete_until(cold)
-    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or (), lineage_of(cold, live))
+    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or (), lineage_of(cold, live), reset=reset)
     latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
     new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
     new["properties"] = _properties(live, identity, mapping, max(live["last-updated-ms"], known_before))
     if tags:
         new["properties"][TAGS] = written(tags)
+    former = ((cold or {}).get("properties") or {}).get(ARCHIVED_FROM)
+    if base_location is not None and live["last-updated-ms"] >= known_before:
+        former = json.dumps([live["last-updated-ms"], base_location])
+    if former is not None:
+        new["properties"][ARCHIVED_FROM] = former
     closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
     if closed is not None:
         new["properties"][CLOSED_TABLES] = closed
@@ -195,7 +209,7 @@ def complete_until(cold: Json) -> int:
 
 
 def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until: int) -> dict[str, str]:
-    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS}
+    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS, ARCHIVED_FROM, CONTINUES}
     properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
     # So that no engine's maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"
@@ -237,14 +251,56 @@ def lineage_of(*tables: Json | None) -> Lineage:
     }
 
 
-def continued_log(cold: Json | None, live_log: Sequence[Json], lineage: Lineage = MappingProxyType({})) -> list[Json]:
+def line_of(cold: TableMetadata) -> Line:
+    """Return the line of metadata that the newest cold table's handoffs archived."""
+    latest = max((each.timestamp_ms for each in cold.snapshot_log), default=0)
+    unrecorded = [int(cold.properties.get(COMPLETE_UNTIL, latest)), None]
+    updated, location = json.loads(cold.properties.get(ARCHIVED_FROM, "null")) or unrecorded
+    file = None if location is None else file_name(location)
+    return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
+
+
+def whole_log(
+    live: TableMetadata, former: Json, snapshots: Iterable[Snapshot], *, reset: bool
+) -> list[tuple[int, int]]:
+    """Return the snapshot log of the table's whole past (epoch ms, id): `former`, a log that earlier records kept, and
+    the live table's. A table that was reset goes on with its own state from where the record ends; where the two
+    contradict each other, its own log takes precedence as far as it reaches. `snapshots` are those of both tiers."""
+    own = [{"timestamp-ms": each.timestamp_ms, "snapshot-id": each.snapshot_id} for each in live.snapshot_log]
+    lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in snapshots}
+    try:
+        whole = continued_log(former, own, lineage, reset=reset)
+    except Diverged as apart:
+        begins = min((entry["timestamp-ms"] for entry in own), default=apart.at_ms)
+        whole = [each for each in former.get("snapshot-log") or () if each["timestamp-ms"] < min(apart.at_ms, begins)]
+        if apart.at_ms < begins:
+            whole.append({"timestamp-ms": apart.at_ms, "snapshot-id": UNKNOWN_SNAPSHOT})
+        whole += own
+    return [_entry(each) for each in whole]
+
+
+def continued_log(
+    cold: Json | None,
+    live_log: Sequence[Json],
+    lineage: Lineage = MappingProxyType({}),
+    *,
+    reset: bool = False,
+) -> list[Json]:
     """Return the newest cold table's log, continued by the live table's; of both, only the part after the closed
-    tables. `lineage` has their snapshots' parents and sequence numbers. Raises Diverged."""
+    tables. `lineage` has their snapshots' parents and sequence numbers. `reset` means that the live table went back to
+    an earlier state, which is current again from where the cold log ends. Raises Diverged."""
     if cold is None:
         return _with_holes(live_log, lineage, 0)
-    older = cold.get("snapshot-log") or ()
+    older, known_until = cold.get("snapshot-log") or (), complete_until(cold)
     since = begins_at(closed_tables(cold.get("properties")))
-    merged = merge_logs(older, log_between(live_log, since, None), complete_until(cold))
+    newer = log_between(live_log, since, None)
+    if reset and since is not None:
+        # What was current then in the line that was lost is in `cold`.
+        newer = [entry for entry in live_log if entry["timestamp-ms"] >= since]
+    merged = merge_logs(older, newer, known_until)
+    again = snapshot_at([_entry(item) for item in live_log], known_until + 1) if reset else None
+    if again is not None and older and merged[: len(older)] == list(older):
+        merged.insert(len(older), {"timestamp-ms": known_until + 1, "snapshot-id": again})
     return _with_holes(merged, lineage, len(older))
 
 
@@ -294,7 +350,7 @@ def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -
     strange = [at for at, _ in (second[number] for number in set(range(len(second))).difference(shared))]
     begins = (shared[-1] if shared else -1) + 1
     apart = [at for at, _ in second[: max(begins - 1, 0)] if at in strange]
-    apart += [at for at in strange if at < known_until - CLOCK_TOLERANCE]
+    apart += [at for at in strange if at < known_until - CLOCK_TOLERANCE_MS]
     if apart or [places[second[number]] for number in shared] != sorted(places[second[number]] for number in shared):
         raise Diverged(min(apart, default=second[0][0]))
     if shared:
@@ -306,7 +362,7 @@ def _unknown(first: Sequence[tuple[int, int]], known_until: int, until: int) -> 
     """Return the entries that mark unknown periods, placed between known entries in time order. The answer for an
     instant is the entry with the latest time before it."""
     whole_until = max(known_until, *(at for at, _ in first))
-    begins = whole_until - CLOCK_TOLERANCE + 1
+    begins = whole_until - CLOCK_TOLERANCE_MS + 1
     known = {at for at, _ in first}
     times = {begins, *(at + 1 for at in known if at >= begins), whole_until + 1}
     return [{"timestamp-ms": at, "snapshot-id": UNKNOWN_SNAPSHOT} for at in sorted(times - known) if at < until]
@@ -316,14 +372,16 @@ def _entry(item: Json) -> tuple[int, int]:
     return item["timestamp-ms"], item["snapshot-id"]
 
 
-def snapshot_at(log: Sequence[tuple[int, int]], instant_ms: int) -> int | None:
+def snapshot_at(log: Iterable[tuple[int, int]], instant_ms: int) -> int | None:
     """Return the snapshot id that the log (time, id) has for an instant, like Iceberg's SnapshotUtil. None before its
     start."""
-    best: tuple[int, int] | None = None
-    for at, snapshot_id in log:
-        if at <= instant_ms and (best is None or at > best[0]):
-            best = (at, snapshot_id)
+    best = entry_at(log, instant_ms)
     return None if best is None else best[1]
+
+
+def entry_at(log: Iterable[tuple[int, int]], instant_ms: int) -> tuple[int, int] | None:
+    """Return the entry of the log (time, id) that answers for an instant; None before its start."""
+    return max((each for each in log if each[0] <= instant_ms), key=lambda each: each[0], default=None)
 
 
 def metadata_path(identity: ColdIdentity, plan_id: str, cold_location_now: str | None, table: str | None = None) -> str:

@@ -19,15 +19,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS
 
 Json = dict[str, Any]
 Period = Literal["year", "month"]
 
 CLOSED_TABLES = "artemis.cold-tables"
 """A property of the newest cold table: the closed tables in time order, as JSON `[[name, until-ms], …]`."""
-
-CLOCK_TOLERANCE = 60_000
-"""How many milliseconds earlier than the previous commit Iceberg allows a commit to be."""
 
 _LABELS: Mapping[Period, str] = {"year": "%Y", "month": "%Y_%m"}
 
@@ -87,7 +85,7 @@ def split(
     closed = list(closed_tables(newest.get("properties")))
     begins = begins_at(closed) or 0
     starts = {_start(max(snapshot["timestamp-ms"], begins), by) for snapshot in newest["snapshots"]}
-    if len(newest["snapshots"]) <= above or len(starts) < 2 or max(starts) > known_until - CLOCK_TOLERANCE:
+    if len(newest["snapshots"]) <= above or len(starts) < 2 or max(starts) > known_until - CLOCK_TOLERANCE_MS:
         return newest, {}
     pieces: dict[str, Json] = {}
     for start, until in pairwise(sorted(starts)):

@@ -19,7 +19,7 @@ from artemis_lifecycle.cold_tier.cold_split import Json
 SCHEMAS, SPECS, ORDERS = "schemas", "partition-specs", "sort-orders"
 ID_KEYS: Mapping[str, str] = {SCHEMAS: "schema-id", SPECS: "spec-id", ORDERS: "order-id"}
 
-_FIRST_OWN_ID = 1_000_000
+FIRST_OWN_ID = 1_000_000
 """The start of the archive's own ids; no writer reaches such numbers."""
 
 UNSORTED: Json = {"order-id": 0, "fields": []}
@@ -114,7 +114,7 @@ def _new_ids(items: Iterable[Json], known: Iterable[Json], key: str) -> dict[int
 
 def _own_id(means: Any, taken: Mapping[int, Any]) -> int:
     digest = hashlib.sha256(json.dumps(means, sort_keys=True).encode()).digest()
-    number = _FIRST_OWN_ID + int.from_bytes(digest[:4], "big") % (2**31 - 2 * _FIRST_OWN_ID)
+    number = FIRST_OWN_ID + int.from_bytes(digest[:4], "big") % (2**31 - 2 * FIRST_OWN_ID)
     while taken.get(number, means) != means:
         number += 1
     return number

@@ -21,7 +21,7 @@ from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffI
 from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, HandoffOutcome, record_outcome
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
-from artemis_lifecycle.cold_tier.publication import Publication, publish
+from artemis_lifecycle.cold_tier.publication import Publication, publish, require_one_line
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
 from artemis_lifecycle.cold_tier.work import Problem
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, UnreadableMetadata
@@ -192,9 +192,10 @@ def _demand(
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid) as entries:
-        cold = entries.newest(identity).metadata
+        newest = entries.newest(identity)
+    require_one_line(plan, metadata, newest)
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
-    placing = PathMapping(identity, archive_ids(live, cold))
+    placing = PathMapping(identity, archive_ids(live, newest.metadata))
     return Demand(metadata, plan.snapshot_ids, placing), placing
 
 

@@ -22,6 +22,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed
 from artemis_lifecycle.metadata import manifest_lists
+from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -142,19 +143,14 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
         changes.append(_Change(name, ColdEntry(), piece))
         mapping = Joint(mapping_of(live))
     assert mapping is not None
+    reset = require_one_line(plan, what.base, newest)
+    location = plan.base_metadata_location
     try:
-        grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping, tags)
+        grown = cold_metadata.build_metadata(
+            live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset
+        )
     except cold_metadata.Diverged as apart:
-        raise HandoffFailed(
-            "The table's history is another one than the archive's from "
-            f"{of_milliseconds(apart.at_ms).isoformat()} on: it is registered under two names that both commit, or its "
-            "catalog was put back in time",
-            table=plan.table,
-            path=newest.location,
-            untouched="the cold catalog; the plan stays open and holds its files",
-            hint="find the other table with this table-uuid; turn one of the two into a new table (CREATE TABLE … AS "
-            "SELECT), or set cold_tier.enabled to false for it",
-        ) from apart
+        raise _two_lines(plan, newest, f" from {of_milliseconds(apart.at_ms).isoformat()} on") from apart
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, Json] = {}
     if policy.by != "never":
@@ -166,6 +162,30 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     changes += _without_moved_refs(entries, newest, tags, {change.table for change in changes})
     changes += [_Change(name, ColdEntry(), piece) for name, piece in pieces.items()]
     return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def require_one_line(plan: HandoffInput, base: TableMetadata, newest: ColdEntry) -> bool:
+    """Raise HandoffFailed if the plan's base does not belong to the line of metadata that the archive has. Return True
+    if the table went back to an earlier state, and goes on from there above all numbers of the archive."""
+    if newest.metadata is None or newest.location is None:
+        return False
+    cold = parse_table_metadata(cold_metadata.to_bytes(newest.metadata), newest.location)
+    own, archived = Line.of(base), cold_metadata.line_of(cold)
+    if relate(own, archived) is Relation.DIVERGED:
+        raise _two_lines(plan, newest)
+    return own.raised_above(archived)
+
+
+def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> HandoffFailed:
+    return HandoffFailed(
+        f"The table's history is another one than the archive's{since}: it is registered under two names that both "
+        "commit, or its catalog was put back in time and written to. Both gave the same numbers to different things",
+        table=plan.table,
+        path=newest.location,
+        untouched="both tiers; the plan stays open and holds its files",
+        hint="after a restored backup, register the lost metadata file again, or turn the table into a new one (CREATE "
+        "TABLE … AS SELECT); of two names, turn one into a new table; or set cold_tier.enabled to false for it",
+    )
 
 
 def _without_moved_refs(

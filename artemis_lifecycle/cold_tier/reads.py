@@ -4,7 +4,7 @@ instead of returning an older snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -12,11 +12,12 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.cold_tier.cold_metadata import UNKNOWN_SNAPSHOT, Diverged, continued_log, snapshot_at
+from artemis_lifecycle.cold_tier.cold_metadata import entry_at, line_of, whole_log
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
-from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
+from artemis_lifecycle.metadata.lines import Line, went_back
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -78,15 +79,23 @@ class Route:
 States = Callable[[int], Iterable[tuple[int, Refs | None]]]
 """`tags.former_states` of the live table."""
 
+CurrentAt = Callable[[int], int | None]
+"""Which snapshot was current at an instant (epoch ms)."""
+
 
 def route(
-    table: str, live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States = lambda after: ()
+    table: str,
+    live: TableMetadata,
+    cold: ColdTables | None,
+    selector: Selector,
+    states: States = lambda after: (),
+    current_at: CurrentAt | None = None,
 ) -> Route:
     """Return the tier and the snapshot that answer `selector`; the live tier if both can.
 
-    `cold` is None for a table without a cold table. `states` returns the refs since the last handoff. Raises
-    NoSuchSnapshot if neither tier has the snapshot; the error has the id of the current or tagged snapshot, if it is
-    known.
+    `cold` is None for a table without a cold table. `states` returns the refs since the last handoff. `current_at`
+    answers for instants; by default, the logs of both tiers do. Raises NoSuchSnapshot if neither tier has the snapshot;
+    the error has the id of the current or tagged snapshot, if it is known.
     """
     if selector.tag is not None:
         ref = live.refs.get(selector.tag)
@@ -105,7 +114,8 @@ def route(
     elif selector.snapshot_id is not None:
         wanted = selector.snapshot_id
     elif selector.as_of is not None:
-        wanted = _current_at(live, cold, milliseconds(selector.as_of))
+        instant = milliseconds(selector.as_of)
+        wanted = (current_entry(live, cold, instant) or (0, None))[1] if current_at is None else current_at(instant)
     else:
         return Route("live", live.current_snapshot_id)
     if wanted is not None and live.snapshot(wanted) is not None:
@@ -125,32 +135,19 @@ def route(
     )
 
 
-def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int | None:
-    """Return the snapshot that was current at an instant, by the log of both tiers; None before the log begins."""
+def current_entry(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> tuple[int, int] | None:
+    """Return since when (epoch ms) which snapshot was current at an instant, by the logs of both tiers:
+    UNKNOWN_SNAPSHOT in a period of which neither knows, None before both begin."""
     if cold is None:
-        return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log], at_ms)
+        return entry_at(((entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log), at_ms)
     closed = cold.closed_log(at_ms)
     if closed is not None:
-        return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in closed], at_ms)
+        return entry_at(((entry.timestamp_ms, entry.snapshot_id) for entry in closed), at_ms)
     newest = cold.newest.metadata
-    former = {"snapshot-log": _entries(newest.snapshot_log), "properties": newest.properties}
-    own = [(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log]
-    try:
-        snapshots = (*newest.snapshots, *live.snapshots)
-        lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in snapshots}
-        log = continued_log(former, _entries(live.snapshot_log), lineage)
-    except Diverged as apart:
-        # The archive continues another table's history, so this table's own log takes precedence as far as it reaches.
-        if own and own[0][0] <= at_ms:
-            return snapshot_at(own, at_ms)
-        if at_ms < apart.at_ms:
-            return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in newest.snapshot_log], at_ms)
-        return UNKNOWN_SNAPSHOT
-    return snapshot_at([(entry["timestamp-ms"], entry["snapshot-id"]) for entry in log], at_ms)
-
-
-def _entries(log: Sequence[LogEntry]) -> list[dict[str, int]]:
-    return [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in log]
+    log = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in newest.snapshot_log]
+    former = {"snapshot-log": log, "properties": newest.properties}
+    snapshots = (*newest.snapshots, *live.snapshots)
+    return entry_at(whole_log(live, former, snapshots, reset=went_back(Line.of(live), line_of(newest))), at_ms)
 
 
 def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States) -> int | None:

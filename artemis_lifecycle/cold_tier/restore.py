@@ -11,8 +11,10 @@ Restored files never get their old paths, because an unfinished deletion may sti
 
 from __future__ import annotations
 
+from dataclasses import replace
 from shlex import quote
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_commit import (
@@ -34,9 +36,10 @@ from artemis_lifecycle.cold_tier.restore_copies import (
 )
 from artemis_lifecycle.cold_tier.restore_ids import live_ids
 from artemis_lifecycle.contracts.summary import OPERATION
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.spark.java_errors import brief
 
 
 def restore(
@@ -50,8 +53,8 @@ def restore(
     table's lease. Another run continues after a kill, and does nothing if the restore is done.
 
     Raises NoSuchSnapshot if neither tier has it, and BadInput for a branch that cannot be created. Raises
-    RestoreFailed, with the live table unchanged, if a file is gone, damaged, or cannot be copied. Also raises
-    LeaseLost, CommitConflict.
+    RestoreFailed, with the live table unchanged, if a file is gone, damaged, or cannot be copied, or if the live table
+    cannot have the snapshot; and if the new branch cannot be read. Also raises LeaseLost, CommitConflict.
     """
     done = _done(context, request, live)
     if done is not None:
@@ -69,7 +72,8 @@ def restore(
     refuse_encrypted(cold, request.table)
     # Before files are copied for a commit that would be refused.
     context.require_lineage({**request.summary, OPERATION: RESTORED_AS})
-    ids = live_ids(context, request, source, cold, live)
+    placement = live_ids(context, request, source, cold, live)
+    ids = placement.ids
     record = begin(context, request, live)
     if not goes_by(context, record, ids):
         # Manifests that were already copied use the partition spec ids of that time.
@@ -78,7 +82,15 @@ def restore(
         goes_by(context, record, ids)
     manifest_list = bring_back(context, request, record, cold, source, RestoreMapping(identity, record.folder, ids))
     snapshot_id, result = commit_restored(context, request, record, source, cold, identity, ids, manifest_list)
-    return _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
+    done = _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
+    if not placement.raises(live):
+        return done
+    said = (
+        f"The table's catalog was put back ({placement.relation} of its archive): sequence numbers go on above "
+        f"{placement.marks.sequence_number}, column ids above {placement.marks.column_id}, row ids at "
+        f"{placement.marks.next_row_id}"
+    )
+    return replace(done, numbered_anew=said)
 
 
 def _finished(
@@ -89,6 +101,7 @@ def _finished(
     metadata_location: str,
     attempts: int,
 ) -> Restored:
+    _read_back(context, request)
     context.operations.restores.finish(restore_id, snapshot_id, metadata_location)
     stop_protecting(context, request.table_uuid, restore_id)
     outcome = restore_ledger(context, restore_id).outcome(restore_id)
@@ -104,6 +117,26 @@ def _finished(
         rewritten_files=outcome.files(REWRITTEN),
         attempts=attempts,
     )
+
+
+def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
+    """Read every row and column of the branch once, as a reader will."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    name = parse(request.table).sql(context.live_catalog)
+    try:
+        context.spark.catalog.refreshTable(name)
+        rows = context.spark.read.option("branch", request.branch).table(name)
+        rows.write.format("noop").mode("overwrite").save()
+    except (Py4JJavaError, PySparkException) as error:
+        raise RestoreFailed(
+            f"The restored branch {request.branch!r} cannot be read: {brief(error)}",
+            table=request.table,
+            untouched="everything but the new branch",
+            hint="run the restore again; if that does not help, drop the branch, and read snapshot "
+            f"{request.snapshot_id} in place (lifecycle.read)",
+        ) from error
 
 
 def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata) -> Restored | None:

@@ -14,9 +14,10 @@ from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore_copies import check_protected
-from artemis_lifecycle.cold_tier.restore_ids import live_ids
+from artemis_lifecycle.cold_tier.restore_ids import Placement, live_ids
 from artemis_lifecycle.contracts.summary import OPERATION, Operation
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.metadata.lines import CONTINUES, Marks, Relation
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -59,7 +60,7 @@ def commit_restored(
         # Copying took time, so use the current specs, column types and name mapping.
         now = read_table_metadata(context.live_stores, base.metadata_location)
         found = live_ids(context, request, source, cold, now)
-        if found.specs != ids.specs:
+        if found.ids.specs != ids.specs:
             raise RestoreFailed(
                 "The ids of the live table's partition specs changed during the restore",
                 table=request.table,
@@ -67,9 +68,17 @@ def commit_restored(
                 untouched="the live table",
                 hint="run the restore again: it starts over",
             )
+        made_as = _snapshot(request, record, base, made, source, identity, found, manifest_list)
+        raises, lost = found.raises(now), found.lost_file
+        # A table that was only put back, and not written to, goes on from the archive's line with this commit.
+        goes_on = found.relation is Relation.BEHIND and lost is not None
         return Change(
-            add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
+            add_snapshots={made: made_as},
             set_branches=(BranchChange(request.branch, made),),
+            set_properties={CONTINUES: lost} if goes_on else {},
+            add_schemas=found.schemas,
+            add_specs=found.specs,
+            raise_to=_fields(found.marks, now) if raises else {},
         )
 
     with table_lock(context.operations.engine, request.table_uuid, table=request.table), around("restore.commit"):
@@ -100,7 +109,7 @@ def _snapshot(
     snapshot_id: int,
     source: Snapshot,
     identity: ColdIdentity,
-    ids: Ids,
+    placement: Placement,
     manifest_list: str,
 ) -> str:
     """Return the new snapshot, which follows `base`, as JSON."""
@@ -119,16 +128,22 @@ def _snapshot(
         },
         "manifest-list": manifest_list,
     }
-    known = {int(schema.schemaId()) for schema in metadata.schemas()}
-    then = None if source.schema_id is None else ids.schemas.get(source.schema_id)
-    snapshot["schema-id"] = then if then in known else int(metadata.currentSchemaId())
+    then = None if source.schema_id is None else placement.ids.schemas.get(source.schema_id)
+    snapshot["schema-id"] = int(metadata.currentSchemaId()) if then is None else then
     if metadata.formatVersion() > 1:
-        snapshot["sequence-number"] = int(metadata.nextSequenceNumber())
+        # Above all of the archive's: deletes on the branch apply to what was restored.
+        snapshot["sequence-number"] = max(int(metadata.nextSequenceNumber()), placement.marks.sequence_number + 1)
     if metadata.formatVersion() > 2:
         # Its manifests already have their row ids.
-        snapshot["first-row-id"] = int(metadata.nextRowId())
+        snapshot["first-row-id"] = max(int(metadata.nextRowId()), placement.marks.next_row_id)
         snapshot["added-rows"] = 0
     return json.dumps(snapshot)
+
+
+def _fields(marks: Marks, live: TableMetadata) -> dict[str, int]:
+    """Return the fields of the metadata file to raise. The new snapshot raises the last sequence number."""
+    found = {"last-column-id": marks.column_id, "last-partition-id": marks.partition_id}
+    return found if live.next_row_id is None else {**found, "next-row-id": marks.next_row_id}
 
 
 def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:

@@ -10,6 +10,7 @@ from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.errors import RestoreFailed
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.stores import Stores
 
@@ -34,7 +35,8 @@ class RestoreRequest:
 @dataclass(frozen=True)
 class RestoreContext:
     """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
-    table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes."""
+    table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes.
+    `archive` is the table's newest cold table, where a closed one has the snapshot."""
 
     spark: SparkSession
     live_stores: Stores
@@ -46,13 +48,14 @@ class RestoreContext:
     check: Callable[[], None] = lambda: None
     require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
     noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
+    archive: TableMetadata | None = None
 
 
 @dataclass(frozen=True)
 class Restored:
     """The result of a restore: `branch` has the rows of `source_snapshot_id` as its snapshot `snapshot_id`. If the live
     table still had the snapshot, both ids are equal and nothing was copied. Sizes in bytes; every copied file was
-    verified."""
+    verified. `numbered_anew` says that the table's catalog was put back, and from where its numbers go on."""
 
     table: str
     source_snapshot_id: int
@@ -64,6 +67,7 @@ class Restored:
     copied_bytes: int = 0
     rewritten_files: int = 0
     attempts: int = 0
+    numbered_anew: str | None = None
 
 
 class RestoreMapping:

@@ -1,13 +1,18 @@
-"""Checks whether the live table can read a cold snapshot's files: partition specs, column types, name mapping."""
+"""What a cold snapshot needs to be read in the live table, and whether the table can have it: schemas, partition specs,
+column types, name mapping, and numbers that mean one thing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.evolution import (
+    FIRST_OWN_ID,
+    ID_KEYS,
     SCHEMAS,
     SPECS,
     AlwaysUnsorted,
@@ -21,16 +26,36 @@ from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, RestoreRequest
 from artemis_lifecycle.errors import RestoreFailed
 from artemis_lifecycle.metadata import manifest_lists, manifests
+from artemis_lifecycle.metadata.data_files import read_manifest
+from artemis_lifecycle.metadata.lines import Line, Marks, Relation, clashing_fields, relate
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.stores import Stores
 
 
+@dataclass(frozen=True)
+class Placement:
+    """What a snapshot needs in the live table: `ids` for those in its files; `schemas` and `specs` (JSON) that the
+    table lacks; `marks` above which the table goes on. `relation` is the live table's to its archive, and `lost_file`
+    the archive's newest metadata file of the live table."""
+
+    ids: Ids
+    schemas: tuple[str, ...]
+    specs: tuple[str, ...]
+    marks: Marks
+    relation: Relation
+    lost_file: str | None
+
+    def raises(self, live: TableMetadata) -> bool:
+        """Return True if the archive has used numbers that the live table has still to give out."""
+        return self.marks.exceeds(Marks.of(live))
+
+
 def live_ids(
     context: RestoreContext, request: RestoreRequest, source: Snapshot, cold: TableMetadata, live: TableMetadata
-) -> Ids:
-    """Return the live table's ids for the ids in the snapshot's files. Raises RestoreFailed if the table no longer has
-    such a partition spec, or has a different column in its place."""
+) -> Placement:
+    """Return what the snapshot needs in the live table. Raises RestoreFailed if its files cannot be read there as they
+    were written, or if the live table has given ids of their columns, partition fields or rows to something else."""
 
     def refusal(what: str) -> RestoreFailed:
         return RestoreFailed(
@@ -46,25 +71,125 @@ def live_ids(
         raise refusal(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
-    specs = same_ids(cold.partition_specs, live.partition_specs, SPECS)
-    for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
-        if entry.partition_spec_id not in specs:
-            raise refusal(
-                f"The live table no longer has partition spec {entry.partition_spec_id}, by which the snapshot's files "
-                "are partitioned"
-            )
-    then = cold.schemas.get(cold.current_schema_id if source.schema_id is None else source.schema_id)
-    if then is not None:
-        fields = unreadable_fields(json.loads(then), json.loads(live.schemas[live.current_schema_id]))
+    archive = context.archive or cold
+    related = relate(Line.of(live), line_of(archive))
+    apart = related in (Relation.BEHIND, Relation.DIVERGED)
+    clashing = clashing_fields(live, archive) if apart else frozenset[int]()
+    listed = manifest_lists.manifests_of(context.cold_stores, source).entries
+    by_equality = {
+        number
+        for entry in listed
+        if entry.content
+        for file in read_manifest(context.cold_stores, entry)
+        for number in file.equality_ids
+    }
+    read = cold.schemas.get(cold.current_schema_id if source.schema_id is None else source.schema_id)
+    then = json.loads(read) if read is not None else {}
+    lost = sorted((by_equality | field_ids(then).keys()) & clashing)
+    if lost:
+        raise refusal(
+            "The table's catalog was put back and written to: it has given the column ids "
+            f"{', '.join(map(str, lost))}, which the snapshot uses, to other columns"
+        )
+    if related is Relation.DIVERGED and _rows_twice(source, live, (*cold.snapshots, *archive.snapshots)):
+        raise refusal(
+            "The table's catalog was put back and written to: it has given the snapshot's row ids to other rows"
+        )
+    if read is not None:
+        fields = unreadable_fields(then, json.loads(live.schemas[live.current_schema_id]))
         if fields:
             raise refusal(
                 f"The live table's columns with the ids {', '.join(map(str, fields))} have another type: the "
                 "snapshot's values cannot be read with it"
             )
-        _require_mapping(context, source, json.loads(then), cold, live, refusal)
-    schemas = same_ids(cold.schemas, live.schemas, SCHEMAS)
+        _require_mapping(context, source, then, cold, live, refusal)
+    wanted = {} if read is None else {then["schema-id"]: read}
+    known = {number for text in (*live.schemas.values(), *wanted.values()) for number in field_ids(json.loads(text))}
+    for number in sorted(by_equality - known):
+        # Only an old schema has a column that was dropped.
+        having = (
+            each for each in sorted(cold.schemas, reverse=True) if number in field_ids(json.loads(cold.schemas[each]))
+        )
+        wanted |= {each: cold.schemas[each] for each in (next(having, None),) if each is not None}
+    schemas, new_schemas = _placed(
+        wanted, cold.schemas, archive.schemas, live.schemas, SCHEMAS, raising=apart and not clashing
+    )
+    needed = {entry.partition_spec_id for entry in listed}
+    lacking = needed - same_ids(cold.partition_specs, live.partition_specs, SPECS).keys()
+    for number in sorted(lacking):
+        if number not in cold.partition_specs or _unusable(cold.partition_specs[number], live, clashing):
+            raise refusal(
+                f"The live table no longer has partition spec {number}, by which the snapshot's files are partitioned, "
+                "and cannot take it up again: its columns or the ids of its fields are others now"
+            )
+    highest = archive.partition_specs.get(_highest(archive.partition_specs))
+    raising = apart and highest is not None and not _unusable(highest, live, clashing)
+    wanted = {number: cold.partition_specs[number] for number in needed}
+    specs, new_specs = _placed(
+        wanted, cold.partition_specs, archive.partition_specs, live.partition_specs, SPECS, raising=raising
+    )
     # Files in any order may be declared unsorted.
-    return Ids(schemas, specs, AlwaysUnsorted())
+    ids = Ids(schemas, specs, AlwaysUnsorted())
+    lost_file = line_of(archive).file
+    return Placement(ids, new_schemas, new_specs, Marks.of(archive), related, lost_file)
+
+
+def _placed(
+    wanted: Mapping[int, str],
+    theirs: Mapping[int, str],
+    archived: Mapping[int, str],
+    ours: Mapping[int, str],
+    key: str,
+    *,
+    raising: bool,
+) -> tuple[dict[int, int], tuple[str, ...]]:
+    """Return the live ids of `theirs`, and the items to add, so that the table has those `wanted`. With `raising`, also
+    the archive's item with the highest id if the table's ids end below it: the next id follows the highest."""
+    found, added = same_ids(theirs, ours, key), {}
+    free = max(_highest(ours), _highest(archived)) + 1
+    for number, text in sorted(wanted.items()):
+        if number not in found:
+            same = number < FIRST_OWN_ID and number not in ours and number not in added
+            found[number] = number if same else free
+            added[found[number]] = json.dumps({**json.loads(text), ID_KEYS[key]: found[number]})
+            free += not same
+    highest = _highest(archived)
+    if raising and highest > max(_highest(ours), *added, -1):
+        added[highest] = archived[highest]
+    return found, tuple(added.values())
+
+
+def _highest(items: Mapping[int, str]) -> int:
+    """Return the highest id that a live table has given, also in the archive, which has higher ones of its own."""
+    return max((number for number in items if number < FIRST_OWN_ID), default=-1)
+
+
+def _unusable(spec: str, live: TableMetadata, clashing: Collection[int]) -> bool:
+    """Return True if the live table cannot have the spec: a source column is gone or another one, or one of its fields'
+    ids or names stands for something else."""
+    columns = field_ids(json.loads(live.schemas[live.current_schema_id])).keys() - set(clashing)
+    known = [each for text in live.partition_specs.values() for each in json.loads(text).get("fields") or ()]
+    for item in json.loads(spec).get("fields") or ():
+        what = (item.get("source-id"), item["transform"])
+        same = [each for each in known if item["field-id"] == each.get("field-id") or item["name"] == each["name"]]
+        if what[0] not in columns or any(
+            (each.get("source-id"), each["transform"], each.get("field-id")) != (*what, item["field-id"])
+            for each in same
+        ):
+            return True
+    return False
+
+
+def _rows_twice(source: Snapshot, live: TableMetadata, archived: Iterable[Snapshot]) -> bool:
+    """Return True if the live table's own commits may have given out row ids of the snapshot: all that are above those
+    of the last snapshot that both lines have."""
+    ours = {each.snapshot_id for each in live.snapshots} | {each.snapshot_id for each in live.snapshot_log}
+    shared = max((_next_row(each) for each in archived if each.snapshot_id in ours), default=0)
+    return live.next_row_id is not None and _next_row(source) > shared
+
+
+def _next_row(snapshot: Snapshot) -> int:
+    return 0 if snapshot.first_row_id is None else snapshot.first_row_id + (snapshot.added_rows or 0)
 
 
 def _require_mapping(

@@ -81,7 +81,8 @@ class RestoreConfig(Decision):
     """Which snapshot, and the new branch that has its rows."""
 
     table: str = _TABLE
-    snapshot_id: str = Field(description="The id of the expired snapshot.")
+    snapshot_id: Optional[str] = Field(default=None, description="The id of the expired snapshot.")
+    as_of: Optional[str] = Field(default=None, description="What was current then, in place of the id.")
     branch: str = Field(description="The name of a new branch.", min_length=1)
     ticket: Optional[str] = Field(default=None, description="Recorded in the snapshot's summary.")
 
@@ -224,8 +225,9 @@ restore = _job(
     RestoreConfig,
     lambda lifecycle, config: lifecycle.restore(
         config.table,
-        snapshot_id(config.snapshot_id),
+        None if config.snapshot_id is None else snapshot_id(config.snapshot_id),
         config.branch,
+        as_of=instant(config.as_of),
         why=config.why,
         who=config.who,
         ticket=config.ticket,

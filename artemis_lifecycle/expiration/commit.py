@@ -143,10 +143,10 @@ def commit_expiration(
         metadata = read_table_metadata(stores, base.metadata_location)
         holds, tags = guards()
         found = removal(plan, metadata, holds, tags)
-        if found is not None:
-            unused = clean(metadata, found.expire_snapshot_ids)
+        unused = clean(metadata, () if found is None else found.expire_snapshot_ids)
+        if found is not None or unused:
             found = replace(
-                found,
+                found or Change(),
                 remove_schema_ids=sorted(unused.schemas),
                 remove_spec_ids=sorted(unused.specs),
                 remove_order_ids=sorted(unused.orders),

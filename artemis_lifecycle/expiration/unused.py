@@ -30,6 +30,9 @@ class Unused(NamedTuple):
     orders: frozenset[int] = frozenset()
     witnesses: Mapping[int, str] = MappingProxyType({})
 
+    def __bool__(self) -> bool:
+        return bool(self.schemas or self.specs or self.orders)
+
 
 class _Uses(NamedTuple):
     specs: frozenset[int]

@@ -143,13 +143,13 @@ class Lifecycle:
             require_open_lineage()
         self.steps = steps = Steps(resources)
         self._history = History(resources, steps)
-        self._reading = Reading(resources, steps)
+        self._past = Past(resources, steps)
+        self._reading = Reading(resources, steps, self._past)
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
         self._checks = PlanChecks(resources, steps)
         self._events = LineageEvents(resources)
         self._recording = Recording(resources, steps, self._events)
-        self._past = Past(resources, steps)
         self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording, self._past)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
         self._deletion = Deletion(resources, steps, self._expiration)
@@ -424,26 +424,32 @@ class Lifecycle:
     def restore(
         self,
         table: str,
-        snapshot_id: int,
-        branch: str,
+        snapshot_id: int | None = None,
+        branch: str = "",
         *,
+        as_of: datetime | None = None,
         why: str = "",
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
         """Restore an expired snapshot's rows to the live table, as a new snapshot on a new `branch`. Its files are
-        copied from the cold tier, and verified against the records of their archiving.
+        copied from the cold tier, and verified against the records of their archiving. In place of its id, `as_of`
+        selects what was current at an instant.
 
         The branch's snapshot has no parent. Its summary has the id of the original snapshot and the `ticket`. `who`
         (default: user and host) and `why` are recorded in Postgres. Queries of the branch use the table's current
         schema. If the live table still has the snapshot, the branch is created on it. Another run after a kill resumes;
         another run after success changes nothing.
 
+        If the table's catalog was put back in time, its numbers first go on above all that the archive has used
+        (`numbered_anew`). The branch is read once before the restore succeeds.
+
         Raises NoSuchSnapshot if neither tier has it; InDeepArchive if it must be thawed first; BadInput for main, or a
-        name that exists; RestoreFailed, with the table unchanged, if a file cannot be restored; LeaseTaken, Busy,
-        CommitConflict.
+        name that exists; RestoreFailed, with the table unchanged, if a file cannot be restored, or if a table whose
+        catalog was put back has given ids of the snapshot's columns or rows to others; RestoreFailed, too, if the new
+        branch cannot be read; LeaseTaken, Busy, CommitConflict.
         """
-        return self._cold_tier.restore(table, snapshot_id, branch, why=why, who=who, ticket=ticket)
+        return self._cold_tier.restore(table, snapshot_id, branch, as_of=as_of, why=why, who=who, ticket=ticket)
 
     def restores(self, table: str) -> list[RestoreRecord]:
         """Return restores from the cold tier, newest first, including unfinished ones."""

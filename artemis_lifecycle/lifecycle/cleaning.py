@@ -1,5 +1,5 @@
 """Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
-commit."""
+commit; also where no snapshot leaves."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ class Cleaning:
     def __call__(self, base: TableMetadata, leaving: Collection[int]) -> Unused:
         """Return what to remove from `base`, together with the snapshots `leaving`. What leaves is recorded first, so
         that the past keeps its columns."""
+        return self._found(base, leaving)[0]
+
+    def is_due(self, base: TableMetadata) -> bool:
+        """Return True if there is something to remove from `base`, or to record as unused, where no snapshot leaves."""
+        return any(self._found(base, ()))
+
+    def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
+        """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
         if not policy.retention.clean_metadata:
-            return Unused()
+            return Unused(), False
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
         known = removed_parts(self.resources, base.table_uuid)
@@ -38,7 +46,7 @@ class Cleaning:
             self.confirm()
             path = _path(self.resources, base.table_uuid)
             self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
-        return parts.removable(unused, before_ms)
+        return parts.removable(unused, before_ms), parts != known
 
     @cached_property
     def _usage(self) -> Usage:

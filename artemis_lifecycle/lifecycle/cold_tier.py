@@ -18,7 +18,6 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
-from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
@@ -153,18 +152,26 @@ class ColdTier:
     def restore(
         self,
         table: str,
-        snapshot_id: int,
+        snapshot_id: int | None,
         branch: str,
         *,
+        as_of: datetime | None = None,
         why: str = "",
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
-        state = self.steps.table_state(table)
+        state, selector = self.steps.table_state(table), Selector(as_of, snapshot_id)
+        if selector == Selector():
+            raise BadInput(
+                "No snapshot is selected", table=table, untouched="the table", hint="give its id, or an instant"
+            )
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease, no handoff or expiration changes the tiers any more.
-            live, tables = self.steps.table_state(table).metadata, self.reading.own_cold_tables(table, table_uuid)
+            live, tables = self.steps.table_state(table).metadata, self.reading.past.own_cold_tables(table, table_uuid)
+            if snapshot_id is None:
+                snapshot_id = self.reading.found(table, live, selector).snapshot_id
+                assert snapshot_id is not None  # only without a selector
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
@@ -185,6 +192,7 @@ class ColdTier:
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),
                     noted=partial(Gate(self.resources).noted, table),
+                    archive=None if tables is None else tables.newest.metadata,
                 ),
                 RestoreRequest(
                     table=table,
@@ -314,7 +322,7 @@ class ColdTier:
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
         table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
-        routes = [self.reading.described(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
+        routes = [self.reading.described(table_uuid, self.reading.found(table, live, each)) for each in selectors]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
             raise BadInput(

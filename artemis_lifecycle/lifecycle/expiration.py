@@ -23,7 +23,6 @@ from artemis_lifecycle.expiration.plan import (
     refuse_unexpirable,
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
-from artemis_lifecycle.expiration.unused import Unused
 from artemis_lifecycle.lifecycle.cleaning import Cleaning
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
 from artemis_lifecycle.lifecycle.gate import Gate
@@ -119,7 +118,7 @@ class Expiration:
         holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
         settings = retention_settings(self.resources, table)
         decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
-        if decision.expired or decision.expired_refs:
+        if decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata):
             return False
         policy = self.resources.config.policy(table)
         day, digest = policy.quiet_window.day(now), policy.retention.digest
@@ -227,7 +226,7 @@ class Expiration:
             change = removal(plan, state.metadata, holds, tags)
             absent = absent_copies(self.resources, plan, record)
             would = Cleaning(self.resources, plan.table, None)
-            unused = would(state.metadata, change.expire_snapshot_ids) if change else Unused()
+            unused = would(state.metadata, change.expire_snapshot_ids if change else ())
             return ExpirationCommit(
                 plan_id=plan.plan_id,
                 metadata_location=state.metadata.metadata_location,
@@ -243,12 +242,14 @@ class Expiration:
         worker = self.steps.worker("expiration")
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
+            cleaning = Cleaning(self.resources, plan.table, step.check)
+            expires = bool(plan.expired_snapshots or plan.expired_refs)
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.table_state(plan.table).metadata
                 self.recording.record(plan.table, metadata)
-                self.past.record(metadata, plan.expired_snapshots, confirm=step.check)
-            if plan.expired_snapshots or plan.expired_refs:
+                self.past.record(plan.table, metadata, confirm=step.check)
+            if expires or cleaning(state.metadata, ()):
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
                     self.resources.require_deployment()
@@ -259,14 +260,14 @@ class Expiration:
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
-                        Cleaning(self.resources, plan.table, step.check),
+                        cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
-            if plan.expired_snapshots or plan.expired_refs:
+            if expires:
                 self.recording.record_expiration(
                     plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
                 )

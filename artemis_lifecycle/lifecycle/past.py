@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.cold_metadata import UNKNOWN_SNAPSHOT, Diverged, continued_log
+from artemis_lifecycle.cold_tier.cold_metadata import (
+    ARCHIVE_OF,
+    COMPLETE_UNTIL,
+    UNKNOWN_SNAPSHOT,
+    entry_at,
+    line_of,
+    whole_log,
+)
+from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, same_ids
-from artemis_lifecycle.errors import NaiveDatetime, NoSuchSnapshot
+from artemis_lifecycle.cold_tier.reads import current_entry
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_metadata, cold_tables
 from artemis_lifecycle.lineage.history_index import (
-    CLOCK_TOLERANCE_MS,
     CurrentSnapshot,
     HistoryIndex,
     Log,
+    Recorded,
     extend_history,
     read_history,
 )
-from artemis_lifecycle.metadata.types import LogEntry, Snapshot, TableMetadata
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, went_back
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -67,7 +80,7 @@ class Past:
         with self.steps.run(state, "history_compaction") as step:
             metadata = self.steps.table_state(table).metadata
             cut = instant - self.resources.config.policy(table).retention.window
-            index = self.record(metadata, cut=cut, confirm=step.check)
+            index = self.record(table, metadata, cut=cut, confirm=step.check)
             step.counts = {"entries": index.entries, "ranges": index.ranges.num_rows}
         return HistoryCompaction(
             table=table,
@@ -80,25 +93,21 @@ class Past:
         )
 
     def record(
-        self,
-        metadata: TableMetadata,
-        leaving: Collection[int] = (),
-        *,
-        confirm: Callable[[], None],
-        cut: datetime | None = None,
+        self, table: str, metadata: TableMetadata, *, confirm: Callable[[], None], cut: datetime | None = None
     ) -> HistoryIndex:
-        """Add the table's snapshot log to its history: what the snapshots that are about to leave have in it, and all
-        else that no later commit can still change. Callers hold the table's lease; `confirm` raises if it is lost."""
-        log, gone = _own_log(metadata), set(leaving)
-        until = max((since for since, snapshot_id in log if snapshot_id in gone), default=0)
+        """Add the table's snapshot log to its history, all of it: also what a late clock may still precede, because its
+        snapshots may leave before that is settled. Callers hold the table's lease; `confirm` raises if it is lost."""
+        line = Line.of(metadata)
         return extend_history(
             self.resources.live_stores,
-            self._folder(metadata.table_uuid),
-            log,
+            self._folder(table, metadata.table_uuid),
+            _own_log(metadata),
             lambda: self._log_of_both_tiers(metadata),
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
             archived=lambda: self._archived(metadata),
-            until_ms=max(until, metadata.last_updated_ms - CLOCK_TOLERANCE_MS),
+            continued=lambda index: _continued(metadata, index),
+            recorded=Recorded(table, line.file, line.updated_ms, astuple(line.marks)),
+            until_ms=metadata.last_updated_ms - CLOCK_TOLERANCE_MS - 1,
             cut_ms=None if cut is None else milliseconds(cut),
             confirm=confirm,
         )
@@ -108,16 +117,17 @@ class Past:
             raise NaiveDatetime(
                 f"{instant} has no time zone", table=table, hint="pass a datetime with tzinfo, e.g. UTC"
             )
-        at_ms = milliseconds(instant)
         location = self.resources.live_catalog.entry(table).metadata_location
         # Parsing a metadata file with a million snapshots takes seconds. Its uuid is in its first bytes.
-        head = self.resources.live_stores.read_range(location, 0, _HEAD)
-        begins = _UUID.match(head.decode("utf-8", "replace"))
-        index = None if begins is None else read_history(self.resources.live_stores, self._folder(begins[1]))
-        if index is not None and at_ms <= index.until_ms:
-            found = index.at(self.resources.live_stores, at_ms)
-        else:
-            found = self._current_since(self.steps.table_state(table).metadata, at_ms)
+        head = _UUID.match(self.resources.live_stores.read_range(location, 0, _HEAD).decode("utf-8", "replace"))
+        table_uuid = self.steps.table_uuid(table) if head is None else head[1]
+        found = self.at(
+            table,
+            table_uuid,
+            milliseconds(instant),
+            lambda: self.steps.table_state(table).metadata,
+            lambda: self.own_cold_tables(table, table_uuid),
+        )
         if found is None:
             raise NoSuchSnapshot(
                 f"No tier knows which snapshot was current at {instant.isoformat()}",
@@ -126,20 +136,32 @@ class Past:
             )
         return found
 
-    def _current_since(self, metadata: TableMetadata, at_ms: int) -> CurrentSnapshot | None:
-        """Answer for an instant that the history does not cover yet."""
+    def at(
+        self,
+        table: str,
+        table_uuid: str,
+        at_ms: int,
+        live: Callable[[], TableMetadata],
+        cold: Callable[[], ColdTables | None],
+    ) -> CurrentSnapshot | None:
+        """Return what was current at an instant; None if neither the history nor a tier knows it. Every question about
+        an instant is answered here: reads, restores and `current_at` never differ."""
         stores = self.resources.live_stores
-        index = read_history(stores, self._folder(metadata.table_uuid))
-        log = self._log_of_both_tiers(metadata) if index is None else _own_log(metadata)
-        past = [entry for entry in log if entry[0] <= at_ms and (index is None or entry[0] > index.until_ms)]
-        if not past:
-            # Another tool may have cut the log after the history's end: then nothing knows the time between.
-            cut = index is not None and bool(log) and min(log)[0] > index.until_ms + 1
-            return None if index is None or cut else index.at(stores, index.until_ms)
-        since, snapshot_id = max(past, key=lambda entry: entry[0])
-        if snapshot_id == UNKNOWN_SNAPSHOT:
+        index = read_history(stores, self._folder(table, table_uuid))
+        found = index.at(stores, at_ms) if index is not None and at_ms <= index.until_ms else None
+        if found is not None:
+            return found
+        metadata, entry = live(), None
+        if index is not None and at_ms > index.until_ms:
+            entry = entry_at(_continued(metadata, index), at_ms)
+        if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
+            entry = current_entry(metadata, cold(), at_ms)
+        if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
             return None
+        since, snapshot_id = entry
         snapshot = metadata.snapshot(snapshot_id)
+        if snapshot is None and index is not None:
+            snapshot, _ = index.snapshots().get(snapshot_id, (None, ""))
         if snapshot is None:
             snapshot, _ = self._archived(metadata).get(snapshot_id, (None, ""))
         if snapshot is None:
@@ -148,18 +170,31 @@ class Past:
         writer, trigger = summary.get("writer.id"), summary.get("trigger.type")
         return CurrentSnapshot(snapshot_id, since, snapshot.schema_id, writer, summary.operation, trigger)
 
+    def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
+        """Return `cold_tables`; None if the table-uuid has two names, and the archive belongs to the other one."""
+        tables = cold_tables(self.resources, table_uuid)
+        of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
+        return None if self.other_name(table, table_uuid, of) is not None else tables
+
+    def other_name(self, table: str, table_uuid: str, recorded_as: str | None) -> str | None:
+        """Return the other name of the table-uuid to which a record belongs, if the live catalog still has it."""
+        if recorded_as is None or recorded_as == table:
+            return None
+        try:
+            found = self.steps.table_state(recorded_as)
+        except (NoSuchTable, BadInput):
+            return None  # It was renamed.
+        return recorded_as if found.metadata.table_uuid == table_uuid else None
+
     def _log_of_both_tiers(self, metadata: TableMetadata) -> Log:
         cold = cold_metadata(self.resources, metadata.table_uuid)
         if cold is None:
             return _own_log(metadata)
-        known = (*cold.snapshots, *metadata.snapshots)
-        lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in known}
-        former = {"snapshot-log": _as_json(cold.snapshot_log), "properties": cold.properties}
-        try:
-            log = continued_log(former, _as_json(metadata.snapshot_log), lineage)
-        except Diverged:
-            return _own_log(metadata)
-        return [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in log]
+        log = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in cold.snapshot_log]
+        properties = {key: value for key, value in cold.properties.items() if key != CLOSED_TABLES}
+        snapshots = (*cold.snapshots, *metadata.snapshots)
+        former = {"snapshot-log": log, "properties": properties}
+        return whole_log(metadata, former, snapshots, reset=went_back(Line.of(metadata), line_of(cold)))
 
     def _archived(self, metadata: TableMetadata) -> dict[int, tuple[Snapshot, str]]:
         """Return the snapshots of the cold tier, with the live table's schema ids, each with its cold metadata file."""
@@ -171,8 +206,13 @@ class Past:
                 found.setdefault(each.snapshot_id, (replace(each, schema_id=own), cold.metadata.metadata_location))
         return found
 
-    def _folder(self, table_uuid: str) -> str:
-        return f"{self.resources.root}/history/{table_uuid}"
+    def _folder(self, table: str, table_uuid: str) -> str:
+        """Return where the table's history is. Of two names with one uuid, each has its own."""
+        folder = f"{self.resources.root}/history/{table_uuid}"
+        known = read_history(self.resources.live_stores, folder)
+        recorded_as = None if known is None or known.recorded is None else known.recorded.table
+        own = self.other_name(table, table_uuid, recorded_as) is None
+        return folder if own else f"{folder}/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
 
 
 _HEAD = 4096
@@ -186,5 +226,19 @@ def _own_log(metadata: TableMetadata) -> Log:
     return [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
 
 
-def _as_json(log: Sequence[LogEntry]) -> list[dict[str, int]]:
-    return [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in log]
+def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
+    """Return the log from the end of the index on: its recent entries, continued by the table's own log."""
+    recorded = index.recorded
+    if recorded is None or not index.recent:
+        return [entry for entry in _own_log(metadata) if entry[0] > index.until_ms]
+    line = Line(metadata.table_uuid, Marks(*recorded.marks), recorded.file, recorded.updated_ms)
+    reset = went_back(Line.of(metadata), line)
+    # An unknown snapshot has another id there.
+    known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
+    until = max(recorded.updated_ms, *(since for since, _ in known))
+    former = {
+        "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],
+        "properties": {COMPLETE_UNTIL: str(until), CLOSED_TABLES: json.dumps([["", index.until_ms]])},
+    }
+    snapshots = [*(snapshot for snapshot, _ in index.snapshots().values()), *metadata.snapshots]
+    return whole_log(metadata, former, snapshots, reset=reset)

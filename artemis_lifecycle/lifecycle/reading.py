@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.cold_metadata import ARCHIVE_OF
-from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.history import cold_history as archived_history
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
@@ -16,10 +15,12 @@ from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.tags import former_states
-from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchTable
+from artemis_lifecycle.errors import HandoffFailed, InDeepArchive
+from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawState
 from artemis_lifecycle.spark.java_errors import java_errors
 
@@ -33,29 +34,14 @@ class Reading:
 
     resources: Resources
     steps: Steps
-
-    def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
-        """Return `cold_tables`; None if the table-uuid has two names, and the archive belongs to the other one."""
-        tables = cold_tables(self.resources, table_uuid)
-        of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
-        return None if self._other_name(table, table_uuid, of) is not None else tables
-
-    def _other_name(self, table: str, table_uuid: str, archived_as: str | None) -> str | None:
-        """Return the other name of the table-uuid to which the archive belongs, if the live catalog still has it."""
-        if archived_as is None or archived_as == table:
-            return None
-        try:
-            found = self.steps.table_state(archived_as)
-        except (NoSuchTable, BadInput):
-            return None  # It was renamed.
-        return archived_as if found.metadata.table_uuid == table_uuid else None
+    past: Past
 
     def require_own_archive(self, table: str, table_uuid: str) -> None:
         """Raise HandoffFailed if the archive of the table's uuid belongs to another table."""
         if not self.resources.config.policy(table).cold_tier.enabled:
             return
         identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
-        other = self._other_name(table, table_uuid, None if identity is None else identity.live_table)
+        other = self.past.other_name(table, table_uuid, None if identity is None else identity.live_table)
         if other is not None:
             raise HandoffFailed(
                 f"The archive of this table-uuid belongs to {other}: it is registered under two names",
@@ -75,16 +61,20 @@ class Reading:
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
-        selector = Selector(as_of, snapshot_id, tag)
         live = self.steps.table_state(table).metadata
-        found = find_route(
-            table,
-            live,
-            self.own_cold_tables(table, live.table_uuid),
-            selector,
-            lambda after: former_states(self.resources.live_stores, live, after),
-        )
+        found = self.found(table, live, Selector(as_of, snapshot_id, tag))
         return self.described(live.table_uuid, found)
+
+    def found(self, table: str, live: TableMetadata, selector: Selector) -> Route:
+        """Return the tier and the snapshot that answer `selector`. Raises NoSuchSnapshot."""
+        cold = self.past.own_cold_tables(table, live.table_uuid)
+
+        def current_at(at_ms: int) -> int | None:
+            found = self.past.at(table, live.table_uuid, at_ms, lambda: live, lambda: cold)
+            return None if found is None else found.snapshot_id
+
+        states = partial(former_states, self.resources.live_stores, live)
+        return find_route(table, live, cold, selector, states, current_at)
 
     def described(self, table_uuid: str, found: Route) -> Route:
         """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""

@@ -113,7 +113,9 @@ def _positions(
         }
         progress = Progress(
             planned=resources.kind(table) not in PLANNED or not ended.isdisjoint(_NO_PLAN_NEEDED),
-            plan_needs=None if plan is None else next_step(plan, cold_tier=resources.has_cold_tier(table)),
+            plan_needs=None
+            if plan is None
+            else next_step(plan, cold_tier=resources.has_cold_tier(table), cleans=policy.retention.clean_metadata),
             plans_due=sum(_is_due(each, by) for each in plans[table]),
             orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),
             scanned=("orphan_deletion", "done") in ended,
@@ -145,10 +147,10 @@ def _is_unfinished(scan: ScanRecord) -> bool:
     return scan.state is ScanState.DELETING or (scan.state is ScanState.OPEN and scan.approved_at is not None)
 
 
-def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:
-    """Return what an uncommitted plan needs next. An empty plan needs nothing."""
+def next_step(plan: PlanRecord, *, cold_tier: bool, cleans: bool = False) -> Step | None:
+    """Return what an uncommitted plan needs next. An empty plan needs nothing, unless its commit `cleans` metadata."""
     if not plan.expired_snapshots and not plan.expired_refs:
-        return None
+        return Step.COMMIT if cleans else None
     if plan.status is PlanStatus.OPEN and cold_tier and plan.expired_snapshots:
         return Step.HANDOFF
     return Step.COMMIT

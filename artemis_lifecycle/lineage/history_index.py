@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
+from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot, SnapshotSummary
 from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.stores import Stores
 
@@ -80,13 +81,49 @@ class _Detail:
     sha256: str
 
 
+class RecentEntry(NamedTuple):
+    """An entry of the log that a late clock's commit may still precede, with what its snapshot says: the snapshot may
+    leave the table before the entry is part of the ranges."""
+
+    since_ms: int
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    schema_id: int | None
+    writer: str | None
+    operation: str | None
+    trigger: str | None
+    metadata_location: str | None
+
+    def snapshot(self) -> tuple[Snapshot, str]:
+        """Return what is known of the snapshot, and the metadata file that had it."""
+        named = {"writer.id": self.writer, "trigger.type": self.trigger}
+        summary = SnapshotSummary(self.operation, {key: value for key, value in named.items() if value is not None})
+        number, where = self.sequence_number, self.metadata_location or ""
+        found = Snapshot(self.snapshot_id, self.parent_id, number, self.since_ms, None, (), self.schema_id, summary)
+        return found, where
+
+
+class Recorded(NamedTuple):
+    """What a record was made from: the table by name, and its line of metadata."""
+
+    table: str
+    file: str | None
+    updated_ms: int
+    marks: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class HistoryIndex:
-    """The compacted history. It is complete for instants up to `until_ms`; later ones are the live log's."""
+    """The compacted history. It is complete for instants up to `until_ms`. From there on, `recent` has the log as it
+    was when the table's metadata was `recorded`, beginning with what was current at `until_ms`; the live log continues
+    it."""
 
     folder: str
     until_ms: int
     ranges: pa.Table
+    recent: tuple[RecentEntry, ...] = ()
+    recorded: Recorded | None = None
     _details: tuple[_Detail, ...] = field(default=())
     _superseded: tuple[str, ...] = field(default=())
     """Detail files that the last merge replaced. A reader of the index before it may still want them, so the next
@@ -125,6 +162,10 @@ class HistoryIndex:
         row = int(np.searchsorted(rows["since_ms"].to_numpy(), instant_ms, "right")) - 1
         return rows["since_ms"][row].as_py(), rows["snapshot_id"][row].as_py()
 
+    def snapshots(self) -> dict[int, tuple[Snapshot, str]]:
+        """Return the snapshots of `recent`, as far as the record knows them."""
+        return {each.snapshot_id: each.snapshot() for each in self.recent if each.metadata_location is not None}
+
     def _since(self, stores: Stores, first_ms: int) -> set[tuple[int, int]]:
         """Return the entries from `first_ms` on."""
         found: set[tuple[int, int]] = set()
@@ -145,7 +186,9 @@ def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
         about = json.loads(table.schema.metadata[_ABOUT])
         details = tuple(_Detail(**detail) for detail in about["details"])
         ranges = table.cast(RANGES).replace_schema_metadata(None)
-        return HistoryIndex(folder, about["until_ms"], ranges, details, tuple(about["superseded"]))
+        recent = tuple(RecentEntry(*each) for each in about["recent"])
+        recorded = about["recorded"] and Recorded(*about["recorded"][:3], tuple(about["recorded"][3]))
+        return HistoryIndex(folder, about["until_ms"], ranges, recent, recorded, details, tuple(about["superseded"]))
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from error
 
@@ -160,6 +203,8 @@ def extend_history(
     until_ms: int,
     cut_ms: int | None,
     archived: Callable[[], Mapping[int, tuple[Snapshot, str]]] = dict,
+    continued: Callable[[HistoryIndex], Log] | None = None,
+    recorded: Recorded | None = None,
     confirm: Callable[[], None] = lambda: None,
 ) -> HistoryIndex:
     """Add the log's entries up to `until_ms` to the history in `folder`, and store it. With `cut_ms`, also join the
@@ -167,17 +212,17 @@ def extend_history(
     `confirm` raises if it is lost. It runs right before the index is replaced.
 
     `log` is the table's current snapshot log: (epoch ms, snapshot id), in any order; of entries with one time, the
-    first counts. `earlier` returns the log of both tiers, for a history that begins. `snapshots` has the known
-    snapshots by id, each with a metadata file that has it; `archived` returns those of the cold tier, for a history
-    that begins, and with `cut_ms`, when ranges learn which metadata file has their last snapshot now.
+    first counts. `earlier` returns the log of both tiers, for a history that begins; `continued` returns what follows
+    the end of an index, from its recent entries and the current log. `recorded` says from what this is. `snapshots`
+    has the known snapshots by id, each with a metadata file that has it; `archived` returns those of the cold tier, for
+    a history that begins, and with `cut_ms`, when ranges learn which metadata file has their last snapshot now.
 
     If the log begins after the history ends, the time between
     is unknown. If it has another past than the history, because the table was reset to an earlier state or registered
     anew, the former index is set aside beside the new one, which begins with what both tiers have. Raises StorageError.
     """
     known = read_history(stores, folder)
-    steps = _steps(log)
-    if known is not None and not _continues(stores, known, steps):
+    if known is not None and not _continues(stores, known, _steps(log)):
         data = stores.read(f"{folder}/{_INDEX}")
         aside = f"{folder}/ranges-{known.until_ms}-{hashlib.sha256(data).hexdigest()[:8]}.parquet"
         stores.write(aside, data, overwrite=True)
@@ -188,8 +233,13 @@ def extend_history(
     superseded: tuple[str, ...] = ()
     ranges = RANGES.empty_table()
     if known is None:
-        steps = _steps(earlier())
-    else:
+        log = earlier()
+    elif continued is not None:
+        log = continued(known)
+    log = [(since, snapshot_id or UNKNOWN_SNAPSHOT) for since, snapshot_id in log]
+    steps = _steps(log)
+    if known is not None:
+        snapshots = {**known.snapshots(), **snapshots}
         details, superseded, ranges = known._details, known._superseded, known.ranges
         last, first = known.until_ms, steps["since_ms"][0].as_py() if steps.num_rows else None
         hole = ranges.num_rows > 0 and first is not None and first > last + 1
@@ -210,12 +260,15 @@ def extend_history(
             merged = pa.concat_tables([_read_detail(stores, folder, each) for each in details[small:]])
             unneeded, superseded = superseded, tuple(each.name for each in details[small:])
             details = (*details[:small], *_write_details(stores, folder, merged))
-    extended = HistoryIndex(folder, until_ms, ranges, details, superseded)
+    recent = () if recorded is None else _recent(log, snapshots, until_ms)
+    extended = HistoryIndex(folder, until_ms, ranges, recent, recorded, details, superseded)
     if extended != known:
         about = {
             "until_ms": until_ms,
             "details": [asdict(detail) for detail in extended._details],
             "superseded": superseded,
+            "recent": recent,
+            "recorded": recorded,
         }
         data = parquet_bytes(ranges.replace_schema_metadata({_ABOUT: json.dumps(about)}))
         confirm()
@@ -225,9 +278,6 @@ def extend_history(
     return extended
 
 
-CLOCK_TOLERANCE_MS = 60_000
-"""A commit's time may be that much before the time of the commit before it (Iceberg's TableMetadata)."""
-
 _STEPS = pa.schema([("since_ms", pa.int64()), ("snapshot_id", pa.int64())])
 
 
@@ -236,6 +286,22 @@ def _steps(log: Log) -> pa.Table:
     since, ids = (np.array([entry[place] for entry in log], np.int64) for place in (0, 1))
     times, first = np.unique(since, return_index=True)
     return pa.table({"since_ms": times, "snapshot_id": ids[first]}, _STEPS)
+
+
+def _recent(log: Log, snapshots: Mapping[int, tuple[Snapshot, str]], until_ms: int) -> tuple[RecentEntry, ...]:
+    """Return the log after `until_ms`, beginning with what was current then."""
+    before = max((each for each in log if each[0] <= until_ms), key=lambda each: each[0], default=None)
+    entries = [] if before is None else [(until_ms, before[1])]
+    found = []
+    for since, snapshot_id in (*entries, *(each for each in log if each[0] > until_ms)):
+        snapshot, where = snapshots.get(snapshot_id, (None, None))
+        if snapshot is None:
+            found.append(RecentEntry(since, snapshot_id, None, 0, None, None, None, None, None))
+            continue
+        summary, parent, number = snapshot.summary, snapshot.parent_snapshot_id, snapshot.sequence_number
+        said = summary.get("writer.id"), summary.operation, summary.get("trigger.type")
+        found.append(RecentEntry(since, snapshot_id, parent, number, snapshot.schema_id, *said, where))
+    return tuple(found)
 
 
 def _continues(stores: Stores, known: HistoryIndex, steps: pa.Table) -> bool:

@@ -140,7 +140,7 @@ class _Parser:
         if _UUID.fullmatch(table_uuid) is None:
             # Folders are named after it, so no other characters are allowed.
             raise _Malformed(f"table-uuid is not a UUID: {table_uuid!r:.80}")
-        _integer(node, "last-column-id")
+        last_column_id = _integer(node, "last-column-id")
         last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
         schemas, current_schema_id = _schemas(node, version)
         specs, default_spec_id = _specs(node, version)
@@ -186,6 +186,8 @@ class _Parser:
             # Before they were added to the format, tables had neither: all were unsorted, which is order 0.
             default_sort_order_id=_optional_integer(node, "default-sort-order-id") or 0,
             sort_orders={_integer(each, "order-id"): json.dumps(each) for each in _objects(node, "sort-orders")},
+            last_column_id=last_column_id,
+            last_partition_id=_optional_integer(node, "last-partition-id") or 0,
         )
 
 

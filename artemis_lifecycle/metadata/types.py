@@ -163,6 +163,8 @@ class TableMetadata:
     encryption_key_ids: tuple[str, ...] = ()
     default_sort_order_id: int = 0
     sort_orders: Mapping[int, str] = field(default_factory=dict)
+    last_column_id: int = 0
+    last_partition_id: int = 0
 
     @cached_property
     def _by_id(self) -> Mapping[int, Snapshot]:

@@ -131,6 +131,27 @@ def test_an_alter_that_wins_the_race_keeps_the_schema_that_it_took_up_again(
     assert set(metadata.schemas) == {0, 2} and done.schemas_removed == 1 and done.attempts == 2
 
 
+def test_what_nothing_uses_leaves_also_where_no_snapshot_does(lifecycle: Lifecycle) -> None:
+    _run(lifecycle, "INSERT INTO TABLE t VALUES (1)", *(f"ALTER TABLE t ADD COLUMN c{n} int" for n in range(5)))
+    _run(
+        lifecycle, "ALTER TABLE t ADD PARTITION FIELD bucket(2, c1)", "ALTER TABLE t ADD PARTITION FIELD bucket(2, c2)"
+    )
+    kept = lifecycle.snapshot_history(TABLE).snapshots
+    assert not lifecycle.skip_if_idle(TABLE)
+    plan = lifecycle.plan_expiration(TABLE)
+    assert not plan.expired_snapshots
+    assert lifecycle.commit_expiration(plan, dry_run=True).schemas_removed == 4
+    lifecycle.hand_off(plan)
+    done = lifecycle.commit_expiration(plan)
+    assert (done.schemas_removed, done.snapshots_removed, done.attempts) == (4, 0, 1)
+    # A spec waits for writers that began while it was the default one.
+    assert done.specs_removed + _expire(lifecycle).specs_removed == 1
+    assert _known(lifecycle) == ({0, 5}, {0, 2}) and lifecycle.snapshot_history(TABLE).snapshots == kept
+    assert lifecycle.skip_if_idle(TABLE)
+    again = _expire(lifecycle)
+    assert again.attempts == again.schemas_removed == 0
+
+
 def test_a_table_with_delete_files_keeps_its_schemas(lifecycle: Lifecycle) -> None:
     _run(
         lifecycle,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,10 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import NaiveDatetime, NoSuchSnapshot
+from artemis_lifecycle.errors import HandoffFailed, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle_tests.cold_tier.test_put_back import assert_one_answer, put_back
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
 
@@ -125,6 +128,91 @@ def test_a_history_that_begins_late_knows_cold_snapshots_and_points_to_where_the
         assert read_table_metadata(stores, location).snapshot(snapshot_id) is not None
         current = lifecycle.snapshot_history("db.t").metadata_location
         assert ("/cold/" in location) if is_cold else (location == current)
+
+
+def _require_one_answer(lifecycle: Lifecycle, truth: list[tuple[datetime, int]], *, whole: bool) -> None:
+    """Around each entry of any log, reads and `snapshot_at` say the same: what was current, and nothing else."""
+    moments = {entry.timestamp_ms for entry in lifecycle.snapshot_history("db.t").log}
+    cold = cold_tables(lifecycle.resources, lifecycle.steps.table_uuid("db.t"))
+    moments |= set() if cold is None else {entry.timestamp_ms for entry in cold.newest.metadata.snapshot_log}
+    moments |= {round(instant.timestamp() * 1000) for instant, _ in truth}
+    for moment in sorted(moments):
+        for by in (-1, 0, 1):
+            assert_one_answer(lifecycle, "db.t", datetime.fromtimestamp((moment + by) / 1000, UTC))
+    answers = _answers(lifecycle, [instant for instant, _ in truth])
+    for (instant, snapshot_id), answer in zip(truth, answers, strict=True):
+        assert answer == snapshot_id or (answer is None and not whole), instant
+
+
+def test_an_expiration_soon_after_a_commit_leaves_no_hole(lifecycle: Lifecycle, spark: SparkSession) -> None:
+    """Its last snapshot was overtaken less than a minute before: a late clock could still commit in between."""
+    make_table(lifecycle, "t", 4)
+    live, log = lifecycle.config.catalogs.live.name, lifecycle.snapshot_history("db.t").log
+    truth = [(datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC), entry.snapshot_id) for entry in log]
+    for number in range(2):
+        plan = lifecycle.plan_expiration("db.t", older_than=datetime.now(UTC), retain_last=1)
+        if lifecycle.config.policy("db.t").cold_tier.enabled:
+            lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        _require_one_answer(lifecycle, truth, whole=True)
+        spark.catalog.refreshTable(f"{live}.db.t")
+        spark.sql(f"INSERT INTO {live}.db.t VALUES ({number + 9})")
+        entry = lifecycle.snapshot_history("db.t").log[-1]
+        truth.append((datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC), entry.snapshot_id))
+        lifecycle.compact_history("db.t")
+        _require_one_answer(lifecycle, truth, whole=True)
+    assert lifecycle.current_at("db.t", truth[0][0]).operation == "append"
+
+
+_SEED, _HISTORIES = os.environ.get("ARTEMIS_SEED", "0"), int(os.environ.get("ARTEMIS_SOAK", "2"))
+
+
+@pytest.mark.parametrize("seed", range(_HISTORIES))
+def test_in_random_histories_reads_and_the_history_never_differ(
+    lifecycle: Lifecycle, spark: SparkSession, seed: int
+) -> None:
+    dice, table = (
+        random.Random(f"{_SEED} {seed}"),
+        f"{lifecycle.config.catalogs.live.name}.db.t",
+    )
+    make_table(lifecycle, "t", 2)
+    truth: list[tuple[datetime, int]] = []
+    whole, backups = True, [lifecycle.snapshot_history("db.t").metadata_location]
+    for _ in range(12):
+        spark.catalog.refreshTable(table)
+        log = lifecycle.snapshot_history("db.t").log
+        kind = dice.choice(["commit", "commit", "commit", "roll back", "expire", "compact", "another tool", "put back"])
+        if kind == "commit":
+            spark.sql(f"INSERT INTO {table} VALUES ({dice.randint(0, 99)})")
+        elif kind == "roll back":
+            to = dice.choice(log).snapshot_id
+            spark.sql(f"CALL {lifecycle.config.catalogs.live.name}.system.set_current_snapshot('db.t', {to})")
+        elif kind == "expire":
+            plan = lifecycle.plan_expiration("db.t", older_than=datetime.now(UTC), retain_last=dice.randint(1, 2))
+            if lifecycle.config.policy("db.t").cold_tier.enabled:
+                try:
+                    lifecycle.hand_off(plan)
+                except HandoffFailed:
+                    assert not whole  # put back, and written to
+                    continue
+            lifecycle.commit_expiration(plan)
+        elif kind == "compact":
+            lifecycle.compact_history("db.t")
+        elif kind == "another tool":
+            whole = False
+            catalog = lifecycle.config.catalogs.live.name
+            spark.sql(f"CALL {catalog}.system.expire_snapshots(table => 'db.t', older_than => now(), retain_last => 1)")
+            backups = []
+        elif backups:
+            whole = False
+            put_back(lifecycle, "db.t", dice.choice(backups))
+            # Nobody knows how long the lost states were current.
+            truth = []
+        metadata = lifecycle.steps.table_state("db.t").metadata
+        backups.append(metadata.metadata_location)
+        assert metadata.current_snapshot_id is not None
+        truth.append((datetime.now(UTC), metadata.current_snapshot_id))
+        _require_one_answer(lifecycle, truth, whole=whole)
 
 
 def test_what_another_tool_expired_is_unknown_and_never_the_snapshot_before(

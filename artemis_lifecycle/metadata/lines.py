@@ -1,0 +1,213 @@
+"""How two lines of metadata of one table relate. A catalog that comes back from a backup, or an older metadata file
+that somebody registers, begins a second line: both go on from the same past, and give the same numbers to different
+things.
+
+Pure. Restores, reads, the history index and handoffs ask `relate` before they take the archive for a table's past.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+
+CLOCK_TOLERANCE_MS = 60_000
+"""How much earlier than the previous commit Iceberg allows a commit to be."""
+
+CONTINUES = "artemis.continues"
+"""A table property, set by a restore into a table whose catalog was put back: the metadata file of the lost line above
+all of whose numbers this line goes on."""
+
+
+class Relation(StrEnum):
+    """What one line is to another: `ahead` has all of the other's past, `behind` is a part of it, and of two that
+    `diverged`, each has commits that the other's past excludes."""
+
+    SAME = "same"
+    AHEAD = "ahead"
+    BEHIND = "behind"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The highest numbers that a line has given out. Format version 1 has no sequence numbers, 1 and 2 no row ids."""
+
+    sequence_number: int = 0
+    column_id: int = 0
+    partition_id: int = 0
+    next_row_id: int = 0
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> Marks:
+        """Return a table's marks."""
+        rows = metadata.next_row_id or 0
+        return cls(metadata.last_sequence_number, metadata.last_column_id, metadata.last_partition_id, rows)
+
+    def exceeds(self, other: Marks) -> bool:
+        """Return True if any of these marks is higher than the other's."""
+        return any(mine > theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True))
+
+    def raised_to(self, other: Marks) -> Marks:
+        """Return the higher of each."""
+        return Marks(*map(max, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What identifies a snapshot beyond its id."""
+
+    sequence_number: int
+    timestamp_ms: int
+    manifest_list: str | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Commit:
+        """Return a snapshot's identity. A list's name has a UUID, and copies in another tier keep it."""
+        named = snapshot.manifest_list
+        return cls(snapshot.sequence_number, snapshot.timestamp_ms, None if named is None else file_name(named))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of metadata, as far as one document shows it. `file` is its newest metadata file, `files` are those before
+    (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has the
+    snapshots that were ever current."""
+
+    table_uuid: str
+    marks: Marks
+    file: str | None
+    updated_ms: int
+    commits: Mapping[int, Commit] = field(default_factory=dict)
+    logged: Mapping[int, int] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+    continues: str | None = None
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> Line:
+        """Return the line of which a table's metadata file is the newest."""
+        return cls(
+            metadata.table_uuid,
+            Marks.of(metadata),
+            file_name(metadata.metadata_location),
+            metadata.last_updated_ms,
+            {each.snapshot_id: Commit.of(each) for each in metadata.snapshots},
+            {each.snapshot_id: each.timestamp_ms for each in metadata.snapshot_log},
+            {file_name(each.metadata_file): each.timestamp_ms for each in metadata.metadata_log},
+            metadata.properties.get(CONTINUES),
+        )
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time that the line has: of two commits, the later one may have the earlier time."""
+        times = (each.timestamp_ms for each in self.commits.values())
+        return max(self.updated_ms, *times, *self.logged.values(), 0)
+
+    def follows(self, other: Line) -> bool | None:
+        """Return True if the metadata log proves that this line contains the other one, False if it proves that it does
+        not; None if it does not reach that far back."""
+        if other.file is None or self.file is None:
+            return None
+        if other.file in (self.file, self.continues) or other.file in self.files:
+            return True
+        reaches = min(self.files.values(), default=self.updated_ms) <= other.updated_ms
+        return False if reaches or self.updated_ms < other.updated_ms else None
+
+    def raised_above(self, other: Line) -> bool:
+        """Return True if this line went back to an earlier state than the other one, and a restore then raised it above
+        all of the other's numbers."""
+        return (
+            self.continues is not None and self.continues == other.file and other.file not in (*self.files, self.file)
+        )
+
+
+def went_back(one: Line, other: Line) -> bool:
+    """Return True if `one` does not go on from the state of `other`, but from an earlier one."""
+    return one.raised_above(other) or relate(one, other) in (Relation.BEHIND, Relation.DIVERGED)
+
+
+Same = Callable[[Commit, Commit], bool]
+
+
+def relate(one: Line, other: Line, same: Same = operator.eq) -> Relation:
+    """Return what `one` is to `other`. `same` says if two commits with one id are one snapshot: a later record of
+    snapshots that were put back (one id, another sequence number and time) is its place.
+
+    The metadata log proves most of it. Where it is cut, numbers and times decide: a commit that the other line does not
+    know, later than all of it, has a higher sequence number than all of it.
+    """
+    if one.table_uuid != other.table_uuid or _contradict(one, other, same):
+        return Relation.DIVERGED
+    if one.file is not None and one.file == other.file:
+        return Relation.SAME
+    follows, followed = one.follows(other), other.follows(one)
+    if follows or followed:
+        return Relation.AHEAD if follows else Relation.BEHIND
+    if _out_of_turn(one, other) or _out_of_turn(other, one):
+        return Relation.DIVERGED
+    lower, higher = other.marks.exceeds(one.marks), one.marks.exceeds(other.marks)
+    if follows is None and one.updated_ms >= other.updated_ms and not lower:
+        return Relation.AHEAD if higher or one.updated_ms > other.updated_ms else Relation.SAME
+    if followed is None and one.updated_ms <= other.updated_ms and not higher:
+        return Relation.BEHIND
+    return Relation.DIVERGED
+
+
+def _contradict(one: Line, other: Line, same: Same) -> bool:
+    """Return True if one id is two snapshots, or one sequence number is."""
+    numbers = {each.sequence_number: snapshot_id for snapshot_id, each in other.commits.items()}
+    for snapshot_id, commit in one.commits.items():
+        known = other.commits.get(snapshot_id)
+        if known is not None and not same(commit, known):
+            return True
+        if known is None and commit.sequence_number and numbers.get(commit.sequence_number) is not None:
+            return True
+    return False
+
+
+def _out_of_turn(one: Line, other: Line) -> bool:
+    """Return True if `one` has a commit unknown to the other line that its numbers or times exclude."""
+    last, latest = other.marks.sequence_number, other.latest_ms
+    for snapshot_id, commit in one.commits.items():
+        if snapshot_id in other.commits or snapshot_id in other.logged or not commit.sequence_number:
+            continue
+        if commit.sequence_number <= last and commit.timestamp_ms > latest:
+            return True
+        if commit.sequence_number > last and commit.timestamp_ms < other.updated_ms - CLOCK_TOLERANCE_MS:
+            return True
+    return False
+
+
+def clashing_fields(one: TableMetadata, other: TableMetadata) -> frozenset[int]:
+    """Return the column ids that both lines have, and no schema that both have: each line gave them to a column of its
+    own. Only for lines that diverged; a rename looks the same in one line."""
+    mine, theirs = _fields_by_schema(one), _fields_by_schema(other)
+    shared = frozenset[int]().union(*(ids for text, ids in mine.items() if text in theirs))
+    return (frozenset[int]().union(*mine.values()) & frozenset[int]().union(*theirs.values())) - shared
+
+
+def _fields_by_schema(metadata: TableMetadata) -> dict[str, frozenset[int]]:
+    found = {}
+    for text in metadata.schemas.values():
+        fields = json.loads(text).get("fields") or []
+        found[json.dumps(fields, sort_keys=True).replace(" ", "")] = frozenset(_ids(fields))
+    return found
+
+
+def _ids(item: Any) -> list[int]:
+    if isinstance(item, list):
+        return [number for each in item for number in _ids(each)]
+    if not isinstance(item, dict):
+        return []
+    own = [item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int)]
+    return own + [number for key in ("type", "fields", "element", "key", "value") for number in _ids(item.get(key))]
+
+
+def file_name(path: str) -> str:
+    """Return the last part of a path. Names of metadata files and lists have a UUID, so they survive a move."""
+    return path.rpartition("/")[2]

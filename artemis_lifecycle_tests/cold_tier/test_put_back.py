@@ -1,0 +1,312 @@
+"""A catalog comes back from a backup while the archive is ahead, and is then written to: what was archived and what is
+written since never share a number, no row comes twice or with another's values, and every instant has one answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.catalogs.cold import publish
+from artemis_lifecycle.cold_tier.cold_metadata import line_of
+from artemis_lifecycle.errors import HandoffFailed, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.metadata.lines import Line, Relation, relate
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
+from artemis_lifecycle_tests.policies import AT_ONCE
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass
+class Place:
+    """One table. `at` has, for each of its states, an instant at which it was current and its snapshot."""
+
+    lifecycle: Lifecycle
+    name: str
+    at: list[tuple[datetime, int]] = field(default_factory=list)
+
+    @property
+    def table(self) -> str:
+        return f"db.{self.name}"
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.lifecycle.config.catalogs.live.name}.{self.table}"
+
+    @property
+    def metadata(self) -> TableMetadata:
+        return self.lifecycle.steps.table_state(self.table).metadata
+
+    @property
+    def relation(self) -> Relation:
+        cold = self.lifecycle.cold_tables(self.metadata.table_uuid)
+        assert cold is not None
+        return relate(Line.of(self.metadata), line_of(cold.newest.metadata))
+
+    def run(self, *statements: str) -> int:
+        for statement in statements:
+            self.lifecycle.spark.sql(statement.format(t=self.qualified))
+        snapshot_id = self.metadata.current_snapshot_id
+        assert snapshot_id is not None
+        self.at.append((datetime.now(UTC), snapshot_id))
+        return snapshot_id
+
+    def rows(self, what: str = "*", of: str = "") -> Rows:
+        version = f"VERSION AS OF '{of}'" if of else ""
+        self.refresh()
+        return sorted(
+            tuple(row) for row in self.lifecycle.spark.sql(f"SELECT {what} FROM {self.qualified} {version}").collect()
+        )
+
+    def refresh(self) -> None:
+        self.lifecycle.spark.catalog.refreshTable(self.qualified)
+
+    def archive(self) -> None:
+        """All but the current snapshot, which stay on the disk for now."""
+        plan = self.lifecycle.plan_expiration(self.table)
+        self.lifecycle.hand_off(plan)
+        self.lifecycle.commit_expiration(plan)
+        self.refresh()
+
+    def put_back(self, location: str) -> None:
+        # Nobody knows how long the last state of the lost line was current.
+        self.at = [(instant, snapshot_id) for instant, snapshot_id in self.at if snapshot_id != self.at[-1][1]]
+        put_back(self.lifecycle, self.table, location)
+        self.refresh()
+
+    def delete_by_equality(self, column: str, *values: int, branch: str | None = None) -> None:
+        spark: Any = self.lifecycle.spark
+        table = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, self.qualified)
+        table.refresh()
+        delete_by_equality(spark, table, column, values)
+        self.refresh()
+
+    def require_one_answer(self) -> None:
+        """`snapshot_at` and reads never differ, and what they answer for a recorded instant was current then."""
+        moments = {entry.timestamp_ms for entry in self.metadata.snapshot_log}
+        cold = self.lifecycle.cold_tables(self.metadata.table_uuid)
+        moments |= set() if cold is None else {entry.timestamp_ms for entry in cold.newest.metadata.snapshot_log}
+        instants = [datetime.fromtimestamp((each + by) / 1000, UTC) for each in moments for by in (-1, 0, 1)]
+        for instant in [*instants, *(instant for instant, _ in self.at), datetime.now(UTC)]:
+            assert_one_answer(self.lifecycle, self.table, instant)
+        for instant, snapshot_id in self.at:
+            assert self.lifecycle.snapshot_at(self.table, instant) == snapshot_id
+
+
+def put_back(lifecycle: Lifecycle, table: str, location: str) -> None:
+    """The catalog has an older metadata file of the table, as from a backup."""
+    entry = lifecycle.resources.live_catalog.entry(table)
+    with lifecycle.operations.engine.begin() as connection:
+        publish(
+            connection,
+            entry.catalog,
+            entry.identifier,
+            expected_location=entry.metadata_location,
+            new_location=location,
+        )
+
+
+def assert_one_answer(lifecycle: Lifecycle, table: str, instant: datetime) -> None:
+    try:
+        said: int | None = lifecycle.snapshot_at(table, instant)
+    except NoSuchSnapshot:
+        said = None
+    try:
+        found = lifecycle.route(table, as_of=instant).snapshot_id
+    except NoSuchSnapshot as error:
+        named = re.search(r"snapshot (\d+) was current then", error.what)
+        found = None if named is None else int(named[1])
+    assert found == said, instant
+
+
+@pytest.fixture(scope="module")
+def opened(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    patient = {**AT_ONCE, "deletion": {"grace": "7d"}}
+    with Lifecycle.open(module_configs(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        yield lifecycle
+
+
+@pytest.fixture
+def make(opened: Lifecycle) -> Callable[..., Place]:
+    def made(name: str, version: int, columns: str = "id int, a int") -> Place:
+        place = Place(opened, name)
+        opened.spark.sql(
+            f"CREATE TABLE {place.qualified} ({columns}) USING iceberg TBLPROPERTIES ('format-version'='{version}', "
+            "'write.delete.mode'='merge-on-read')"
+        )
+        return place
+
+    return made
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_restore_into_a_table_that_was_put_back_goes_on_above_all_that_the_archive_used(
+    make: Callable[..., Place], version: int
+) -> None:
+    place = make(f"behind_{version}", version)
+    first = place.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (2, 2), (3, 3)")
+    backup = place.metadata.metadata_location
+    place.run("ALTER TABLE {t} ADD COLUMN lost int", "INSERT INTO {t} VALUES (4, 4, 44), (5, 5, 55)")
+    deleted = place.run("DELETE FROM {t} WHERE id = 1")
+    expected = place.rows()
+    place.run("INSERT INTO {t} VALUES (6, 6, 66)")
+    place.archive()
+    lost = place.metadata
+    place.put_back(backup)
+    assert place.relation is Relation.BEHIND
+    place.at.append((datetime.now(UTC), first))
+    place.require_one_answer()
+    assert [tuple(row) for row in place.lifecycle.read(place.table, as_of=datetime.now(UTC)).collect()] == place.rows()
+
+    done = place.lifecycle.restore(place.table, branch="back", as_of=place.at[2][0])
+    assert done.source_snapshot_id == deleted and done.numbered_anew is not None
+    assert place.rows("id, a", of="back") == [row[:2] for row in expected]
+    named = place.lifecycle.spark.read.option("versionAsOf", done.snapshot_id).table(place.qualified)
+    assert sorted(tuple(row) for row in named.collect()) == expected
+    now = place.metadata
+    assert now.last_sequence_number > lost.last_sequence_number and now.last_column_id >= lost.last_column_id
+    assert (now.next_row_id or 0) >= (lost.next_row_id or 0)
+    assert max(now.schemas) >= max(lost.schemas)
+    # Deletes of both kinds apply to what was restored, and a new column has no lost one's values.
+    place.run("ALTER TABLE {t} ADD COLUMN fresh int", "DELETE FROM {t}.branch_back WHERE id = 5")
+    assert place.rows("id, fresh", of="back") == [(2, None), (3, None), (4, None)]
+    place.run("INSERT INTO {t} VALUES (7, 7, 77), (8, 8, 88)")
+    if version == 3:
+        main, back = place.rows("_row_id, id"), place.rows("_row_id, id", of="back")
+        owners: dict[int, int] = {}
+        for row_id, row in main + back:
+            assert owners.setdefault(row_id, row) == row
+    # Its commits are archived like any others, and the archive still has the lost ones.
+    assert place.relation is Relation.AHEAD
+    place.run("INSERT INTO {t} VALUES (9, 9, 99)")
+    place.archive()
+    place.run("INSERT INTO {t} VALUES (10, 10, 110)")
+    place.archive()
+    place.require_one_answer()
+    assert sorted(tuple(row) for row in place.lifecycle.read(place.table, snapshot_id=deleted).collect()) == expected
+
+
+def test_an_equality_delete_on_a_restored_branch_applies_to_its_rows(make: Callable[..., Place]) -> None:
+    place = make("equality", 2)
+    place.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    for number in (2, 3):
+        wanted = place.run(f"INSERT INTO {{t}} VALUES ({number}, {number})")
+    place.run("INSERT INTO {t} VALUES (4, 4)")
+    place.archive()
+    place.put_back(backup)
+    place.lifecycle.restore(place.table, wanted, "back")
+    live = place.lifecycle.config.catalogs.live.name
+    place.run(f"CALL {live}.system.set_current_snapshot(table => '{place.table}', ref => 'back')")
+    assert place.rows("id") == [(1,), (2,), (3,)]
+    place.delete_by_equality("id", 3)
+    assert place.rows("id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version: int) -> None:
+    place = make(f"apart_{version}", version)
+    shared = place.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (2, 2)")
+    backup = place.metadata.metadata_location
+    without = place.run("INSERT INTO {t} VALUES (3, 3)")
+    priced = place.run("ALTER TABLE {t} ADD COLUMN price int", "INSERT INTO {t} VALUES (4, 4, 999)")
+    place.run("INSERT INTO {t} VALUES (5, 5, 5)")
+    place.archive()
+    place.put_back(backup)
+    place.at.append((datetime.now(UTC), shared))
+    place.run("ALTER TABLE {t} ADD COLUMN weight int", "INSERT INTO {t} VALUES (30, 30, 3), (31, 31, 3)")
+    mine = place.run("INSERT INTO {t} VALUES (40, 40, 4)")
+    expected, location = place.rows(), place.metadata.metadata_location
+    assert place.relation is Relation.DIVERGED
+    place.require_one_answer()
+    with pytest.raises(RestoreFailed, match=r"column ids|row ids"):
+        place.lifecycle.restore(place.table, priced, "priced")
+    assert place.metadata.metadata_location == location
+    if version == 3:
+        with pytest.raises(RestoreFailed, match="row ids"):
+            place.lifecycle.restore(place.table, without, "without")
+    else:
+        assert place.lifecycle.restore(place.table, without, "without").numbered_anew is not None
+        assert place.rows("id, weight", of="without") == [(1, None), (2, None), (3, None)]
+        place.run("DELETE FROM {t}.branch_without WHERE id = 3")
+        assert place.rows("id", of="without") == [(1,), (2,)]
+    place.lifecycle.restore(place.table, shared, "shared")
+    assert place.rows("id", of="shared") == [(1,), (2,)]
+
+    place.run("INSERT INTO {t} VALUES (50, 50, 5)")
+    plan = place.lifecycle.plan_expiration(place.table)
+    assert mine in plan.expired_snapshots
+    for dry_run in (True, False):
+        with pytest.raises(HandoffFailed, match="put back"):
+            place.lifecycle.hand_off(plan, dry_run=dry_run)
+    assert place.rows() == sorted([*expected, (50, 50, 5)])
+    place.require_one_answer()
+    for snapshot_id in (without, priced):
+        assert place.lifecycle.read(place.table, snapshot_id=snapshot_id).count() in (3, 4)
+
+
+def test_a_dropped_column_of_an_equality_delete_comes_back_with_the_snapshot(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    cleaning = {**AT_ONCE, "retention": {"window": "1ms", "clean_metadata": True}}
+    with Lifecycle.open(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as lifecycle:
+        place = Place(lifecycle, "cleaned")
+        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        place.lifecycle.spark.sql(
+            f"CREATE TABLE {place.qualified} (id int, k int) USING iceberg TBLPROPERTIES ('format-version'='2')"
+        )
+        place.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (2, 2)")
+        place.delete_by_equality("k", 2)
+        place.run("ALTER TABLE {t} DROP COLUMN k", "INSERT INTO {t} VALUES (3)")
+        wanted = place.metadata.current_snapshot_id
+        assert wanted is not None and place.rows() == [(1,), (3,)]
+        place.run("ALTER TABLE {t} ADD COLUMN b int", "INSERT OVERWRITE {t} VALUES (9, 9)")
+        for number in (10, 11):
+            lifecycle.expire(place.table)
+            place.refresh()
+            place.run(f"INSERT INTO {{t}} VALUES ({number}, {number})")
+        assert 0 not in place.metadata.schemas
+        lifecycle.restore(place.table, wanted, "back")
+        assert place.rows("id", of="back") == [(1,), (3,)]
+        lifecycle.expire(place.table)
+        place.refresh()
+        assert place.rows("id", of="back") == [(1,), (3,)]
+
+
+def test_a_partition_spec_that_was_lost_comes_back_or_is_refused(make: Callable[..., Place]) -> None:
+    place = make("specs", 2)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    wanted = place.run("ALTER TABLE {t} ADD PARTITION FIELD a", "INSERT INTO {t} VALUES (2, 2), (3, 3)")
+    place.run("INSERT INTO {t} VALUES (4, 4)")
+    place.archive()
+    place.put_back(backup)
+    place.lifecycle.restore(place.table, wanted, "back")
+    assert place.rows("id", of="back") == [(1,), (2,), (3,)]
+    place.run("ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)", "INSERT INTO {t} VALUES (7, 7)")
+    specs = map(json.loads, place.metadata.partition_specs.values())
+    fields = {each["field-id"] for spec in specs for each in spec["fields"]}
+    assert len(fields) == 2 and place.rows("id") == [(1,), (7,)]
+    assert place.lifecycle.spark.sql(f"SELECT * FROM {place.qualified}.partitions").count() > 0
+
+    other = make("specs_apart", 2)
+    other.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = other.metadata.metadata_location
+    wanted = other.run("ALTER TABLE {t} ADD PARTITION FIELD a", "INSERT INTO {t} VALUES (2, 2), (3, 3)")
+    other.run("INSERT INTO {t} VALUES (4, 4)")
+    other.archive()
+    other.put_back(backup)
+    other.run("ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)", "INSERT INTO {t} VALUES (7, 7)")
+    with pytest.raises(RestoreFailed, match="partition spec"):
+        other.lifecycle.restore(other.table, wanted, "back")
+    assert other.rows("id") == [(1,), (7,)]

@@ -1,0 +1,184 @@
+"""Of any two documents of one table, it is known which one goes on from the other, and that neither does where a
+catalog was put back and written to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artemis_lifecycle.metadata.lines import CONTINUES, Commit, Line, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, Ref, Snapshot, TableMetadata
+
+UUID = "6cec811d-58a5-4557-97f6-6bd68f477bdc"
+SAME, AHEAD, BEHIND, DIVERGED = Relation
+
+
+def _first() -> TableMetadata:
+    return TableMetadata(
+        metadata_location="s3://w/t/metadata/0.json",
+        location="s3://w/t",
+        table_uuid=UUID,
+        format_version=3,
+        last_updated_ms=1_000,
+        last_sequence_number=0,
+        current_snapshot_id=None,
+        snapshots=(),
+        refs={},
+        snapshot_log=(),
+        metadata_log=(),
+        statistics=(),
+        properties={},
+        current_schema_id=0,
+        schemas={0: json.dumps({"type": "struct", "fields": [{"id": 1, "name": "a", "type": "int"}]})},
+        default_spec_id=0,
+        partition_specs={0: "{}"},
+        next_row_id=0,
+        last_column_id=1,
+    )
+
+
+@dataclass
+class History:
+    """Documents as they were written; `chain` has, for each, the documents that it goes on from, itself included."""
+
+    documents: list[TableMetadata]
+    chain: list[frozenset[int]]
+    kept_files: int
+    at: int = 0
+    clock: int = 1_000
+
+    @property
+    def now(self) -> TableMetadata:
+        return self.documents[self.at]
+
+    def write(self, passed: int, **changes: object) -> None:
+        self.clock += passed
+        now, number = self.now, len(self.documents)
+        log = (*now.metadata_log, MetadataLogEntry(now.last_updated_ms, now.metadata_location))
+        where = f"s3://w/t/metadata/{number}.json"
+        changes = {"last_updated_ms": self.clock, "metadata_location": where, **changes}
+        self.documents.append(replace(now, **{"metadata_log": log[-self.kept_files :], **changes}))
+        self.chain.append(self.chain[self.at] | {number})
+        self.at = number
+
+    def commit(self, passed: int, on_main: bool) -> None:
+        now, snapshot_id, time = self.now, len(self.documents) * 7, self.clock + passed
+        number = now.last_sequence_number + 1
+        new = Snapshot(snapshot_id, now.current_snapshot_id, number, time, f"s3://w/t/metadata/snap-{snapshot_id}.avro")
+        changes: dict[str, object] = {"snapshots": (*now.snapshots, new), "last_sequence_number": number}
+        changes["next_row_id"] = (now.next_row_id or 0) + 1
+        if on_main:
+            changes |= {
+                "current_snapshot_id": snapshot_id,
+                "snapshot_log": (*now.snapshot_log, LogEntry(time, snapshot_id)),
+            }
+        else:
+            changes |= {"refs": {**now.refs, f"b{snapshot_id}": Ref(f"b{snapshot_id}", snapshot_id, "branch")}}
+        self.write(passed, **changes)
+
+    def expire(self, passed: int, kept: int) -> None:
+        left = {each.snapshot_id for each in self.now.snapshots[-kept:]} | {self.now.current_snapshot_id}
+        log = self.now.snapshot_log
+        cut = max((place + 1 for place, each in enumerate(log) if each.snapshot_id not in left), default=0)
+        snapshots = tuple(each for each in self.now.snapshots if each.snapshot_id in left)
+        self.write(passed, snapshots=snapshots, snapshot_log=log[cut:])
+
+
+@st.composite
+def histories(draw: st.DrawFn, kept_files: int = 1_000) -> History:
+    history = History([_first()], [frozenset({0})], kept_files)
+    kinds = st.sampled_from(["commit", "commit", "branch", "column", "expire", "restore the catalog"])
+    for kind in draw(st.lists(kinds, max_size=25)):
+        passed = draw(st.integers(1, 200_000))
+        if kind in ("commit", "branch"):
+            history.commit(passed, kind == "commit")
+        elif kind == "column":
+            history.write(passed, last_column_id=history.now.last_column_id + 1)
+        elif kind == "expire":
+            history.expire(passed, draw(st.integers(1, 3)))
+        else:
+            history.at = draw(st.integers(0, len(history.documents) - 1))
+    return history
+
+
+def _truth(history: History, one: int, other: int) -> Relation:
+    if one == other:
+        return SAME
+    if other in history.chain[one]:
+        return AHEAD
+    return BEHIND if one in history.chain[other] else DIVERGED
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_every_pair_of_documents_is_related_as_it_was_written(history: History) -> None:
+    lines = [Line.of(each) for each in history.documents]
+    for one in range(len(lines)):
+        for other in range(len(lines)):
+            assert relate(lines[one], lines[other]) == _truth(history, one, other), (one, other)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2).flatmap(lambda kept: histories(kept_files=kept + 1)))
+def test_a_cut_metadata_log_never_makes_one_line_two_and_commits_still_show_two(history: History) -> None:
+    lines = [Line.of(each) for each in history.documents]
+    for one in range(len(lines)):
+        for other in range(len(lines)):
+            truth, found = _truth(history, one, other), relate(lines[one], lines[other])
+            mine, theirs = lines[one].commits, lines[other].commits
+            numbers = {each.sequence_number for number, each in theirs.items() if number not in mine}
+            twice = any(each.sequence_number in numbers for number, each in mine.items() if number not in theirs)
+            if truth is not DIVERGED:
+                assert found == truth, (one, other)
+            elif twice:
+                assert found is DIVERGED, (one, other)
+
+
+def test_a_line_that_a_restore_raised_above_the_lost_one_is_ahead_of_it() -> None:
+    history = History([_first()], [frozenset({0})], 100)
+    for _ in range(3):
+        history.commit(1_000, True)
+    lost = Line.of(history.now)
+    history.at = 1
+    assert relate(Line.of(history.now), lost) is BEHIND and relate(lost, Line.of(history.now)) is AHEAD
+    history.write(1_000)
+    assert relate(Line.of(history.now), lost) is DIVERGED
+    history.write(1_000, properties={CONTINUES: lost.file}, last_sequence_number=3)
+    history.commit(1_000, True)
+    assert relate(Line.of(history.now), lost) is AHEAD
+    assert relate(replace(lost, table_uuid="another"), lost) is DIVERGED
+
+
+def test_a_snapshot_that_was_put_back_can_be_taken_for_the_same_one() -> None:
+    history = History([_first()], [frozenset({0})], 100)
+    history.commit(1_000, True)
+    one = Line.of(history.now)
+    ((number, commit),) = one.commits.items()
+    other = replace(one, file="x.json", commits={number: replace(commit, sequence_number=9, timestamp_ms=9_000)})
+    assert relate(one, other) is DIVERGED
+
+    def by_list(mine: Commit, theirs: Commit) -> bool:
+        return mine.manifest_list == theirs.manifest_list
+
+    assert relate(
+        one, replace(other, marks=replace(one.marks, sequence_number=9), files={str(one.file): 0}), by_list
+    ) is (BEHIND)
+
+
+def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_not() -> None:
+    def with_schemas(*schemas: dict[int, str]) -> TableMetadata:
+        texts = (
+            json.dumps(
+                {"type": "struct", "schema-id": n, "fields": [{"id": i, "name": name} for i, name in each.items()]}
+            )
+            for n, each in enumerate(schemas)
+        )
+        return replace(_first(), schemas=dict(enumerate(texts)))
+
+    archive = with_schemas({1: "a"}, {1: "a", 2: "price"})
+    assert clashing_fields(with_schemas({1: "a"}, {1: "a", 2: "weight"}), archive) == {2}
+    assert clashing_fields(with_schemas({1: "a"}, {1: "b"}), archive) == set()
+    assert clashing_fields(with_schemas({1: "a", 2: "price"}, {1: "a", 2: "cost"}), archive) == set()
