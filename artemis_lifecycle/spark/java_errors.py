@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from artemis_lifecycle.embedded.jars import GATED_CATALOG
 from artemis_lifecycle.errors import (
+    Busy,
     CommitConflict,
     CommitStateUnknown,
     LifecycleError,
@@ -23,6 +25,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.spark.jvm import classes_of
+from artemis_lifecycle.storage.instants import if_in_calendar
 
 PASSING_STATES = ("08", "40", "53", "57")
 """Classes of SQLSTATE after which another try may do better: connection, rollback, resources, operator intervention.
@@ -62,6 +65,11 @@ _FILE = re.compile(
 """How Iceberg and Hadoop name the file that they could not open."""
 
 _METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
+_AHEAD = re.compile(r"Invalid update timestamp (?P<now>\d+): before [a-z ]+ (?P<last>\d+)")
+"""What Iceberg says if the table's last commit is later than this host's clock, by more than `_CLOCK_TOLERANCE`."""
+
+_CLOCK_TOLERANCE = timedelta(minutes=1)
+
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 """The work was stopped; nothing failed."""
 
@@ -93,6 +101,9 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
+    ahead = ahead_of_clock(error, table)
+    if ahead is not None:
+        return ahead
     lost = None if _UNKNOWN in names else _refusal(error, names, table) or _lost_file(said, table)
     if lost is not None:
         return lost
@@ -122,6 +133,24 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     else:
         return None
     return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
+
+
+def ahead_of_clock(error: Exception, table: str | None) -> Busy | None:
+    """Return the error for a commit on top of one by a writer whose clock was ahead; None for any other error."""
+    found = _AHEAD.search(str(error))
+    last, now = (None if found is None else if_in_calendar(int(found[name])) for name in ("last", "now"))
+    if last is None or now is None:
+        return None
+    minutes = (last - now) / timedelta(minutes=1)
+    # Rounded up to the second.
+    again = last - _CLOCK_TOLERANCE + timedelta(seconds=1)
+    return Busy(
+        f"The last commit lies {minutes:.0f} minutes ahead of this host's clock, at {last:%Y-%m-%d %H:%M:%S} UTC: its "
+        "writer's clock was ahead, or this host's is behind",
+        table=table,
+        untouched="the table",
+        hint=f"try again at {again:%Y-%m-%d %H:%M:%S} UTC, or correct this host's clock if it is behind",
+    )
 
 
 def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:
