@@ -293,7 +293,7 @@ class _Committer:
         except Exception as error:
             if not class_names(error):
                 raise
-            raise ahead_of_clock(error, self._table) or Refused(
+            raise ahead_of_clock(error, self._table, base.lastUpdatedMillis) or Refused(
                 f"Iceberg's core refuses the change: {brief(error)}",
                 table=self._table,
                 path=location,
@@ -409,7 +409,7 @@ class _Committer:
             self._tries.remove(this)
         if said_failed or _may_pass(error, kinds):
             raise _Lost from error
-        known = ahead_of_clock(error, self._table) or as_ours(error, self._table)
+        known = ahead_of_clock(error, self._table, current.lastUpdatedMillis) or as_ours(error, self._table)
         if isinstance(known, Refused) or type(known) is Busy:
             raise known from error
         raise StorageError(

@@ -205,7 +205,10 @@ class Steps:
 
             running = Step(table, window_day, held, watch, confirm)
             try:
-                with java_errors(table), self._named_driver(held):
+                with (
+                    java_errors(table, lambda: self.any_state(table).metadata.last_updated_ms),
+                    self._named_driver(held),
+                ):
                     yield running
             except BaseException as error:
                 operations.steps.finish(step_id, state="failed", counts={}, error=str(error))

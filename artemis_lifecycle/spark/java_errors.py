@@ -5,9 +5,9 @@ answer, and a store that fails. Does not belong: retries, and errors in a statem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from artemis_lifecycle.embedded.jars import GATED_CATALOG
@@ -65,8 +65,9 @@ _FILE = re.compile(
 """How Iceberg and Hadoop name the file that they could not open."""
 
 _METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
-_AHEAD = re.compile(r"Invalid update timestamp (?P<now>\d+): before [a-z ]+ (?P<last>\d+)")
-"""What Iceberg says if the table's last commit is later than this host's clock, by more than `_CLOCK_TOLERANCE`."""
+_AHEAD = re.compile(r"Invalid update timestamp \d+: before|Expected sorted (?:snapshot|previous metadata) log entries")
+"""What Iceberg says if the table's last commit is later than this host's clock, by more than `_CLOCK_TOLERANCE`; or if
+the metadata file is not in order."""
 
 _CLOCK_TOLERANCE = timedelta(minutes=1)
 
@@ -75,9 +76,10 @@ _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 
 
 @contextmanager
-def java_errors(table: str | None = None) -> Iterator[None]:
+def java_errors(table: str | None = None, last_commit: Callable[[], int] | None = None) -> Iterator[None]:
     """Run what works through the JVM; what other systems did to it comes out as a LifecycleError, not as a Java trace.
-    An error that names no table gets this one's name.
+    An error that names no table gets this one's name. `last_commit` returns the `last-updated-ms` of a table to which
+    the block may commit.
 
     Any other error is a defect, and its trace shows where.
     """
@@ -87,8 +89,8 @@ def java_errors(table: str | None = None) -> Iterator[None]:
         error.table = error.table or table
         raise
     except Exception as error:
-        known = as_ours(error, table)
-        if known is None:
+        known = (last_commit and _chain(error) and ahead_of_clock(error, table, last_commit)) or as_ours(error, table)
+        if not known:
             raise
         raise known from error
 
@@ -101,9 +103,6 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
-    ahead = ahead_of_clock(error, table)
-    if ahead is not None:
-        return ahead
     lost = None if _UNKNOWN in names else _refusal(error, names, table) or _lost_file(said, table)
     if lost is not None:
         return lost
@@ -135,18 +134,19 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
 
 
-def ahead_of_clock(error: Exception, table: str | None) -> Busy | None:
-    """Return the error for a commit on top of one by a writer whose clock was ahead; None for any other error."""
-    found = _AHEAD.search(str(error))
-    last, now = (None if found is None else if_in_calendar(int(found[name])) for name in ("last", "now"))
-    if last is None or now is None:
+def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[], int]) -> Busy | None:
+    """Return the error for a commit on top of one by a writer whose clock was ahead; None for any other error.
+    `last_commit` returns the table's `last-updated-ms`."""
+    if not _AHEAD.search(str(error)):
         return None
-    minutes = (last - now) / timedelta(minutes=1)
+    now, last = datetime.now(UTC), if_in_calendar(last_commit())
+    if last is None or last <= now:
+        return None
     # Rounded up to the second.
     again = last - _CLOCK_TOLERANCE + timedelta(seconds=1)
     return Busy(
-        f"The last commit lies {minutes:.0f} minutes ahead of this host's clock, at {last:%Y-%m-%d %H:%M:%S} UTC: its "
-        "writer's clock was ahead, or this host's is behind",
+        f"The last commit lies {(last - now) / timedelta(minutes=1):.0f} minutes ahead of this host's clock, at "
+        f"{last:%Y-%m-%d %H:%M:%S} UTC: its writer's clock was ahead, or this host's is behind",
         table=table,
         untouched="the table",
         hint=f"try again at {again:%Y-%m-%d %H:%M:%S} UTC, or correct this host's clock if it is behind",
