@@ -60,7 +60,8 @@ class ColdTier:
         if record.status not in UNCOMMITTED:
             archived = record.cold_metadata_location is not None
             if archived and not dry_run and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
-                with self.steps.run(self.steps.table_state(plan.table), "handoff") as step:
+                plan, state = self.steps.resumed(plan)
+                with self.steps.run(state, "handoff") as step:
                     step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
                 return Handoff(
                     plan.plan_id,
@@ -81,8 +82,8 @@ class ColdTier:
                 untouched="both tiers",
                 hint=f"plan again: artemis plan {quote(plan.table)}",
             )
+        plan, state = self.steps.resumed(plan)
         self.expiration.checks.require(plan, record, PLAN_CHECKS)
-        state = self.steps.table_state(plan.table)
         worker = self.steps.worker("handoff")
         with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
@@ -164,7 +165,7 @@ class ColdTier:
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease, no handoff or expiration changes the tiers any more.
-            live, tables = self.steps.table_state(table).metadata, self.reading.own_cold_tables(table, table_uuid)
+            live, tables = self.steps.again(state).metadata, self.reading.own_cold_tables(table, table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
@@ -211,7 +212,7 @@ class ColdTier:
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
         state = self.steps.table_state(table)
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
-            live = self.steps.table_state(table).metadata
+            live = self.steps.again(state).metadata
             table_uuid = live.table_uuid
             cold, protection = cold_context(self.resources, table, table_uuid)
             if not policy.enabled or policy.then == "keep":

@@ -210,11 +210,10 @@ class DroppedTables:
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
-        with suppress(NoSuchTable):
-            state = self.steps.any_state(table)
-            if table_uuid in (None, state.metadata.table_uuid):
-                return state
-        return self.lost(self.missing(table_uuid or table))[0]
+        with suppress(NoSuchTable, StalePlan):
+            return self.steps.any_state(table) if table_uuid is None else self.steps.state_of(table, table_uuid)
+        catalog = table.partition(":")[0] if self.resources.other(table) is not None else None
+        return self.lost(self.missing(table_uuid or table, catalog))[0]
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""

@@ -209,7 +209,7 @@ class Expiration:
         plan, record = self.loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
             return commit_of(record)
-        state = self.steps.table_state(plan.table)
+        plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
         self.checks.require(plan, record)
@@ -244,7 +244,7 @@ class Expiration:
             recopied = copy_again(self.resources, plan, record, step)
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
-                metadata = self.steps.table_state(plan.table).metadata
+                metadata = self.steps.again(state).metadata
                 self.recording.record(plan.table, metadata)
                 self.past.record(metadata, plan.expired_snapshots, confirm=step.check)
             if plan.expired_snapshots or plan.expired_refs:

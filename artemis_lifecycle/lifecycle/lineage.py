@@ -51,7 +51,7 @@ class Recording:
         state = self.steps.table_state(table)
         with self.steps.run(state, "lineage", dry_run=dry_run) as step:
             # Under the lease no other process records this table.
-            state = self.steps.table_state(table)
+            state = self.steps.again(state)
             done = self.record(table, state.metadata, dry_run=dry_run)
             step.counts = {"snapshots_added": done.snapshots}
         return done

@@ -7,16 +7,17 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Literal
+from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NotApplicable
+from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NoSuchTable, NotApplicable, StalePlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -24,10 +25,14 @@ from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch, paused
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
+
+R = TypeVar("R", ExpirationPlan, ScanRecord)
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
@@ -72,6 +77,82 @@ class Steps:
         """Return the current table, of any kind. Raises NoSuchTable, UnreadableMetadata."""
         other = self.resources.other(table)
         return self.table_state(table) if other is None else other.state(table)
+
+    def state_of(self, table: str, table_uuid: str, job_id: str | None = None) -> TableState:
+        """Return the current table with that uuid, under the name that it has now. `table` was its name when something
+        was recorded of it (plan `job_id`, a scan, a hold). No record is acted on by its name alone.
+
+        Raises NoSuchTable if no table of the catalog has the uuid, and StalePlan if another one has the name,
+        UnreadableMetadata.
+        """
+        found = None
+        with suppress(NoSuchTable):
+            found = self.any_state(table)
+            if found.metadata.table_uuid == table_uuid:
+                return found
+        renamed = self._name_of(table_uuid, table)
+        if renamed is not None:
+            with suppress(NoSuchTable):
+                state = self.any_state(renamed)
+                if state.metadata.table_uuid == table_uuid:
+                    return state
+        if found is not None:
+            self.require_same(found, table_uuid, job_id)
+        raise NoSuchTable(
+            f"The catalog has no table with the uuid {table_uuid} any more",
+            table=table,
+            untouched=_untouched(job_id),
+            hint=_for_dropped(job_id),
+        )
+
+    def resumed(self, record: R) -> tuple[R, TableState]:
+        """Return what was recorded of a table under its current name, with its state. Raises as `state_of`."""
+        job_id = record.scan_id if isinstance(record, ScanRecord) else record.plan_id
+        state = self.state_of(record.table, record.table_uuid, job_id)
+        return (record if state.name == record.table else replace(record, table=state.name)), state
+
+    def again(self, state: TableState) -> TableState:
+        """Return the table as it is now, e.g. under its lease. Raises StalePlan if another one has its name by now,
+        NoSuchTable, UnreadableMetadata."""
+        if state.catalog is None:
+            entry = self.resources.live_catalog.entry(state.name)
+            if entry.metadata_location == state.metadata.metadata_location:
+                return state
+        now = self.any_state(state.name)
+        self.require_same(now, state.metadata.table_uuid)
+        return now
+
+    def require_same(self, state: TableState, table_uuid: str, job_id: str | None = None) -> None:
+        """Raise StalePlan if the table that has the name now is not the one with that uuid."""
+        if state.metadata.table_uuid == table_uuid:
+            return
+        raise StalePlan(
+            f"The name now belongs to another table ({state.metadata.table_uuid}, not {table_uuid})",
+            table=state.name,
+            path=state.metadata.metadata_location,
+            untouched=f"{_untouched(job_id)}, and the table that has the name now",
+            hint=_for_dropped(job_id),
+        )
+
+    def _name_of(self, table_uuid: str, table: str) -> str | None:
+        """Return the name under which the catalog of `table` has the table with that uuid, as far as it was seen."""
+        resources, other = self.resources, table.partition(":")[0]
+        operations, live = resources.operations, resources.live_catalog.name
+        catalog = live if resources.other(table) is None else other
+        if catalog == live:
+            resources.require_clocks()
+            observe(resources.live_catalog, resources.live_stores, operations, live)
+        known = operations.known_tables.of_catalog(catalog)
+        return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
+
+    def saw(self, state: TableState) -> None:
+        """Record a table before anything is done to it, or recorded for it: if it is dropped or moves, its files are
+        found by this, and those of a table that takes its name or place are told from them."""
+        operations, metadata = self.resources.unchecked_operations, state.metadata
+        catalog = state.catalog or self.resources.live_catalog.name
+        operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
+        locations = own_locations(metadata, self.resources.rules(state.name))
+        operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
 
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,
@@ -174,20 +255,12 @@ class Steps:
                 process=self._processes(),
             )
         )
-        if not dry_run and not state.is_dropped:
-            # If the table is dropped, its files are found with this.
-            catalog = state.catalog or resources.live_catalog.name
-            seen = Seen(table, state.metadata.metadata_location)
-            operations.known_tables.saw(catalog, state.metadata.table_uuid, seen)
-            # If the table moves, it still owns its files at this place.
-            operations.table_locations.saw(
-                state.metadata.table_uuid,
-                own_locations(state.metadata, resources.rules(table)),
-                state.metadata.metadata_location,
-            )
         with lease as held:
             if held is not None:
                 resources.progress.reached(held.token)
+                if not state.is_dropped:
+                    # The name may lead to another table by now.
+                    self.saw(self.again(state))
             step_id = operations.steps.start(
                 state.metadata.table_uuid,
                 table,
@@ -231,6 +304,16 @@ class Steps:
             return
         with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
             yield
+
+
+def _untouched(job_id: str | None) -> str:
+    return f"all files of {job_id or 'the table'} that were not deleted before"
+
+
+def _for_dropped(job_id: str | None) -> str:
+    """Return what to do where a table has lost its name."""
+    give_up = "" if job_id is None else f"; to give {job_id} up: artemis close {job_id}"
+    return f"find out who dropped it (artemis dropped){give_up}"
 
 
 @contextmanager

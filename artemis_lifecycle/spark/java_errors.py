@@ -25,7 +25,6 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.spark.jvm import classes_of
-from artemis_lifecycle.storage.instants import if_in_calendar
 
 PASSING_STATES = ("08", "40", "53", "57")
 """Classes of SQLSTATE after which another try may do better: connection, rollback, resources, operator intervention.
@@ -70,6 +69,7 @@ _AHEAD = re.compile(r"Invalid update timestamp \d+: before|Expected sorted (?:sn
 the metadata file is not in order."""
 
 _CLOCK_TOLERANCE = timedelta(minutes=1)
+_LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 """The work was stopped; nothing failed."""
@@ -139,8 +139,8 @@ def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[]
     `last_commit` returns the table's `last-updated-ms`."""
     if not _AHEAD.search(str(error)):
         return None
-    now, last = datetime.now(UTC), if_in_calendar(last_commit())
-    if last is None or last <= now:
+    now, last = datetime.now(UTC), datetime.fromtimestamp(min(last_commit(), _LAST_MS) / 1000, UTC)
+    if last <= now:
         return None
     # Rounded up to the second.
     again = last - _CLOCK_TOLERANCE + timedelta(seconds=1)

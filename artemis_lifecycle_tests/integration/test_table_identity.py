@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.errors import Busy
+from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.errors import Busy, GraceNotOver, StaleMetadata, StalePlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AT_ONCE
 
@@ -31,6 +35,22 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
         yield opened
 
 
+def _name(lifecycle: Lifecycle) -> str:
+    return lifecycle.config.catalogs.live.name
+
+
+def _uuid(lifecycle: Lifecycle, table: str) -> str:
+    return lifecycle.steps.table_uuid(table)
+
+
+def _place(lifecycle: Lifecycle, table: str) -> Path:
+    return local(lifecycle.steps.table_state(table).metadata.location)
+
+
+def _files(place: Path) -> set[Path]:
+    return {path for path in place.rglob("*") if path.is_file() and RECEIPTS not in path.parts}
+
+
 def test_a_commit_after_a_writer_whose_clock_was_ahead_says_when_to_try_again(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "ahead", 3)
     set_ages(lifecycle, table, [timedelta(days=2), timedelta(days=1), -timedelta(minutes=30)])
@@ -44,3 +64,109 @@ def test_a_commit_after_a_writer_whose_clock_was_ahead_says_when_to_try_again(li
         with pytest.raises(Busy, match=r"lies (29|30) minutes ahead of this host's clock.*try again at \d{4}-") as said:
             commit()
         assert "contradicts" not in str(said.value) and said.value.table == table
+
+
+def test_a_sweep_keeps_what_a_table_dropped_after_the_mark_left_where_its_name_was_made_again(
+    lifecycle: Lifecycle,
+) -> None:
+    table, stays = make_table(lifecycle, "again", 2), make_table(lifecycle, "stays", 1)
+    marked = lifecycle.mark(lifecycle.config.catalogs.live.name)
+    before, place = _uuid(lifecycle, table), _place(lifecycle, table)
+    assert {each.table_uuid for each in lifecycle.operations.known_tables.of_catalog(_name(lifecycle))} >= {before}
+    assert lifecycle.operations.table_locations.of_table(before)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    files = _files(place)
+    make_table(lifecycle, "again", 1)
+    after = _uuid(lifecycle, table)
+
+    swept = {each.table: each for each in lifecycle.sweep(marked.live_set_id, deferred=False).tables}
+
+    assert f"{after}, not {before}" in (swept[table].error or "") and swept[stays].error is None
+    assert files <= _files(place)
+    # Nor does an orphan scan of the new table take them: they wait for dropped.keep, and for approval.
+    lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+    assert files <= _files(place) and lifecycle.read(table).count() == 1
+    (gone,) = lifecycle.dropped_tables()
+    assert (gone.table_uuid, gone.state) == (before, "waiting")
+    with pytest.raises(GraceNotOver):
+        lifecycle.delete_dropped(lifecycle.scan_dropped(before))
+
+
+def test_what_was_recorded_of_a_table_goes_on_under_its_new_name(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "old", 3)
+    committed = lifecycle.plan_expiration(table)
+    lifecycle.commit_expiration(committed)
+    (_place(lifecycle, table) / "data" / "orphan.parquet").write_bytes(b"1")
+    scan = lifecycle.scan_orphans(table)
+    hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
+    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
+    lifecycle.spark.sql(f"ALTER TABLE {_name(lifecycle)}.{table} RENAME TO db.new")
+    # The old name is another table's by now.
+    elsewhere = f"{lifecycle.config.catalogs.live.warehouse}/db/elsewhere"
+    lifecycle.spark.sql(
+        f"CREATE TABLE {_name(lifecycle)}.db.old USING iceberg LOCATION '{elsewhere}' AS SELECT 1 AS id"
+    )
+    others = _files(_place(lifecycle, "db.old"))
+
+    assert lifecycle.advance(hold.hold_id, ids_of(lifecycle, "db.new")[-1]).hold_id == hold.hold_id
+    assert lifecycle.delete_orphans(scan).deleted == 1
+    report = lifecycle.delete_files(committed)
+    assert (report.deleted > 0, report.failed) == (True, 0)
+    assert lifecycle.read("db.new").count() == 4 and lifecycle.read("db.old").count() == 1
+    assert others <= _files(_place(lifecycle, "db.old"))
+
+
+def test_nothing_recorded_of_a_dropped_table_is_done_to_the_one_that_has_its_name(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "taken", 3)
+    listing = lifecycle.list_objects(table)
+    committed = lifecycle.plan_expiration(table)
+    lifecycle.commit_expiration(committed)
+    scan = lifecycle.scan_orphans(table)
+    lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (7)")
+    waiting = lifecycle.plan_expiration(table)
+    hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
+    before = _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    make_table(lifecycle, "taken", 2)
+    after, snapshots = _uuid(lifecycle, table), ids_of(lifecycle, table)
+    files = _files(_place(lifecycle, table))
+
+    for act in (
+        lambda: lifecycle.commit_expiration(waiting),
+        lambda: lifecycle.commit_expiration(waiting, dry_run=True),
+        lambda: lifecycle.hand_off(waiting),
+        lambda: lifecycle.delete_files(committed),
+        lambda: lifecycle.delete_files(committed, dry_run=True),
+        lambda: lifecycle.delete_orphans(scan),
+        lambda: lifecycle.delete_orphans(scan, dry_run=True),
+        lambda: lifecycle.scan_orphans(table, listing=listing),
+        lambda: lifecycle.advance(hold.hold_id, snapshots[0]),
+    ):
+        with pytest.raises(StalePlan, match=f"{after}, not {before}"):
+            act()
+    assert ids_of(lifecycle, table) == snapshots and _files(_place(lifecycle, table)) == files
+
+
+def test_a_name_that_gets_another_table_before_the_lease_stops_the_step(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "race", 2)
+    state = lifecycle.steps.table_state(table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    make_table(lifecycle, "race", 1)
+    with pytest.raises(StalePlan, match=state.metadata.table_uuid), lifecycle.steps.run(state, "deletion"):
+        pytest.fail("the step began")
+
+
+def test_two_names_of_one_uuid_are_two_readers_of_shared_files(lifecycle: Lifecycle) -> None:
+    one = make_table(lifecycle, "one", 3)
+    name, pointer = _name(lifecycle), lifecycle.steps.table_state(one).metadata.metadata_location
+    lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
+    assert _uuid(lifecycle, "db.two") == _uuid(lifecycle, one)
+    lifecycle.spark.sql(f"INSERT OVERWRITE {name}.db.one VALUES (8), (9)")
+    lifecycle.spark.sql(f"INSERT INTO {name}.db.two VALUES (5)")
+    for table in (one, "db.two", one):
+        lifecycle.expire(table)
+        with suppress(StaleMetadata):
+            lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+        lifecycle.spark.catalog.clearCache()
+        assert sorted(row["id"] for row in lifecycle.read(one).collect()) == [8, 9]
+        assert sorted(row["id"] for row in lifecycle.read("db.two").collect()) == [0, 1, 2, 5]
