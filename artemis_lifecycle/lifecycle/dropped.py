@@ -54,12 +54,7 @@ class DroppedTables:
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
-        resources = self.resources
-        # A table that is missing from now on becomes due some time later.
-        resources.require_clocks()
-        return dropped.observe(
-            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name, most
-        )
+        return self.steps.observe(most)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
@@ -217,8 +212,10 @@ class DroppedTables:
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""
-        metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         resources, now = self.resources, self.resources.operations.clock.now()
+        # Oldest first.
+        places = resources.operations.table_locations.of_table(known.table_uuid)[::-1]
+        metadata = dropped.last_metadata(resources.live_stores, resources.root, known, places)
         other = known.catalog if resources.other(known.table) is not None else None
         name = known.table if other is None else known.table.removeprefix(f"{other}:")
         entry = CatalogEntry(known.catalog, parse(name), metadata.metadata_location)
@@ -263,7 +260,9 @@ class DroppedTables:
                 untouched="all files",
                 hint=f"delete after that time: artemis delete-dropped {record.scan_id}",
             )
-        if policy.dropped.approval == "required" and record.approved_by is None:
+        # After a purge, nothing says which of the files were the table's.
+        purged = not dropped.has_metadata(self.resources.live_stores, self.resources.root, known)
+        if (purged or policy.dropped.approval == "required") and record.approved_by is None:
             raise _to_approve(record)
         self.deletion.require_small_or_approved(record)
 

@@ -120,7 +120,8 @@ class LiveSets:
             for each in live:
                 places = [normalize(place, self.resources.rules(each.table)) for place in each.locations]
                 self.resources.operations.table_locations.saw(each.table_uuid, places, each.metadata_location)
-            dropped.observe(tables, self.resources.live_stores, self.resources.operations, live_set.catalog)
+            resources = self.resources
+            dropped.observe(tables, resources.live_stores, resources.operations, live_set.catalog, resources.rules)
             swept = self._tables(live_set, [(each.table, each.table_uuid) for each in live], deferred, threads)
             unseen = self._gone(live_set.catalog)
             if nessie.config.mark.unseen == "delete":

@@ -21,7 +21,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.operations.known_tables import Seen
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch, paused
 from artemis_lifecycle.operations.processes import mark
@@ -140,10 +140,17 @@ class Steps:
         operations, live = resources.operations, resources.live_catalog.name
         catalog = live if resources.other(table) is None else other
         if catalog == live:
-            resources.require_clocks()
-            observe(resources.live_catalog, resources.live_stores, operations, live)
+            self.observe()
         known = operations.known_tables.of_catalog(catalog)
         return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
+
+    def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
+        """Record the tables of the live catalog. See `orphans.dropped.observe`."""
+        resources = self.resources
+        # A table that is missing from now on becomes due some time later.
+        resources.require_clocks()
+        catalog = resources.live_catalog
+        return observe(catalog, resources.live_stores, resources.operations, catalog.name, resources.rules, most)
 
     def saw(self, state: TableState) -> None:
         """Record a table before anything is done to it, or recorded for it: if it is dropped or moves, its files are
