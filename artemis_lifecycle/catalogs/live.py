@@ -23,7 +23,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
-from artemis_lifecycle.catalogs.pointer import compare_and_swap, row_of
+from artemis_lifecycle.catalogs.pointer import compare_and_swap, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config import deployment
@@ -130,6 +130,22 @@ class CatalogReader:
         """
         return self._source.compare_and_swap(self.entry(table).name, expected_location, new_location, summaries)
 
+    def kind_of(self, name: Identifier) -> str | None:
+        """Return what has that name: `table`, or `view` or another type; None if nothing does."""
+        return self._source.kind_of(name)
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        """Add a table that is in no catalog. Its namespace must exist. Raises Refused if the name is taken; BadInput
+        without the namespace."""
+        if dotted(name.namespace) not in self.namespaces():
+            raise BadInput(
+                f"Catalog {self.name} has no namespace {dotted(name.namespace)}",
+                table=str(name),
+                untouched="the catalog",
+                hint="create it, or choose a name in another one",
+            )
+        self._source.register(name, metadata_location)
+
     def close(self) -> None:
         self._source.close()
 
@@ -225,6 +241,15 @@ class _Sql:
         self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
     ) -> CatalogEntry:
         return compare_and_swap(self._engine, self._name, name, expected, new, summaries)
+
+    def kind_of(self, name: Identifier) -> str | None:
+        query = select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else (row.iceberg_type or "table").lower()
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        register(self._engine, self._name, name, metadata_location)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -333,6 +358,29 @@ class _Other:
             untouched="the table",
             hint="commit through its own client, or with Lifecycle.append",
         )
+
+    def kind_of(self, name: Identifier) -> str | None:
+        with self._answering():
+            if self._catalog().table_exists(name.parts):
+                return "table"
+            try:
+                return "view" if self._catalog().view_exists(name.parts) else None
+            except NotImplementedError:
+                return None
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        with self._answering(), around("catalog.register"):
+            try:
+                self._catalog().register_table(name.parts, metadata_location)
+            except TableAlreadyExistsError as error:
+                raise Refused(
+                    "The catalog has an object with that name by now",
+                    table=str(name),
+                    untouched="it",
+                    hint="use another name",
+                ) from error
 
     def close(self) -> None:
         self._catalog().close()

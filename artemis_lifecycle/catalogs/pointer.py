@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, Connection, Engine, String, literal_column, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import ColumnElement, Connection, Engine, String, insert, literal_column, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
@@ -22,6 +22,7 @@ from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
     OperationsUnavailable,
+    Refused,
 )
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.roles import refusing
@@ -112,6 +113,28 @@ def compare_and_swap(
         except OperationsUnavailable as broken:
             _settle(engine, xid, name, new_location, broken)
     return CatalogEntry(catalog, name, new_location, expected_location)
+
+
+def register(engine: Engine, catalog: str, name: Identifier, location: str) -> None:
+    """Add the row of a table that is in no catalog, past the lineage gate if the database has one: its snapshots are
+    not new. Raises Refused if the name is taken meanwhile, or for a login that may not; BadInput, LineageRejected."""
+    require_storable(name, location)
+    namespace, table = name.row
+    require_pass(engine, GatedRow(catalog, *name.row), (), base=None, location=location)
+    values = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table, "iceberg_type": "TABLE"}
+    refused = refusing(
+        "The catalog's database refuses the row",
+        table=str(name),
+        untouched="the catalog",
+        hint="check the login's rights (docs/roles.md) and the lineage gate (artemis gate status)",
+    )
+    try:
+        with around("catalog.register"), refused, engine.begin() as connection:
+            connection.execute(insert(iceberg_tables).values(**values, metadata_location=location))
+    except IntegrityError as error:
+        raise Refused(
+            "The catalog has an object with that name by now", table=str(name), untouched="it", hint="use another name"
+        ) from error
 
 
 def _settle(engine: Engine, xid: str, name: Identifier, location: str, broken: OperationsUnavailable) -> None:

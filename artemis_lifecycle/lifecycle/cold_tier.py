@@ -125,8 +125,9 @@ class ColdTier:
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
                 if done.archived:
                     # Not in the cold table: its metadata is the same whoever ends an interrupted handoff.
-                    recording = self.expiration.recording
-                    recording.record_handoff(plan.table, plan.table_uuid, plan.plan_id, worker, location)
+                    self.expiration.recording.record_expiration(
+                        plan.table, plan.table_uuid, plan.plan_id, worker, location, operation="handoff"
+                    )
                 self.resources.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,

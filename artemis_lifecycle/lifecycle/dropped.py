@@ -81,12 +81,13 @@ class DroppedTables:
             approved_by=scans[0].approved_by if scans else None,
         )
 
-    def missing(self, table: str, catalog: str | None = None) -> KnownTable:
-        """Return the only dropped table with that name or uuid; of another catalog, if its name begins so, or if that
-        is given: of those that its last sweep missed."""
+    def missing(self, table: str, catalog: str | None = None, table_uuid: str | None = None) -> KnownTable:
+        """Return the only dropped table with that name (and `table_uuid`, if given) or uuid; of another catalog, if its
+        name begins so, or if that is given: of those that its last sweep missed."""
         other = table.partition(":")[0] if self.resources.other(table) is not None else catalog
         missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
         having = [known for known in missing if table in (known.table_uuid, known.table)]
+        having = [known for known in having if table_uuid in (None, known.table_uuid)]
         if len(having) == 1:
             return having[0]
         if not having:
@@ -95,8 +96,9 @@ class DroppedTables:
                 table=table,
                 hint="list the dropped tables: artemis dropped",
             )
+        each = (f"{known.table_uuid} (missed since {known.missing_since:%Y-%m-%d %H:%M:%S} UTC)" for known in having)
         raise BadInput(
-            f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
+            f"{len(having)} tables of that name were dropped: {', '.join(each)}",
             table=table,
             hint="select one by its uuid",
         )

@@ -64,7 +64,7 @@ class Quarantine:
                 resources.live_stores,
                 resources.root,
                 record,
-                self._job(job_id),
+                self.job(job_id),
                 check=step.check,
             )
             step.state = "pending" if done.failed else "done"
@@ -141,7 +141,8 @@ class Quarantine:
 
         return Protection(context, asking), considered
 
-    def _job(self, job_id: str) -> DeletionJob:
+    def job(self, job_id: str) -> DeletionJob:
+        """Return the deletion that moved files into quarantine."""
         known = self.resources.operations.journal.job(job_id)
         assert known is not None  # the journal has a job before its quarantine begins
         return DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

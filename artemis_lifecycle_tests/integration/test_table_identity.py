@@ -12,8 +12,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.deletion.receipt import RECEIPTS
-from artemis_lifecycle.errors import Busy, GraceNotOver, StaleMetadata, StalePlan
+from artemis_lifecycle.errors import (
+    BadInput,
+    Busy,
+    GraceNotOver,
+    LifecycleError,
+    NoSuchTable,
+    PlanStateError,
+    Refused,
+    StaleMetadata,
+    StalePlan,
+)
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.undrop import Undropped
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
@@ -170,3 +181,131 @@ def test_two_names_of_one_uuid_are_two_readers_of_shared_files(lifecycle: Lifecy
         lifecycle.spark.catalog.clearCache()
         assert sorted(row["id"] for row in lifecycle.read(one).collect()) == [8, 9]
         assert sorted(row["id"] for row in lifecycle.read("db.two").collect()) == [0, 1, 2, 5]
+
+
+def _undropped(lifecycle: Lifecycle, table: str, **options: Any) -> Undropped:
+    done = lifecycle.undrop(table, **options)
+    lifecycle.spark.catalog.clearCache()
+    assert lifecycle.dropped_tables() == [] or done.table_uuid not in {
+        each.table_uuid for each in lifecycle.dropped_tables()
+    }
+    return done
+
+
+def test_a_dropped_table_comes_back_with_its_last_commits_and_its_open_scan_is_closed(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "back", 2)
+    lifecycle.observe_catalog()
+    # Nothing of this product saw these commits.
+    for number in (7, 8):
+        lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES ({number})")
+    pointer, table_uuid = lifecycle.get_current(table).metadata_location, _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    scan = lifecycle.scan_dropped(table)
+
+    done = _undropped(lifecycle, table, who="ada", why="dropped by mistake")
+
+    assert (done.table, done.table_uuid, done.metadata_location, done.missing) == (table, table_uuid, pointer, 0)
+    assert sorted(row["id"] for row in lifecycle.read(table).collect()) == [0, 1, 7, 8]
+    assert lifecycle.operations.scans.get(scan.scan_id).state == "closed"
+    with pytest.raises(PlanStateError):
+        lifecycle.approve(scan, who="ada", why="too late")
+    with pytest.raises(StalePlan, match="in the catalog again"):
+        lifecycle.delete_dropped(scan)
+    decision = lifecycle.operations.decisions.about(table_uuid)[-1]
+    assert (decision.kind, decision.who, decision.why) == ("undrop", "ada", "dropped by mistake")
+    rows = lifecycle._recording.rows(["table_uuid", "operation", "trigger_operator", "metadata_location"], table_uuid)
+    assert [row for row in rows.to_pylist() if row["operation"] == "undrop"] == [
+        {
+            "table_uuid": table_uuid,
+            "operation": "undrop",
+            "trigger_operator": "ada",
+            "metadata_location": pointer,
+        }
+    ]
+    with pytest.raises(NoSuchTable):
+        lifecycle.undrop(table)
+    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (9)")
+    assert lifecycle.read(table).count() == 5
+
+
+def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_several(lifecycle: Lifecycle) -> None:
+    uuids = []
+    for rows in (1, 2):
+        uuids.append(_uuid(lifecycle, make_table(lifecycle, "twice", rows)))
+        lifecycle.observe_catalog()
+        lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.db.twice")
+        lifecycle.observe_catalog()
+    with pytest.raises(BadInput) as several:
+        lifecycle.undrop("db.twice")
+    assert all(f"{each} (missed since 20" in str(several.value) for each in uuids)
+    lifecycle.spark.sql(f"CREATE VIEW {_name(lifecycle)}.db.twice AS SELECT 1 AS id")
+    with pytest.raises(Refused, match=r"a view with the name db\.twice"):
+        lifecycle.undrop("db.twice", uuids[0])
+    lifecycle.spark.sql(f"DROP VIEW {_name(lifecycle)}.db.twice")
+    assert _undropped(lifecycle, "db.twice", uuid=uuids[0]).table_uuid == uuids[0]
+    with pytest.raises(Refused, match=r"a table with the name db\.twice"):
+        lifecycle.undrop(uuids[1])
+    with pytest.raises(BadInput, match="no namespace"):
+        lifecycle.undrop(uuids[1], as_name="nowhere.twice")
+    assert _undropped(lifecycle, "db.twice", as_name="db.second").table_uuid == uuids[1]
+    assert lifecycle.read("db.twice").count() == 1 and lifecycle.read("db.second").count() == 2
+
+
+def test_an_undrop_registers_only_a_complete_state_or_what_a_person_accepts(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "partly", 3)
+    lifecycle.spark.sql(f"DELETE FROM {_name(lifecycle)}.{table} WHERE id = 0")
+    lifecycle.observe_catalog()
+    plan_files = {
+        row["id"]: local(row["file"])
+        for row in lifecycle.spark.sql(
+            f"SELECT id, input_file_name() AS file FROM {_name(lifecycle)}.{table}"
+        ).collect()
+    }
+    history = next(
+        local(row["file_path"])
+        for row in lifecycle.spark.sql(f"SELECT file_path FROM {_name(lifecycle)}.{table}.all_data_files").collect()
+        if local(row["file_path"]) not in plan_files.values()
+    )
+    table_uuid = _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    history.unlink()
+    whole = plan_files[1].read_bytes()
+    plan_files[1].write_bytes(whole + b"x")
+    plan_files[1].with_name(f".{plan_files[1].name}.crc").unlink(missing_ok=True)
+    for options in ({}, {"incomplete": True}, {"incomplete": True, "who": "ada"}):
+        with pytest.raises(LifecycleError) as refused:
+            lifecycle.undrop(table, **options)
+        if not options:
+            assert isinstance(refused.value, Refused) and plan_files[1].name in str(refused.value)
+    assert table not in lifecycle.tables()
+    plan_files[1].write_bytes(whole)
+    # Its history is not whole, and its current state is.
+    done = _undropped(lifecycle, table)
+    assert [local(each) for each in done.missing_files] == [history] and done.table_uuid == table_uuid
+    assert sorted(row["id"] for row in lifecycle.read(table).collect()) == [1, 2]
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    plan_files[1].unlink()
+    done = _undropped(lifecycle, table, incomplete=True, who="ada", why="better than nothing")
+    assert {local(each) for each in done.missing_files} == {history, plan_files[1]}
+
+
+def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}, "dropped": {"keep": "0s"}}
+    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+        table = make_table(lifecycle, "aside", 3)
+        lifecycle.observe_catalog()
+        place, files = _place(lifecycle, table), _files(_place(lifecycle, table))
+        lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="a test")
+        assert lifecycle.delete_dropped(scan).deleted == len(files) and not _files(place)
+
+        done = _undropped(lifecycle, table, as_name="db.again")
+
+        assert (done.restored, done.missing, _files(place)) == (len(files), 0, files)
+        assert lifecycle.read("db.again").count() == 3
+        # It lives like any other table.
+        lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.db.again VALUES (5)")
+        assert lifecycle.expire("db.again").deleted > 0 and lifecycle.read("db.again").count() == 1
