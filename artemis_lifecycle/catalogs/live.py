@@ -23,7 +23,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
-from artemis_lifecycle.catalogs.pointer import compare_and_swap, register, row_of
+from artemis_lifecycle.catalogs.pointer import compare_and_swap, name_taken, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config import deployment
@@ -130,20 +130,16 @@ class CatalogReader:
         """
         return self._source.compare_and_swap(self.entry(table).name, expected_location, new_location, summaries)
 
-    def kind_of(self, name: Identifier) -> str | None:
-        """Return what has that name: `table`, or `view` or another type; None if nothing does."""
-        return self._source.kind_of(name)
+    def require_free(self, name: Identifier) -> None:
+        """Raise Refused if a table, a view or anything else has the name; BadInput if its namespace does not exist."""
+        kind = self._source.kind_of(name)
+        if kind is not None:
+            raise name_taken(name, kind)
+        if dotted(name.namespace) not in self.namespaces():
+            raise BadInput("The catalog has no such namespace", table=str(name), hint="create it, or use another name")
 
     def register(self, name: Identifier, metadata_location: str) -> None:
-        """Add a table that is in no catalog. Its namespace must exist. Raises Refused if the name is taken; BadInput
-        without the namespace."""
-        if dotted(name.namespace) not in self.namespaces():
-            raise BadInput(
-                f"Catalog {self.name} has no namespace {dotted(name.namespace)}",
-                table=str(name),
-                untouched="the catalog",
-                hint="create it, or choose a name in another one",
-            )
+        """Add a table that is in no catalog. Raises Refused if the name is taken."""
         self._source.register(name, metadata_location)
 
     def close(self) -> None:
@@ -375,12 +371,7 @@ class _Other:
             try:
                 self._catalog().register_table(name.parts, metadata_location)
             except TableAlreadyExistsError as error:
-                raise Refused(
-                    "The catalog has an object with that name by now",
-                    table=str(name),
-                    untouched="it",
-                    hint="use another name",
-                ) from error
+                raise name_taken(name) from error
 
     def close(self) -> None:
         self._catalog().close()

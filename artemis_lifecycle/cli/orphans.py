@@ -194,7 +194,6 @@ def undrop(
     table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
     uuid: Annotated[str | None, typer.Option(help="Which one, if several tables of that name were dropped.")] = None,
     as_name: Annotated[str | None, typer.Option("--as", help="Another name for it.", metavar="NAME")] = None,
-    metadata: Annotated[str | None, typer.Option(help="The metadata file to register, if several may be last.")] = None,
     incomplete: Annotated[
         bool, typer.Option("--incomplete", help="Also if files of its current state are missing (--who, --why).")
     ] = False,
@@ -205,9 +204,7 @@ def undrop(
 ) -> None:
     """Register a dropped table again, once every file of its current state is there."""
     with opened(config, f"registering {table} again") as lifecycle:
-        found = lifecycle.undrop(
-            table, uuid, as_name, metadata_location=metadata, incomplete=incomplete, who=who or None, why=why
-        )
+        found = lifecycle.undrop(table, uuid, as_name, incomplete=incomplete, who=who or None, why=why)
     show(found, json=json, title=f"Table {table}")
 
 

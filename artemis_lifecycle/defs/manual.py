@@ -92,7 +92,6 @@ class UndropConfig(Decision):
     table: str = Field(description="namespace.table, or its uuid.", min_length=1)
     uuid: Optional[str] = Field(default=None, description="Which one, if several tables of that name were dropped.")
     as_name: Optional[str] = Field(default=None, description="Another name for it.")
-    metadata: Optional[str] = Field(default=None, description="The metadata file to register, if several may be last.")
     incomplete: bool = Field(default=False, description="Also if files of its current state are missing.")
 
 
@@ -253,15 +252,7 @@ undelete = _job(
 undrop = _job(
     "undrop",
     UndropConfig,
-    lambda lifecycle, config: lifecycle.undrop(
-        config.table,
-        config.uuid,
-        config.as_name,
-        metadata_location=config.metadata,
-        incomplete=config.incomplete,
-        who=config.who,
-        why=config.why,
-    ),
+    lambda lifecycle, config: lifecycle.undrop(**config.model_dump()),
     "Register a dropped table again, once every file of its current state is there.",
     spark=True,
 )

@@ -158,7 +158,7 @@ class Lifecycle:
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
         self._live_sets = LiveSets(resources, steps, self._orphans, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
-        self._undrop = Undrop(resources, steps, self._dropped, self._quarantine, self._recording)
+        self._undrop = Undrop(steps, self._dropped, self._quarantine, self._recording)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._measuring = Measuring(resources, steps, self._recording)
         self._maintenance = Maintenance(resources, steps, self._recording, self._measuring)
@@ -791,31 +791,19 @@ class Lifecycle:
         uuid: str | None = None,
         as_name: str | None = None,
         *,
-        metadata_location: str | None = None,
         incomplete: bool = False,
         who: str | None = None,
         why: str = "",
     ) -> Undropped:
-        """Register a dropped table (by name or uuid) in the live catalog again, in its last state, as `as_name` or
-        under its former name. Its open scan is closed, and what its deletion moved into quarantine is restored.
+        """Register a dropped table (by name or uuid) in the live catalog again, in its last state, under its former
+        name or `as_name`. Its open scan is closed, and what its deletion moved into quarantine is restored. Every file
+        that the state reaches is compared with the store. If the current snapshot misses one, this names it and
+        registers nothing, unless `incomplete`, which needs `who` and `why`.
 
-        Every file that the state reaches is compared with the store: existence and size. If a file of the current
-        snapshot is missing, raises Refused with its name, and registers nothing, unless `incomplete`, which needs `who`
-        and `why`. `metadata_location` chooses the state, where several metadata files may be the last one.
-
-        Raises NoSuchTable; BadInput with all candidates if several tables of that name were dropped; Refused if a table
-        or view has the name, or files are missing; StalePlan if the table is in the catalog under another name;
-        LeaseTaken while its files are being deleted; MissingFile after a purge; UnreadableMetadata, StorageError.
+        Raises NoSuchTable; BadInput with all candidates if several have the name; Refused if files are missing, or a
+        table or view has the name; StalePlan if the table is in the catalog; LeaseTaken; MissingFile after a purge.
         """
-        return self._undrop.undrop(
-            table,
-            uuid,
-            as_name,
-            metadata_location=metadata_location,
-            incomplete=incomplete,
-            who=who,
-            why=why,
-        )
+        return self._undrop.undrop(table, uuid, as_name, incomplete=incomplete, who=who, why=why)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         """Decide to keep the files of a dropped table (by name or uuid). Raises NoSuchTable, PlanStateError."""

@@ -34,6 +34,8 @@ from artemis_lifecycle.spark.session import driver_pid
 
 R = TypeVar("R", ExpirationPlan, ScanRecord)
 
+_REST = "all files that were not deleted before"
+_DROPPED = "find out who dropped it (artemis dropped); artemis close gives a plan up"
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
 
@@ -78,42 +80,35 @@ class Steps:
         other = self.resources.other(table)
         return self.table_state(table) if other is None else other.state(table)
 
-    def state_of(self, table: str, table_uuid: str, job_id: str | None = None) -> TableState:
-        """Return the current table with that uuid, under the name that it has now. `table` was its name when something
-        was recorded of it (plan `job_id`, a scan, a hold). No record is acted on by its name alone.
+    def state_of(self, table: str, table_uuid: str) -> TableState:
+        """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
+        scan or a hold was recorded: none is acted on by the name alone.
 
-        Raises NoSuchTable if no table of the catalog has the uuid, and StalePlan if another one has the name,
-        UnreadableMetadata.
+        Raises StalePlan if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
         """
         found = None
         with suppress(NoSuchTable):
             found = self.any_state(table)
-            if found.metadata.table_uuid == table_uuid:
-                return found
-        renamed = self._name_of(table_uuid, table)
-        if renamed is not None:
-            with suppress(NoSuchTable):
-                state = self.any_state(renamed)
-                if state.metadata.table_uuid == table_uuid:
-                    return state
-        if found is not None:
-            self.require_same(found, table_uuid, job_id)
-        raise NoSuchTable(
-            f"The catalog has no table with the uuid {table_uuid} any more",
-            table=table,
-            untouched=_untouched(job_id),
-            hint=_for_dropped(job_id),
-        )
+        if found is None or found.metadata.table_uuid != table_uuid:
+            renamed = self._name_of(table_uuid, table)
+            found = found if renamed is None else self.any_state(renamed)
+        if found is None:
+            raise NoSuchTable(
+                f"No table of the catalog has the uuid {table_uuid} any more",
+                table=table,
+                untouched=_REST,
+                hint=_DROPPED,
+            )
+        self.require_same(found, table_uuid)
+        return found
 
     def resumed(self, record: R) -> tuple[R, TableState]:
         """Return what was recorded of a table under its current name, with its state. Raises as `state_of`."""
-        job_id = record.scan_id if isinstance(record, ScanRecord) else record.plan_id
-        state = self.state_of(record.table, record.table_uuid, job_id)
+        state = self.state_of(record.table, record.table_uuid)
         return (record if state.name == record.table else replace(record, table=state.name)), state
 
     def again(self, state: TableState) -> TableState:
-        """Return the table as it is now, e.g. under its lease. Raises StalePlan if another one has its name by now,
-        NoSuchTable, UnreadableMetadata."""
+        """Return the table as it is now, e.g. under its lease. Raises as `state_of`; NoSuchTable if it was renamed."""
         if state.catalog is None:
             entry = self.resources.live_catalog.entry(state.name)
             if entry.metadata_location == state.metadata.metadata_location:
@@ -122,26 +117,25 @@ class Steps:
         self.require_same(now, state.metadata.table_uuid)
         return now
 
-    def require_same(self, state: TableState, table_uuid: str, job_id: str | None = None) -> None:
+    def require_same(self, state: TableState, table_uuid: str) -> None:
         """Raise StalePlan if the table that has the name now is not the one with that uuid."""
-        if state.metadata.table_uuid == table_uuid:
-            return
-        raise StalePlan(
-            f"The name now belongs to another table ({state.metadata.table_uuid}, not {table_uuid})",
-            table=state.name,
-            path=state.metadata.metadata_location,
-            untouched=f"{_untouched(job_id)}, and the table that has the name now",
-            hint=_for_dropped(job_id),
-        )
+        if state.metadata.table_uuid != table_uuid:
+            raise StalePlan(
+                f"The name now belongs to another table ({state.metadata.table_uuid}, not {table_uuid})",
+                table=state.name,
+                path=state.metadata.metadata_location,
+                untouched=f"the table that has the name, and {_REST}",
+                hint=_DROPPED,
+            )
 
     def _name_of(self, table_uuid: str, table: str) -> str | None:
-        """Return the name under which the catalog of `table` has the table with that uuid, as far as it was seen."""
-        resources, other = self.resources, table.partition(":")[0]
-        operations, live = resources.operations, resources.live_catalog.name
-        catalog = live if resources.other(table) is None else other
-        if catalog == live:
+        """Return the current name of a table, as far as its catalog was seen."""
+        catalog = self.resources.live_catalog.name
+        if self.resources.other(table) is None:
             self.observe()
-        known = operations.known_tables.of_catalog(catalog)
+        else:
+            catalog = table.partition(":")[0]
+        known = self.resources.operations.known_tables.of_catalog(catalog)
         return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
 
     def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
@@ -153,8 +147,7 @@ class Steps:
         return observe(catalog, resources.live_stores, resources.operations, catalog.name, resources.rules, most)
 
     def saw(self, state: TableState) -> None:
-        """Record a table before anything is done to it, or recorded for it: if it is dropped or moves, its files are
-        found by this, and those of a table that takes its name or place are told from them."""
+        """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
         operations, metadata = self.resources.unchecked_operations, state.metadata
         catalog = state.catalog or self.resources.live_catalog.name
         operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
@@ -311,16 +304,6 @@ class Steps:
             return
         with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
             yield
-
-
-def _untouched(job_id: str | None) -> str:
-    return f"all files of {job_id or 'the table'} that were not deleted before"
-
-
-def _for_dropped(job_id: str | None) -> str:
-    """Return what to do where a table has lost its name."""
-    give_up = "" if job_id is None else f"; to give {job_id} up: artemis close {job_id}"
-    return f"find out who dropped it (artemis dropped){give_up}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ nothing shows it, so a person approves each deletion.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import METADATA
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -155,25 +156,11 @@ def last_metadata(stores: Stores, root: str, known: KnownTable, places: Sequence
 
 
 def _purged(known: KnownTable, location: str) -> TableMetadata:
-    return TableMetadata(
-        metadata_location=known.metadata_location,
-        location=location,
-        table_uuid=known.table_uuid,
-        format_version=2,
-        last_updated_ms=0,
-        last_sequence_number=0,
-        current_snapshot_id=None,
-        snapshots=(),
-        refs={},
-        snapshot_log=(),
-        metadata_log=(),
-        statistics=(),
-        properties={},
-        current_schema_id=0,
-        schemas={},
-        default_spec_id=0,
-        partition_specs={},
-    )
+    none: dict[str, object] = {"last-sequence-number": 0, "last-updated-ms": 0, "last-column-id": 0, "snapshots": []}
+    schema = {"current-schema-id": 0, "schemas": [{"schema-id": 0, "type": "struct", "fields": []}]}
+    specs = {"default-spec-id": 0, "partition-specs": [{"spec-id": 0, "fields": []}]}
+    own = {"format-version": 2, "table-uuid": known.table_uuid, "location": location}
+    return parse_table_metadata(json.dumps(own | none | schema | specs).encode(), known.metadata_location)
 
 
 def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
