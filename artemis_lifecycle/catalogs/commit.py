@@ -22,6 +22,7 @@ from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import (
     BadInput,
+    Busy,
     CommitConflict,
     CommitStateUnknown,
     EnvironmentMissing,
@@ -33,7 +34,15 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.spark.java_errors import OTHER_TABLE, PASSING_STATES, as_ours, brief, class_names, sql_states
+from artemis_lifecycle.spark.java_errors import (
+    OTHER_TABLE,
+    PASSING_STATES,
+    ahead_of_clock,
+    as_ours,
+    brief,
+    class_names,
+    sql_states,
+)
 from artemis_lifecycle.spark.jvm import classes_of, java_longs, java_map, java_set, jvm_of
 
 if TYPE_CHECKING:
@@ -289,7 +298,7 @@ class _Committer:
         except Exception as error:
             if not class_names(error):
                 raise
-            raise Refused(
+            raise ahead_of_clock(error, self._table, base.lastUpdatedMillis) or Refused(
                 f"Iceberg's core refuses the change: {brief(error)}",
                 table=self._table,
                 path=location,
@@ -409,8 +418,8 @@ class _Committer:
             self._tries.remove(this)
         if said_failed or _may_pass(error, kinds):
             raise _Lost from error
-        known = as_ours(error, self._table)
-        if isinstance(known, Refused):
+        known = ahead_of_clock(error, self._table, current.lastUpdatedMillis) or as_ours(error, self._table)
+        if isinstance(known, Refused) or type(known) is Busy:
             raise known from error
         raise StorageError(
             f"The commit was not accepted: {brief(error)}",

@@ -23,7 +23,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
-from artemis_lifecycle.catalogs.pointer import compare_and_swap, row_of
+from artemis_lifecycle.catalogs.pointer import compare_and_swap, name_taken, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config import deployment
@@ -130,6 +130,18 @@ class CatalogReader:
         """
         return self._source.compare_and_swap(self.entry(table).name, expected_location, new_location, summaries)
 
+    def require_free(self, name: Identifier) -> None:
+        """Raise Refused if a table, a view or anything else has the name; BadInput if its namespace does not exist."""
+        kind = self._source.kind_of(name)
+        if kind is not None:
+            raise name_taken(name, kind)
+        if dotted(name.namespace) not in self.namespaces():
+            raise BadInput("The catalog has no such namespace", table=str(name), hint="create it, or use another name")
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        """Add a table that is in no catalog. Raises Refused if the name is taken."""
+        self._source.register(name, metadata_location)
+
     def close(self) -> None:
         self._source.close()
 
@@ -225,6 +237,15 @@ class _Sql:
         self, name: Identifier, expected: str, new: str, summaries: Sequence[Mapping[str, str]]
     ) -> CatalogEntry:
         return compare_and_swap(self._engine, self._name, name, expected, new, summaries)
+
+    def kind_of(self, name: Identifier) -> str | None:
+        query = select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else (row.iceberg_type or "table").lower()
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        register(self._engine, self._name, name, metadata_location)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -333,6 +354,24 @@ class _Other:
             untouched="the table",
             hint="commit through its own client, or with Lifecycle.append",
         )
+
+    def kind_of(self, name: Identifier) -> str | None:
+        with self._answering():
+            if self._catalog().table_exists(name.parts):
+                return "table"
+            try:
+                return "view" if self._catalog().view_exists(name.parts) else None
+            except NotImplementedError:
+                return None
+
+    def register(self, name: Identifier, metadata_location: str) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        with self._answering(), around("catalog.register"):
+            try:
+                self._catalog().register_table(name.parts, metadata_location)
+            except TableAlreadyExistsError as error:
+                raise name_taken(name) from error
 
     def close(self) -> None:
         self._catalog().close()

@@ -8,9 +8,10 @@ runs the same statement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
-from sqlalchemy import ColumnElement, Connection, Engine, String, literal_column, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import ColumnElement, Connection, Engine, String, insert, literal_column, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
@@ -22,6 +23,7 @@ from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
     OperationsUnavailable,
+    Refused,
 )
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.roles import refusing
@@ -98,20 +100,43 @@ def compare_and_swap(
     if new_location == expected_location:
         raise BadInput("The new metadata location is the expected one", table=str(name), hint="write a new file")
     require_pass(engine, GatedRow(catalog, *name.row), summaries, base=expected_location, location=new_location)
-    refused = refusing(
-        "The catalog's database refuses the swap",
-        table=str(name),
-        untouched="the table",
-        hint="check the login's rights (docs/roles.md) and the lineage gate (artemis gate status)",
-    )
     with engine.connect() as connection, around("catalog.swap"):
-        with refused:
+        with _refused(name):
             xid = swap(connection, catalog, name, expected_location, new_location)
         try:
             connection.commit()
         except OperationsUnavailable as broken:
             _settle(engine, xid, name, new_location, broken)
     return CatalogEntry(catalog, name, new_location, expected_location)
+
+
+def register(engine: Engine, catalog: str, name: Identifier, location: str) -> None:
+    """Add the row of a table that is in no catalog, past the lineage gate if the database has one: its snapshots are
+    not new. Raises Refused if the name is taken meanwhile, or for a login that may not; BadInput, LineageRejected."""
+    require_storable(name, location)
+    namespace, table = name.row
+    require_pass(engine, GatedRow(catalog, *name.row), (), base=None, location=location)
+    values = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table, "iceberg_type": "TABLE"}
+    try:
+        with around("catalog.register"), _refused(name), engine.begin() as connection:
+            connection.execute(insert(iceberg_tables).values(**values, metadata_location=location))
+    except IntegrityError as error:
+        raise name_taken(name) from error
+
+
+def name_taken(name: Identifier, kind: str = "table or view") -> Refused:
+    """Return the error for a table that cannot get a name."""
+    what = f"The catalog has a {kind} with the name {name}"
+    return Refused(what, table=str(name), untouched="the catalog and all files", hint="choose another name (--as)")
+
+
+def _refused(name: Identifier) -> AbstractContextManager[None]:
+    return refusing(
+        "The catalog's database refuses the row",
+        table=str(name),
+        untouched="the table",
+        hint="check the login's rights (docs/roles.md) and the lineage gate (artemis gate status)",
+    )
 
 
 def _settle(engine: Engine, xid: str, name: Identifier, location: str, broken: OperationsUnavailable) -> None:

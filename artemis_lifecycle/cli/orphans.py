@@ -189,6 +189,25 @@ def delete_dropped(
         show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
 
 
+@app.command()
+def undrop(
+    table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
+    uuid: Annotated[str | None, typer.Option(help="Which one, if several tables of that name were dropped.")] = None,
+    as_name: Annotated[str | None, typer.Option("--as", help="Another name for it.", metavar="NAME")] = None,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Also if files of its current state are missing (--who, --why).")
+    ] = False,
+    who: str = "",
+    why: str = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Register a dropped table again, once every file of its current state is there."""
+    with opened(config, f"registering {table} again") as lifecycle:
+        found = lifecycle.undrop(table, uuid, as_name, incomplete=incomplete, who=who or None, why=why)
+    show(found, json=json, title=f"Table {table}")
+
+
 @app.command("keep-dropped")
 def keep_dropped(
     table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],

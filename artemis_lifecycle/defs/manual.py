@@ -87,6 +87,15 @@ class RestoreConfig(Decision):
     ticket: Optional[str] = Field(default=None, description="Recorded in the snapshot's summary.")
 
 
+class UndropConfig(Decision):
+    """Which dropped table, and its name from now on."""
+
+    table: str = Field(description="namespace.table, or its uuid.", min_length=1)
+    uuid: Optional[str] = Field(default=None, description="Which one, if several tables of that name were dropped.")
+    as_name: Optional[str] = Field(default=None, description="Another name for it.")
+    incomplete: bool = Field(default=False, description="Also if files of its current state are missing.")
+
+
 class ExplainConfig(Config):
     """Which file."""
 
@@ -242,6 +251,13 @@ undelete = _job(
     "Move the files that a deletion moved into quarantine back to their paths.",
     spark=True,
 )
+undrop = _job(
+    "undrop",
+    UndropConfig,
+    lambda lifecycle, config: lifecycle.undrop(**config.model_dump()),
+    "Register a dropped table again, once every file of its current state is there.",
+    spark=True,
+)
 explain = _job(
     "explain",
     ExplainConfig,
@@ -274,6 +290,6 @@ upstream = _job(
     "Show and draw every snapshot that this one read, in any table, directly or through others.",
 )
 
-DECISIONS = (approve, close, pause, resume, hold, release, restore, undelete, explain)
+DECISIONS = (approve, close, pause, resume, hold, release, restore, undelete, undrop, explain)
 QUESTIONS = (ingested, downstream, upstream, incident)
 ALL = (*DECISIONS, *QUESTIONS)

@@ -1,5 +1,6 @@
 """The only partition: a table of the live catalog, by its identifier (`namespace.table`)."""
 
+import re
 from urllib.parse import quote, unquote
 
 from dagster import DagsterInstance, DynamicPartitionsDefinition
@@ -13,16 +14,16 @@ tables = DynamicPartitionsDefinition(name=PARTITIONS_NAME)
 keeps the history of a retired partition."""
 
 _ENCODED = "encoded:"
-# Dagster rejects keys with three dots in a row, because its UI uses them for ranges.
-_RANGE = "..."
+_RESERVED = re.compile(r'\.\.\.|[,\[\]"]')
+"""What has a meaning in the UI's text for partitions: ranges (Dagster rejects such keys), lists and quoted keys."""
 
 
 def partition_key(table: str) -> str:
-    """Return the partition key of a table: its identifier, percent-encoded where Dagster would reject it or where the
-    name would reorder or hide the text around it in the UI and in logs."""
-    if _RANGE not in table and terminal(table) == table and not table.startswith(_ENCODED):
+    """Return the partition key of a table: its identifier, percent-encoded where Dagster would reject it or its UI
+    could not select it, or where the name would reorder or hide the text around it in the UI and in logs."""
+    if not _RESERVED.search(table) and terminal(table) == table and not table.startswith(_ENCODED):
         return table
-    escaped = table.replace("%", "%25").replace(_RANGE, "%2E%2E%2E")
+    escaped = _RESERVED.sub(lambda found: "".join(f"%{ord(each):02X}" for each in found[0]), table.replace("%", "%25"))
     return _ENCODED + "".join(
         each if terminal(each) == each else quote(each, errors="surrogatepass") for each in escaped
     )

@@ -74,6 +74,7 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.table_checks import TableChecks
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
+from artemis_lifecycle.lifecycle.undrop import Undrop, Undropped
 from artemis_lifecycle.lineage.audit import Ingested, Lineage, Overwrites
 from artemis_lifecycle.lineage.history_index import CurrentSnapshot
 from artemis_lifecycle.lineage.incident import Incident
@@ -157,6 +158,7 @@ class Lifecycle:
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
         self._live_sets = LiveSets(resources, steps, self._orphans, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
+        self._undrop = Undrop(steps, self._dropped, self._quarantine, self._recording)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._measuring = Measuring(resources, steps, self._recording)
         self._maintenance = Maintenance(resources, steps, self._recording, self._measuring)
@@ -788,6 +790,26 @@ class Lifecycle:
         without a recent scan, and delete what may be deleted. A refusal is reported with its table, and does not stop
         the others. A dry run scans nothing."""
         return self._dropped.clear_dropped(dry_run=dry_run)
+
+    def undrop(
+        self,
+        table: str,
+        uuid: str | None = None,
+        as_name: str | None = None,
+        *,
+        incomplete: bool = False,
+        who: str | None = None,
+        why: str = "",
+    ) -> Undropped:
+        """Register a dropped table (by name or uuid) in the live catalog again, in its last state, under its former
+        name or `as_name`. Its open scan is closed, and what its deletion moved into quarantine is restored. Every file
+        that the state reaches is compared with the store. If the current snapshot misses one, this names it and
+        registers nothing, unless `incomplete`, which needs `who` and `why`.
+
+        Raises NoSuchTable; BadInput with all candidates if several have the name; Refused if files are missing, or a
+        table or view has the name; StalePlan if the table is in the catalog; LeaseTaken; MissingFile after a purge.
+        """
+        return self._undrop.undrop(table, uuid, as_name, incomplete=incomplete, who=who, why=why)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         """Decide to keep the files of a dropped table (by name or uuid). Raises NoSuchTable, PlanStateError."""

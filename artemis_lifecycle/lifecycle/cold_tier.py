@@ -59,7 +59,8 @@ class ColdTier:
         if record.status not in UNCOMMITTED:
             archived = record.cold_metadata_location is not None
             if archived and not dry_run and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
-                with self.steps.run(self.steps.table_state(plan.table), "handoff") as step:
+                plan, state = self.steps.resumed(plan)
+                with self.steps.run(state, "handoff") as step:
                     step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
                 return Handoff(
                     plan.plan_id,
@@ -80,8 +81,8 @@ class ColdTier:
                 untouched="both tiers",
                 hint=f"plan again: artemis plan {quote(plan.table)}",
             )
+        plan, state = self.steps.resumed(plan)
         self.expiration.checks.require(plan, record, PLAN_CHECKS)
-        state = self.steps.table_state(plan.table)
         worker = self.steps.worker("handoff")
         with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
@@ -123,8 +124,9 @@ class ColdTier:
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
                 if done.archived:
                     # Not in the cold table: its metadata is the same whoever ends an interrupted handoff.
-                    recording = self.expiration.recording
-                    recording.record_handoff(plan.table, plan.table_uuid, plan.plan_id, worker, location)
+                    self.expiration.recording.record_expiration(
+                        plan.table, plan.table_uuid, plan.plan_id, worker, location, operation="handoff"
+                    )
                 self.resources.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,
@@ -168,7 +170,7 @@ class ColdTier:
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease, no handoff or expiration changes the tiers any more.
-            live, tables = self.steps.table_state(table).metadata, self.reading.past.own_cold_tables(table, table_uuid)
+            live, tables = self.steps.again(state).metadata, self.reading.past.own_cold_tables(table, table_uuid)
             if snapshot_id is None:
                 snapshot_id = self.reading.found(table, live, selector).snapshot_id
                 assert snapshot_id is not None  # only without a selector
@@ -219,7 +221,7 @@ class ColdTier:
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
         state = self.steps.table_state(table)
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
-            live = self.steps.table_state(table).metadata
+            live = self.steps.again(state).metadata
             table_uuid = live.table_uuid
             cold, protection = cold_context(self.resources, table, table_uuid)
             if not policy.enabled or policy.then == "keep":

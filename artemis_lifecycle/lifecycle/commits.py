@@ -14,6 +14,7 @@ from artemis_lifecycle.errors import BadInput, CommitStateUnknown
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.maintenance.actions import jvm_table
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.statement_errors import statement_errors
 
@@ -77,9 +78,13 @@ class Commits:
         writer = df.writeTo(name)
         for key, value in keys.items():
             writer = writer.option(f"snapshot-property.{key}", value)
-        with java_errors(table), statement_errors():
+        with java_errors(table, lambda: self._last_commit(table)), statement_errors():
             write(writer)
         return self._committed(spark, table, keys[COMMIT_ID], branch)
+
+    def _last_commit(self, table: str) -> int:
+        entry = self.resources.live_catalog.entry(table)
+        return read_table_metadata(self.resources.live_stores, entry.metadata_location).last_updated_ms
 
     def _committed(self, spark: SparkSession, table: str, commit_id: str, branch: str | None) -> Commit:
         with java_errors(table):

@@ -87,6 +87,8 @@ class Deletion:
     ) -> DeletionReport:
         resources = self.resources
         plan, record = self.expiration.loaded(plan)
+        if record.status in (*UNCOMMITTED, PlanStatus.COMMITTED, PlanStatus.DELETING):
+            plan, state = self.steps.resumed(plan)
         job = DeletionJob(
             job_id=plan.plan_id,
             kind="expiration",
@@ -115,7 +117,7 @@ class Deletion:
         self.expiration.checks.require(plan, record)
         instant = None if now is None else resources.instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, resources.operations.clock.now(), instant)
-        with self.steps.run(self.steps.any_state(plan.table), "deletion") as step:
+        with self.steps.run(state, "deletion") as step:
             if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
                 require_published(resources, plan)
             resources.operations.plans.mark(

@@ -54,12 +54,7 @@ class DroppedTables:
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
-        resources = self.resources
-        # A table that is missing from now on becomes due some time later.
-        resources.require_clocks()
-        return dropped.observe(
-            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name, most
-        )
+        return self.steps.observe(most)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
@@ -86,12 +81,13 @@ class DroppedTables:
             approved_by=scans[0].approved_by if scans else None,
         )
 
-    def missing(self, table: str, catalog: str | None = None) -> KnownTable:
-        """Return the only dropped table with that name or uuid; of another catalog, if its name begins so, or if that
-        is given: of those that its last sweep missed."""
+    def missing(self, table: str, catalog: str | None = None, table_uuid: str | None = None) -> KnownTable:
+        """Return the only dropped table with that name (and `table_uuid`, if given) or uuid; of another catalog, if its
+        name begins so, or if that is given: of those that its last sweep missed."""
         other = table.partition(":")[0] if self.resources.other(table) is not None else catalog
         missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
         having = [known for known in missing if table in (known.table_uuid, known.table)]
+        having = [known for known in having if table_uuid in (None, known.table_uuid)]
         if len(having) == 1:
             return having[0]
         if not having:
@@ -100,8 +96,9 @@ class DroppedTables:
                 table=table,
                 hint="list the dropped tables: artemis dropped",
             )
+        each = (f"{known.table_uuid} (missed since {known.missing_since:%Y-%m-%d %H:%M:%S} UTC)" for known in having)
         raise BadInput(
-            f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
+            f"{len(having)} tables of that name were dropped: {', '.join(each)}",
             table=table,
             hint="select one by its uuid",
         )
@@ -210,16 +207,17 @@ class DroppedTables:
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
-        with suppress(NoSuchTable):
-            state = self.steps.any_state(table)
-            if table_uuid in (None, state.metadata.table_uuid):
-                return state
-        return self.lost(self.missing(table_uuid or table))[0]
+        with suppress(NoSuchTable, StalePlan):
+            return self.steps.any_state(table) if table_uuid is None else self.steps.state_of(table, table_uuid)
+        catalog = table.partition(":")[0] if self.resources.other(table) is not None else None
+        return self.lost(self.missing(table_uuid or table, catalog))[0]
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""
-        metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         resources, now = self.resources, self.resources.operations.clock.now()
+        # Oldest first.
+        places = resources.operations.table_locations.of_table(known.table_uuid)[::-1]
+        metadata = dropped.last_metadata(resources.live_stores, resources.root, known, places)
         other = known.catalog if resources.other(known.table) is not None else None
         name = known.table if other is None else known.table.removeprefix(f"{other}:")
         entry = CatalogEntry(known.catalog, parse(name), metadata.metadata_location)
@@ -264,7 +262,9 @@ class DroppedTables:
                 untouched="all files",
                 hint=f"delete after that time: artemis delete-dropped {record.scan_id}",
             )
-        if policy.dropped.approval == "required" and record.approved_by is None:
+        # After a purge, nothing says which of the files were the table's.
+        purged = not dropped.has_metadata(self.resources.live_stores, self.resources.root, known)
+        if (purged or policy.dropped.approval == "required") and record.approved_by is None:
             raise _to_approve(record)
         self.deletion.require_small_or_approved(record)
 

@@ -209,7 +209,7 @@ class Expiration:
         plan, record = self.loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
             return commit_of(record)
-        state = self.steps.table_state(plan.table)
+        plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
         self.checks.require(plan, record)
@@ -246,7 +246,7 @@ class Expiration:
             expires = bool(plan.expired_snapshots or plan.expired_refs)
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
-                metadata = self.steps.table_state(plan.table).metadata
+                metadata = self.steps.again(state).metadata
                 self.recording.record(plan.table, metadata)
                 self.past.record(plan.table, metadata, confirm=step.check)
             if expires or cleaning(state.metadata, ()):

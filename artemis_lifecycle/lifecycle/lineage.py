@@ -23,6 +23,7 @@ from artemis_lifecycle.lineage.ledger import (
     ROWS,
     LedgerBatch,
     LineageRecorded,
+    NoSnapshot,
     advanced,
     batch_location,
     ledger_batch,
@@ -51,7 +52,7 @@ class Recording:
         state = self.steps.table_state(table)
         with self.steps.run(state, "lineage", dry_run=dry_run) as step:
             # Under the lease no other process records this table.
-            state = self.steps.table_state(table)
+            state = self.steps.again(state)
             done = self.record(table, state.metadata, dry_run=dry_run)
             step.counts = {"snapshots_added": done.snapshots}
         return done
@@ -94,19 +95,20 @@ class Recording:
         return ledger_batch(table, metadata.table_uuid, new, self._requirements(table), self.uuids.get)
 
     def record_expiration(
-        self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
+        self,
+        table: str,
+        table_uuid: str,
+        plan_id: str,
+        lineage: CommitLineage,
+        metadata_location: str,
+        *,
+        operation: NoSnapshot = "expiration",
     ) -> None:
-        """Queue the row of an expiration that `metadata_location` was written by; once, however often it is called."""
-        row = row_of_plan(table, table_uuid, plan_id, lineage, metadata_location, self.resources.clock.now())
-        self._queue(f"expiration-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
-
-    def record_handoff(
-        self, table: str, table_uuid: str, plan_id: str, lineage: CommitLineage, metadata_location: str
-    ) -> None:
-        """Queue the row of a handoff that wrote the cold metadata file `metadata_location`, in the same way."""
+        """Queue the row of an expiration that `metadata_location` was written by; of a handoff that wrote that file in
+        the cold tier; or of an undrop (`plan_id`) that registered it. Once, however often it is called."""
         now = self.resources.clock.now()
-        row = row_of_plan(table, table_uuid, plan_id, lineage, metadata_location, now, operation="handoff")
-        self._queue(f"handoff-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
+        row = row_of_plan(table, table_uuid, plan_id, lineage, metadata_location, now, operation=operation)
+        self._queue(f"{operation}-{plan_id}", LedgerBatch(row, EDGE_ROWS.empty_table()), None)
 
     def recorded_ids(self, table_uuid: str) -> set[int]:
         """Return the ids of the table's snapshots in the ledger, published or queued."""

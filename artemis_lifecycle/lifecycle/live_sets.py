@@ -102,9 +102,10 @@ class LiveSets:
         live_set = sets.sweeping(live_set_id)
         nessie = self._nessie(live_set.catalog)
         if nessie is None:
+            # First of all: a table that is gone by now, or whose name has another one, keeps its files for its time.
+            self.dropped.observe_catalog(None)
             pairs = {(each.table, each.table_uuid or "") for each in sets.contents(live_set_id)}
             swept = self._tables(live_set, sorted(pairs), deferred, threads)
-            self.dropped.observe_catalog(None)
             return self._finished(live_set, deferred, swept, self._gone(live_set.catalog))
         with nessie.sweeping(live_set) as tables:
             try:
@@ -119,8 +120,9 @@ class LiveSets:
             for each in live:
                 places = [normalize(place, self.resources.rules(each.table)) for place in each.locations]
                 self.resources.operations.table_locations.saw(each.table_uuid, places, each.metadata_location)
+            resources = self.resources
+            dropped.observe(tables, resources.live_stores, resources.operations, live_set.catalog, resources.rules)
             swept = self._tables(live_set, [(each.table, each.table_uuid) for each in live], deferred, threads)
-            dropped.observe(tables, self.resources.live_stores, self.resources.operations, live_set.catalog)
             unseen = self._gone(live_set.catalog)
             if nessie.config.mark.unseen == "delete":
                 if live:
@@ -153,10 +155,14 @@ class LiveSets:
             self.resources.operations.live_sets,
             walk=self.orphans.list_objects,
             scan=partial(self._scan, live_set),
+            name_of=self._name,
             delete=None if deferred else self.orphans.delete_orphans,
             threads=threads,
             check=self.resources.require_deployment,
         )
+
+    def _name(self, table: str, table_uuid: str) -> str:
+        return self.steps.state_of(table, table_uuid).name
 
     def _scan(self, live_set: LiveSet, table: str, listing: Listing) -> OrphanScanResult:
         try:
@@ -235,7 +241,7 @@ class LiveSets:
         done: list[TableSweep] = []
         for each in self._due(unused):
             try:
-                table = names[each.table_uuid]
+                table = self._name(names[each.table_uuid], each.table_uuid)
                 scan = self._scan(live_set, table, self.orphans.list_objects(table, each.location))
             except LifecycleError as error:
                 done.append(TableSweep(each.table, each.table_uuid, error=str(error)))

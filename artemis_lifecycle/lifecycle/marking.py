@@ -4,7 +4,7 @@ walk itself (`live_sets/mark.py`)."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from artemis_lifecycle.catalogs.identifier import dotted
@@ -17,6 +17,7 @@ from artemis_lifecycle.live_sets.policies import Policies
 from artemis_lifecycle.live_sets.versions import VersionMetadata, version_metadata
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.live_sets import LiveContent, LiveSet, Snapshots
+from artemis_lifecycle.storage.location import normalize
 
 _BATCH = 500
 
@@ -77,8 +78,7 @@ def mark_catalog(
                 sets.add_contents(batch)
                 batch = []
         sets.add_contents(batch)
-        if catalog.has_branches:
-            _remember(resources, catalog.name, seen)
+        _remember(resources, catalog.name, seen, locations)
         sets.saw_locations(catalog.name, locations)
         return sets.finish(live_set_id, commits=done.commits)
     except BaseException as error:
@@ -86,8 +86,13 @@ def mark_catalog(
         raise
 
 
-def _remember(resources: Resources, catalog: str, seen: Mapping[str, Seen]) -> None:
+def _remember(
+    resources: Resources, catalog: str, seen: Mapping[str, Seen], locations: Iterable[tuple[str, str]]
+) -> None:
     """Record tables that no sweep has seen yet. Otherwise nobody would know of one that is dropped before the first."""
     known = {each.table_uuid for each in resources.operations.known_tables.of_catalog(catalog)}
     for table_uuid in seen.keys() - known:
         resources.operations.known_tables.saw(catalog, table_uuid, seen[table_uuid])
+        rules = resources.rules(seen[table_uuid].table)
+        places = [normalize(place, rules) for each, place in locations if each == table_uuid]
+        resources.operations.table_locations.saw(table_uuid, places, seen[table_uuid].metadata_location)

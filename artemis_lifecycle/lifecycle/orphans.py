@@ -89,6 +89,9 @@ class Orphans:
                 scheme=split(before.metadata.location).scheme or "s3",
             )
         state = self.steps.any_state(table)
+        if whole:
+            # Whoever took the listing, it may be of a table that had the name before.
+            self.steps.require_same(state, self.resources.operations.scans.listing(taken.listing_id).table_uuid)
         with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
                 deletion_context(self.resources, table),
@@ -121,7 +124,7 @@ class Orphans:
         with self.steps.run(state, "settle_metadata") as step:
             listing = take_listing(self.resources, state, None, step)
             # After the listing: what was committed in the meantime is not newer.
-            metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
+            metadata, rules = self.steps.again(state).metadata, self.resources.rules(table)
             stores, named = self.resources.live_stores, metadata_files(listing, self.resources.live_stores)
             found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
@@ -185,12 +188,14 @@ class Orphans:
         record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind == "dropped":
             return self.dropped.delete_dropped(record.scan_id, dry_run=dry_run)
+        if record.state != ScanState.DONE:
+            record, state = self.steps.resumed(record)
         if dry_run or record.state == ScanState.DONE:
             if not dry_run and record.files:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
         self.deletion.require_small_or_approved(record)
-        with self._judged(record), self.steps.run(self.steps.any_state(record.table), "orphan_deletion") as step:
+        with self._judged(record), self.steps.run(state, "orphan_deletion") as step:
             report = self.deletion.run_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)

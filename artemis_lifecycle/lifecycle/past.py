@@ -78,7 +78,7 @@ class Past:
         instant = self.resources.instant("now", now)
         state = self.steps.table_state(table)
         with self.steps.run(state, "history_compaction") as step:
-            metadata = self.steps.table_state(table).metadata
+            metadata = self.steps.again(state).metadata
             cut = instant - self.resources.config.policy(table).retention.window
             index = self.record(table, metadata, cut=cut, confirm=step.check)
             step.counts = {"entries": index.entries, "ranges": index.ranges.num_rows}

@@ -68,7 +68,7 @@ class PlanChecks:
 
     def _judge(self, plan: ExpirationPlan, record: PlanRecord, name: str) -> Verdict:
         if name == KEEPS_EVERY_REF:
-            refs = self.steps.any_state(plan.table).metadata.refs
+            refs = self.steps.resumed(plan)[1].metadata.refs
             if self.resources.kind(plan.table) in COPIED_BY_TAGS:
                 # What a tag reaches is in no plan.
                 refs = {name: ref for name, ref in refs.items() if ref.is_branch}

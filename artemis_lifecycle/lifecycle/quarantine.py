@@ -57,13 +57,14 @@ class Quarantine:
             with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                 record = resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:
-                resources.operations.known_tables.back(resources.live_catalog.name, record.table_uuid)
+                catalog = state.catalog or resources.live_catalog.name
+                resources.operations.known_tables.back(catalog, record.table_uuid)
             done = put_back(
                 resources.start_spark,
                 resources.live_stores,
                 resources.root,
                 record,
-                self._job(job_id),
+                self.job(job_id),
                 check=step.check,
             )
             step.state = "pending" if done.failed else "done"
@@ -83,7 +84,7 @@ class Quarantine:
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         state = self.dropped.state_even_if_dropped(table)
-        bucket = TokenBucket(self.deletion.settings(table).requests_per_second)
+        bucket = TokenBucket(self.deletion.settings(state.name).requests_per_second)
         done: list[Purged] = []
         with self.steps.run(state, "quarantine_purge", dry_run=dry_run) as step:
             for record in self.resources.operations.quarantines.due(state.metadata.table_uuid):
@@ -140,7 +141,8 @@ class Quarantine:
 
         return Protection(context, asking), considered
 
-    def _job(self, job_id: str) -> DeletionJob:
+    def job(self, job_id: str) -> DeletionJob:
+        """Return the deletion that moved files into quarantine."""
         known = self.resources.operations.journal.job(job_id)
         assert known is not None  # the journal has a job before its quarantine begins
         return DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

@@ -7,28 +7,35 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Literal
+from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NotApplicable
+from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NoSuchTable, NotApplicable, StalePlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.operations.known_tables import Seen
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch, paused
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 
+R = TypeVar("R", ExpirationPlan, ScanRecord)
+
+_REST = "all files that were not deleted before"
+_DROPPED = "find out who dropped it (artemis dropped); artemis close gives a plan up"
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
 
@@ -72,6 +79,80 @@ class Steps:
         """Return the current table, of any kind. Raises NoSuchTable, UnreadableMetadata."""
         other = self.resources.other(table)
         return self.table_state(table) if other is None else other.state(table)
+
+    def state_of(self, table: str, table_uuid: str) -> TableState:
+        """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
+        scan or a hold was recorded: none is acted on by the name alone.
+
+        Raises StalePlan if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
+        """
+        found = None
+        with suppress(NoSuchTable):
+            found = self.any_state(table)
+        if found is None or found.metadata.table_uuid != table_uuid:
+            renamed = self._name_of(table_uuid, table)
+            found = found if renamed is None else self.any_state(renamed)
+        if found is None:
+            raise NoSuchTable(
+                f"No table of the catalog has the uuid {table_uuid} any more",
+                table=table,
+                untouched=_REST,
+                hint=_DROPPED,
+            )
+        self.require_same(found, table_uuid)
+        return found
+
+    def resumed(self, record: R) -> tuple[R, TableState]:
+        """Return what was recorded of a table under its current name, with its state. Raises as `state_of`."""
+        state = self.state_of(record.table, record.table_uuid)
+        return (record if state.name == record.table else replace(record, table=state.name)), state
+
+    def again(self, state: TableState) -> TableState:
+        """Return the table as it is now, e.g. under its lease. Raises as `state_of`; NoSuchTable if it was renamed."""
+        if state.catalog is None:
+            entry = self.resources.live_catalog.entry(state.name)
+            if entry.metadata_location == state.metadata.metadata_location:
+                return state
+        now = self.any_state(state.name)
+        self.require_same(now, state.metadata.table_uuid)
+        return now
+
+    def require_same(self, state: TableState, table_uuid: str) -> None:
+        """Raise StalePlan if the table that has the name now is not the one with that uuid."""
+        if state.metadata.table_uuid != table_uuid:
+            raise StalePlan(
+                f"The name now belongs to another table ({state.metadata.table_uuid}, not {table_uuid})",
+                table=state.name,
+                path=state.metadata.metadata_location,
+                untouched=f"the table that has the name, and {_REST}",
+                hint=_DROPPED,
+            )
+
+    def _name_of(self, table_uuid: str, table: str) -> str | None:
+        """Return the current name of a table, as far as its catalog was seen."""
+        catalog = self.resources.live_catalog.name
+        if self.resources.other(table) is None:
+            self.observe()
+        else:
+            catalog = table.partition(":")[0]
+        known = self.resources.operations.known_tables.of_catalog(catalog)
+        return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
+
+    def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
+        """Record the tables of the live catalog. See `orphans.dropped.observe`."""
+        resources = self.resources
+        # A table that is missing from now on becomes due some time later.
+        resources.require_clocks()
+        catalog = resources.live_catalog
+        return observe(catalog, resources.live_stores, resources.operations, catalog.name, resources.rules, most)
+
+    def saw(self, state: TableState) -> None:
+        """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
+        operations, metadata = self.resources.unchecked_operations, state.metadata
+        catalog = state.catalog or self.resources.live_catalog.name
+        operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
+        locations = own_locations(metadata, self.resources.rules(state.name))
+        operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
 
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,
@@ -175,20 +256,12 @@ class Steps:
                 process=self._processes(),
             )
         )
-        if not dry_run and not state.is_dropped:
-            # If the table is dropped, its files are found with this.
-            catalog = state.catalog or resources.live_catalog.name
-            seen = Seen(table, state.metadata.metadata_location)
-            operations.known_tables.saw(catalog, state.metadata.table_uuid, seen)
-            # If the table moves, it still owns its files at this place.
-            operations.table_locations.saw(
-                state.metadata.table_uuid,
-                own_locations(state.metadata, resources.rules(table)),
-                state.metadata.metadata_location,
-            )
         with lease as held:
             if held is not None:
                 resources.progress.reached(held.token)
+                if not state.is_dropped:
+                    # The name may lead to another table by now.
+                    self.saw(self.again(state))
             step_id = operations.steps.start(
                 state.metadata.table_uuid,
                 table,
@@ -207,7 +280,10 @@ class Steps:
 
             running = Step(table, window_day, held, watch, confirm)
             try:
-                with java_errors(table), self._named_driver(held):
+                with (
+                    java_errors(table, lambda: self.any_state(table).metadata.last_updated_ms),
+                    self._named_driver(held),
+                ):
                     yield running
             except BaseException as error:
                 operations.steps.finish(step_id, state="failed", counts={}, error=str(error))

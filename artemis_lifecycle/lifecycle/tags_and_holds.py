@@ -11,7 +11,7 @@ from shlex import quote
 from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
-from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
+from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, StalePlan
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
 from artemis_lifecycle.lifecycle.formats import COPIED_BY_TAGS
 from artemis_lifecycle.lifecycle.gate import Gate
@@ -192,6 +192,7 @@ class TagsAndHolds:
             ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
                 {table: state.entry}, resources.database_catalogs.tables()
             )
+        self.steps.saw(state)
         placed = resources.operations.holds.place(
             table_uuid=state.metadata.table_uuid,
             table=table,
@@ -204,8 +205,8 @@ class TagsAndHolds:
         )
         try:
             # Placing the hold waited for commits under way; a hold cannot restore what they removed.
-            self._require_snapshots(self.steps.any_state(table), snapshot_ids, kind)
-        except BadInput:
+            self._require_snapshots(self.steps.again(state), snapshot_ids, kind)
+        except (BadInput, StalePlan):
             resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
         return placed
@@ -228,14 +229,7 @@ class TagsAndHolds:
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
         hold = self.resources.operations.holds.get(hold_id)
         with table_lock(self.resources.operations.engine, hold.table_uuid, table=hold.table):
-            state = self.steps.any_state(hold.table)
-            if state.metadata.table_uuid != hold.table_uuid:
-                raise NoSuchTable(
-                    f"The name now belongs to another table ({state.metadata.table_uuid}, not {hold.table_uuid})",
-                    table=hold.table,
-                    untouched="the hold",
-                    hint=f"release the hold: artemis release {hold_id}",
-                )
+            state = self.steps.state_of(hold.table, hold.table_uuid)
             self._require_snapshots(state, [snapshot_id])
             return self.resources.operations.holds.advance(hold_id, snapshot_id)
 

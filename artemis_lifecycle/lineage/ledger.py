@@ -210,6 +210,10 @@ def ledger_batch(
     return LedgerBatch(pa.Table.from_pylist(rows, ROWS), pa.Table.from_pylist(edges, EDGE_ROWS))
 
 
+NoSnapshot = Literal["expiration", "handoff", "undrop"]
+"""What changes a table and commits no snapshot."""
+
+
 def row_of_plan(
     table: str,
     table_uuid: str,
@@ -218,9 +222,9 @@ def row_of_plan(
     location: str,
     now: datetime,
     *,
-    operation: Literal["expiration", "handoff"] = "expiration",
+    operation: NoSnapshot = "expiration",
 ) -> pa.Table:
-    """Return the row of an expiration or a handoff, which commit no snapshot that could have a summary."""
+    """Return the row of an expiration, a handoff or an undrop, which commit no snapshot that could have a summary."""
     keys = lineage.summary()
     columns = _lineage_columns(keys) | {
         "table_uuid": table_uuid,

@@ -21,6 +21,12 @@ from artemis_lifecycle.storage.location import LocationRules, overlap
 from artemis_lifecycle.storage.threads import threaded
 
 
+class Name(Protocol):
+    """Returns the current name of the table with a uuid, from the name that the set has."""
+
+    def __call__(self, table: str, table_uuid: str, /) -> str: ...
+
+
 class Walk(Protocol):
     """Lists the locations of a table, or one of them."""
 
@@ -95,6 +101,7 @@ def sweep_tables(
     *,
     walk: Walk,
     scan: Scan,
+    name_of: Name = lambda table, table_uuid: table,
     delete: Delete | None,
     threads: int = 2,
     check: Callable[[], None] = lambda: None,
@@ -106,6 +113,7 @@ def sweep_tables(
         check()
         name, table_uuid = table
         try:
+            name = name_of(name, table_uuid)
             scanned = scan(name, walk(name))
         except LifecycleError as error:
             rows.swept_table(SweptTable(live_set_id, table_uuid, name, None, str(error)))

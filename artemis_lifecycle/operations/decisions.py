@@ -32,6 +32,7 @@ DecisionKind = Literal[
     "close-undelete",
     "keep-dropped",
     "unkeep-dropped",
+    "undrop",
     "settle-metadata",
     "request-thaw",
     "approve-thaw",

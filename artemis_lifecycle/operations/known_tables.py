@@ -120,6 +120,11 @@ class KnownTables:
         """Record that a dropped table's files will be restored to their paths. Raises PlanStateError."""
         return self._decide(catalog, table_uuid, gone_at=None, again=True)
 
+    def undrop(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
+        """Record who registered a dropped table again. Raises PlanStateError if it is not missing."""
+        decision = NewDecision("undrop", table_uuid, who, why or None)
+        return self._decide(catalog, table_uuid, gone_at=None, again=True, decision=decision)
+
     def gone(self, catalog: str, table_uuid: str) -> KnownTable:
         """Record that a dropped table's files were deleted. Raises PlanStateError if it is not missing."""
         return self._decide(

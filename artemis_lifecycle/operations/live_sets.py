@@ -32,7 +32,7 @@ from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.scans import ScanState, scans
+from artemis_lifecycle.operations.scans import ENDED, ScanState, scans
 from artemis_lifecycle.operations.tables import (
     SCHEMA,
     Count,
@@ -401,7 +401,7 @@ def _is_needed() -> ColumnElement[bool]:
     return exists().where(
         swept_tables.c.live_set_id == live_sets.c.live_set_id,
         scans.c.scan_id == swept_tables.c.scan_id,
-        scans.c.state != ScanState.DONE,
+        scans.c.state.not_in(ENDED),
         scans.c.forgetting_at.is_(None),
         waits,
     )

@@ -44,7 +44,7 @@ from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
 from artemis_lifecycle.operations.restores import restores
 from artemis_lifecycle.operations.run_times import run_times
-from artemis_lifecycle.operations.scans import ScanState, listings, scans
+from artemis_lifecycle.operations.scans import ENDED, ScanState, listings, scans
 from artemis_lifecycle.operations.steps import step_totals, steps
 
 _SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
@@ -116,7 +116,7 @@ class Records:
     def listings_before(self, cutoff: datetime) -> list[OldListing]:
         """Return listings older than `cutoff`, except each table's newest and those that an unfinished scan uses."""
         newest = select(func.max(listings.c.started_at)).where(listings.c.table_uuid == _other.c.table_uuid)
-        asked = exists().where(scans.c.listing_id == _other.c.listing_id, scans.c.state != ScanState.DONE)
+        asked = exists().where(scans.c.listing_id == _other.c.listing_id, scans.c.state.not_in(ENDED))
         query = (
             select(_other.c.listing_id, _other.c.files_location)
             .where(_other.c.finished_at < cutoff, _other.c.started_at < newest.scalar_subquery(), ~asked)
@@ -223,9 +223,7 @@ def _owners(cutoff: datetime) -> dict[OwnerKind, tuple[Table, ColumnElement[str]
         and_(plans.c.status == PlanStatus.CLOSED, plans.c.closed_at < cutoff),
         and_(plans.c.status == PlanStatus.SUPERSEDED, plans.c.sealed_at < cutoff),
     )
-    scan_ended = or_(
-        scans.c.state == ScanState.DONE, and_(scans.c.state == ScanState.OPEN, scans.c.approved_at.is_(None))
-    )
+    scan_ended = or_(scans.c.state.in_(ENDED), and_(scans.c.state == ScanState.OPEN, scans.c.approved_at.is_(None)))
     over: dict[OwnerKind, tuple[Table, ColumnElement[str], ColumnElement[bool]]] = {
         "plans": (plans, plans.c.plan_id, and_(plan_ended, newer_plan, _is_settled(plans.c.plan_id))),
         "scans": (

@@ -9,7 +9,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import Annotated, Literal
 
-from sqlalchemy import Column, Engine, Index, case, func, select, text, true
+from sqlalchemy import Column, Engine, Index, case, func, select, text, true, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
@@ -37,6 +37,11 @@ class ScanState(StrEnum):
     OPEN = "open"
     DELETING = "deleting"
     DONE = "done"
+    CLOSED = "closed"
+    """Of a dropped table that was registered again."""
+
+
+ENDED = (ScanState.DONE, ScanState.CLOSED)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,12 @@ class Scans:
             raise _refusal(self.get(scan_id), f"cannot become {state}", expected)
         return changed
 
+    def close_dropped(self, table_uuid: str) -> None:
+        """Close the scans of a dropped table that are not deleted yet: none of them can be approved or deleted."""
+        mine = (scans.c.table_uuid == table_uuid, scans.c.kind == "dropped", scans.c.state.not_in(ENDED))
+        with around("scans.close_dropped"), self._engine.begin() as connection:
+            connection.execute(update(scans).where(*mine).values(state=ScanState.CLOSED))
+
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
         to the history of decisions. Raises PlanStateError if it is done or forgotten; Refused for a login that may not
@@ -157,7 +168,7 @@ class Scans:
         said = {"approved_by": who, "approved_why": why, "approved_at": func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
         values = {name: case((first, value), else_=scans.c[name]) for name, value in said.items()}
-        mine = (scans.c.scan_id == scan_id, scans.c.state != ScanState.DONE, _USABLE)
+        mine = (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED), _USABLE)
         with approving(scan_id):
             decision = NewDecision("approve-scan", scan_id, who, why)
             approved = change(self._engine, "scans.approve", ScanRecord, *mine, decision=decision, **values)

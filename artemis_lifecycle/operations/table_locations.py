@@ -43,15 +43,18 @@ class TableLocations:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str) -> None:
-        """Record the table's current locations (normal form) and metadata file. Known values are not written again."""
+    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None) -> None:
+        """Record the table's current locations (normal form) and, for a step, its metadata file. Known values are not
+        written again."""
         new = sorted(set(locations).difference(self.of_table(table_uuid)))
-        if not new and pointer in self.pointers(table_uuid):
+        if not new and (pointer is None or pointer in self.pointers(table_uuid)):
             return
         with around("table_locations.saw"), self._engine.begin() as connection:
             for location in new:
                 row = {"table_uuid": table_uuid, "location": location}
                 connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
+            if pointer is None:
+                return
             row = {"table_uuid": table_uuid, "metadata_location": pointer}
             connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
             old = seen_pointers.c.seen_at < func.clock_timestamp() - _KEPT

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.plans import HOLDING, plans
-from artemis_lifecycle.operations.scans import ScanState, scans
+from artemis_lifecycle.operations.scans import ENDED, scans
 from artemis_lifecycle.operations.tables import Filled, Key, table_of, to_record
 
 
@@ -59,7 +59,7 @@ class Waits:
         )
         scan = and_(
             scans.c.scan_id == waits.c.job_id,
-            scans.c.state != ScanState.DONE,
+            scans.c.state.not_in(ENDED),
             func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
             ~newer.exists(),
             # Of a dropped table: not once it is in the catalog again, its files are gone, or a person keeps them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
@@ -42,7 +43,8 @@ def delete_orphans(
     """
     operations = context.operations
     scan = operations.scans.get(scan_id)
-    job = job_of(scan)
+    # The table may have another name by now.
+    job = replace(job_of(scan), table=context.table)
     if scan.state == ScanState.DONE:
         return report_of(context.spark, context.stores, operations, job, context.root)
     if not dry_run:

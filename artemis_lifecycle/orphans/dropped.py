@@ -11,7 +11,9 @@ nothing shows it, so a person approves each deletion.
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +25,7 @@ from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import METADATA
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -33,10 +35,12 @@ from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.orphans.scan import require_after, seal_scan
-from artemis_lifecycle.protection.absence import Absence, saved_metadata, uuids_behind
+from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
 from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 DROPPED = "dropped_table"
@@ -83,10 +87,15 @@ class Cleared:
 
 
 def observe(
-    catalog: TablesOfCatalog, stores: Stores, operations: Operations, name: str, most: int | None = None
+    catalog: TablesOfCatalog,
+    stores: Stores,
+    operations: Operations,
+    name: str,
+    rules_of: Callable[[str], LocationRules],
+    most: int | None = None,
 ) -> tuple[list[KnownTable], dict[str, str]]:
-    """Check the current contents of the catalog `name`, and record them. Return (missing tables, why tables were
-    unreadable).
+    """Check the current contents of the catalog `name`, and record them: its tables, and where they are. Return
+    (missing tables, why tables were unreadable).
 
     Reads the metadata files of new and changed tables, at most `most` of them; the next call reads more. A table that
     is not read, or cannot be, counts as the one known under its name. If none is known, it may be any table, so no
@@ -97,7 +106,8 @@ def observe(
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
     unread = {each.metadata_location for each in pointers.values()}.difference(uuids)
-    found = {**uuids, **uuids_behind(stores, set(sorted(unread)[:most]))}
+    read = tables_behind(stores, set(sorted(unread)[:most]))
+    found = {**uuids, **{at: each.table_uuid if isinstance(each, Behind) else each for at, each in read.items()}}
     present: dict[str, Seen] = {}
     problems: dict[str, str] = {}
     strangers = False
@@ -112,25 +122,30 @@ def observe(
                 present[known.table_uuid] = Seen(table, known.metadata_location)
             continue
         present[uuid] = Seen(table, pointer.metadata_location)
+        behind = read.get(pointer.metadata_location)
+        if isinstance(behind, Behind):
+            operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
     return operations.known_tables.observe(name, present, complete=not strangers), problems
 
 
-def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata:
+def last_metadata(stores: Stores, root: str, known: KnownTable, places: Sequence[str] = ()) -> TableMetadata:
     """Return the metadata of the table when it was last seen. It is saved before it is used, so that an interrupted
     deletion can continue after the file itself is deleted.
 
-    Raises MissingFile if it does not exist: after a purge, leftovers cannot be distinguished from other files. Raises
-    UnreadableMetadata.
+    If it does not exist, the table was purged: then returns metadata of a table without snapshots in `places`, all
+    locations that it was seen to have. Raises MissingFile if there are none, UnreadableMetadata.
     """
     copy = saved_metadata(root, known)
     if stores.head(copy) is None:
         if stores.head(known.metadata_location) is None:
+            if places:
+                return _purged(known, places[0])
             raise MissingFile(
                 "The dropped table's last metadata file is gone: it was purged, or deleted by hand",
                 table=known.table,
                 path=known.metadata_location,
                 untouched="what is left of the table's files",
-                hint="check what is left, and delete it by hand",
+                hint="restore the file, if it was not purged",
             )
         _require_same(read_table_metadata(stores, known.metadata_location), known)
         with around("dropped.save_metadata"), suppress(ExistingFile):
@@ -138,6 +153,14 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
     metadata = read_table_metadata(stores, copy)
     _require_same(metadata, known)
     return metadata
+
+
+def _purged(known: KnownTable, location: str) -> TableMetadata:
+    none: dict[str, object] = {"last-sequence-number": 0, "last-updated-ms": 0, "last-column-id": 0, "snapshots": []}
+    schema = {"current-schema-id": 0, "schemas": [{"schema-id": 0, "type": "struct", "fields": []}]}
+    specs = {"default-spec-id": 0, "partition-specs": [{"spec-id": 0, "fields": []}]}
+    own = {"format-version": 2, "table-uuid": known.table_uuid, "location": location}
+    return parse_table_metadata(json.dumps(own | none | schema | specs).encode(), known.metadata_location)
 
 
 def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:

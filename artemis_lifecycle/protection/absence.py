@@ -8,12 +8,14 @@ files would destroy an existing table.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -37,12 +39,21 @@ def saved_metadata(root: str, known: KnownTable) -> str:
     return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
 
 
-def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | UnreadableMetadata | StorageError]:
-    """Return the table uuid in each of those metadata files, or the error of reading it."""
+@dataclass(frozen=True)
+class Behind:
+    """What a metadata file says of its table: its uuid, and its locations as they are spelled there."""
 
-    def read(location: str) -> str | UnreadableMetadata | StorageError:
+    table_uuid: str
+    locations: tuple[str, ...]
+
+
+def tables_behind(stores: Stores, locations: Collection[str]) -> dict[str, Behind | UnreadableMetadata | StorageError]:
+    """Return the table of each of those metadata files, or the error of reading it."""
+
+    def read(location: str) -> Behind | UnreadableMetadata | StorageError:
         try:
-            return read_table_metadata(stores, location).table_uuid
+            metadata = read_table_metadata(stores, location)
+            return Behind(metadata.table_uuid, spelled_locations(metadata))
         except (UnreadableMetadata, StorageError) as error:
             return error
 
@@ -75,17 +86,17 @@ class Absence:
         table cannot be read, because it may be the one."""
         pointers = self._catalog.pointers()
         unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
-        for location, uuid in uuids_behind(self._stores, unread).items():
-            if not isinstance(uuid, str):
+        for location, found in tables_behind(self._stores, unread).items():
+            if not isinstance(found, Behind):
                 raise UnreadableMetadata(
                     "A table of the catalog cannot be read, and may be the dropped one under another name: "
-                    f"{uuid.what}",
+                    f"{found.what}",
                     table=self._table,
                     path=location,
                     untouched="all files that were not deleted before",
                     hint="fix that table, or drop it from the catalog",
-                ) from uuid
-            self._known[location] = uuid
+                ) from found
+            self._known[location] = found.table_uuid
         for name, pointer in pointers.items():
             if self._known[pointer.metadata_location] == self.metadata.table_uuid:
                 raise StalePlan(

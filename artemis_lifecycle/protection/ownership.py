@@ -35,7 +35,12 @@ def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, .
 
     The root of a file system or of a bucket owns nothing; otherwise everything would belong to the table.
     """
-    return outermost(_trimmed(normalize(location, rules)) for location in spelled_locations(metadata))
+    return normal_locations(spelled_locations(metadata), rules)
+
+
+def normal_locations(spelled: Iterable[str], rules: LocationRules) -> tuple[str, ...]:
+    """Return `own_locations` of a table with these locations."""
+    return outermost(_trimmed(normalize(location, rules)) for location in spelled)
 
 
 def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:

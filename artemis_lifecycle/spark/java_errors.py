@@ -5,12 +5,14 @@ answer, and a store that fails. Does not belong: retries, and errors in a statem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from artemis_lifecycle.embedded.jars import GATED_CATALOG
 from artemis_lifecycle.errors import (
+    Busy,
     CommitConflict,
     CommitStateUnknown,
     LifecycleError,
@@ -62,14 +64,22 @@ _FILE = re.compile(
 """How Iceberg and Hadoop name the file that they could not open."""
 
 _METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
+_AHEAD = re.compile(r"Invalid update timestamp \d+: before|Expected sorted (?:snapshot|previous metadata) log entries")
+"""What Iceberg says if the table's last commit is later than this host's clock, by more than `_CLOCK_TOLERANCE`; or if
+the metadata file is not in order."""
+
+_CLOCK_TOLERANCE = timedelta(minutes=1)
+_LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 """The work was stopped; nothing failed."""
 
 
 @contextmanager
-def java_errors(table: str | None = None) -> Iterator[None]:
+def java_errors(table: str | None = None, last_commit: Callable[[], int] | None = None) -> Iterator[None]:
     """Run what works through the JVM; what other systems did to it comes out as a LifecycleError, not as a Java trace.
-    An error that names no table gets this one's name.
+    An error that names no table gets this one's name. `last_commit` returns the `last-updated-ms` of a table to which
+    the block may commit.
 
     Any other error is a defect, and its trace shows where.
     """
@@ -79,8 +89,8 @@ def java_errors(table: str | None = None) -> Iterator[None]:
         error.table = error.table or table
         raise
     except Exception as error:
-        known = as_ours(error, table)
-        if known is None:
+        known = (last_commit and _chain(error) and ahead_of_clock(error, table, last_commit)) or as_ours(error, table)
+        if not known:
             raise
         raise known from error
 
@@ -122,6 +132,25 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     else:
         return None
     return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
+
+
+def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[], int]) -> Busy | None:
+    """Return the error for a commit on top of one by a writer whose clock was ahead; None for any other error.
+    `last_commit` returns the table's `last-updated-ms`."""
+    if not _AHEAD.search(str(error)):
+        return None
+    now, last = datetime.now(UTC), datetime.fromtimestamp(min(last_commit(), _LAST_MS) / 1000, UTC)
+    if last <= now:
+        return None
+    # Rounded up to the second.
+    again = last - _CLOCK_TOLERANCE + timedelta(seconds=1)
+    return Busy(
+        f"The last commit lies {(last - now) / timedelta(minutes=1):.0f} minutes ahead of this host's clock, at "
+        f"{last:%Y-%m-%d %H:%M:%S} UTC: its writer's clock was ahead, or this host's is behind",
+        table=table,
+        untouched="the table",
+        hint=f"try again at {again:%Y-%m-%d %H:%M:%S} UTC, or correct this host's clock if it is behind",
+    )
 
 
 def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:

@@ -22,7 +22,6 @@ from artemis_lifecycle.errors import (
     BadInput,
     GarbageCollectionDisabled,
     GraceNotOver,
-    MissingFile,
     NoSuchTable,
     Refused,
     StalePlan,
@@ -321,18 +320,60 @@ def test_an_unreadable_table_hides_that_others_are_missing(lifecycle: Lifecycle)
     assert [each.table for each in lifecycle.dropped_tables()] == [table]
 
 
-def test_gc_disabled_and_a_purge(lifecycle: Lifecycle) -> None:
-    disabled, purged = make_table(lifecycle, "disabled", 1), make_table(lifecycle, "purged", 1)
+def test_a_table_with_gc_disabled_keeps_its_files(lifecycle: Lifecycle) -> None:
+    disabled = make_table(lifecycle, "disabled", 1)
     lifecycle.spark.sql(f"ALTER TABLE {_name(lifecycle)}.{disabled} SET TBLPROPERTIES ('gc.enabled'='false')")
     _drop(lifecycle, disabled)
     with pytest.raises(GarbageCollectionDisabled):
         lifecycle.scan_dropped(disabled)
-    table_uuid = lifecycle.steps.table_state(purged).metadata.table_uuid
-    lifecycle.observe_catalog()
-    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{purged} PURGE")
+
+
+@pytest.mark.parametrize("seen_by", ["a step", "a look at the catalog"])
+def test_what_a_purge_left_is_deleted_once_approved(lifecycle: Lifecycle, seen_by: str) -> None:
+    table, beside = make_table(lifecycle, "purged", 4), make_table(lifecycle, "beside", 2)
+    table_uuid, place = lifecycle.steps.table_state(table).metadata.table_uuid, _place(lifecycle, table)
+    if seen_by == "a step":
+        # Its files wait for the grace, and the purge knows nothing of them.
+        lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (9)")
+        lifecycle.commit_expiration(lifecycle.plan_expiration(table))
+    else:
+        lifecycle.observe_catalog()
+    (place / "data" / "orphan.parquet").write_bytes(b"1")
+    # A clone reads one of its files, and keeps it.
+    kept = next(path for path in _files(place) if path.suffix == ".parquet" and path.name != "orphan.parquet")
+    lifecycle.spark.sql(
+        f"CALL {_name(lifecycle)}.system.add_files(table => 'db.beside', source_table => '`parquet`.`file://{kept}`')"
+    )
+    held = kept.read_bytes()
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table} PURGE")
+    if not kept.exists():
+        kept.write_bytes(held)
+    for path in _files(place):
+        make_old(path, timedelta(days=60))
     assert _of(lifecycle, table_uuid).state == "purged"
-    with pytest.raises(MissingFile, match="purged"):
-        lifecycle.scan_dropped(purged)
+    _missed(lifecycle, table_uuid, 3)
+
+    scan = lifecycle.scan_dropped(table)
+
+    left = _files(place) - {kept, kept.with_name(f".{kept.name}.crc")}
+    assert {local(row["path"]) for row in scan.files().collect()} == left and place / "data" / "orphan.parquet" in left
+    with pytest.raises(GraceNotOver):
+        lifecycle.delete_dropped(scan)
+    _missed(lifecycle, table_uuid, 40)
+    with pytest.raises(ApprovalNeeded):
+        lifecycle.delete_dropped(scan)
+    assert lifecycle.clear_dropped() == []
+    lifecycle.approve(scan, who="ada", why="what the purge left")
+    assert lifecycle.delete_dropped(scan).deleted == len(left)
+    assert not left & _files(place) and _of(lifecycle, table_uuid).state == "gone"
+    assert lifecycle.spark.table(f"{_name(lifecycle)}.{beside}").count() == 3
+
+
+def test_a_purge_of_a_table_that_was_never_seen_leaves_nothing_to_scan(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "unseen", 1)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table} PURGE")
+    with pytest.raises(NoSuchTable):
+        lifecycle.scan_dropped(table)
 
 
 def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spark: SparkSession) -> None:

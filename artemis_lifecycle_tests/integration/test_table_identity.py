@@ -1,0 +1,311 @@
+"""A name is not a table: what was recorded of a table by its uuid is never done to another one with its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.errors import (
+    BadInput,
+    Busy,
+    GraceNotOver,
+    LifecycleError,
+    NoSuchTable,
+    PlanStateError,
+    Refused,
+    StaleMetadata,
+    StalePlan,
+)
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.undrop import Undropped
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deletion.world import local
+from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
+from artemis_lifecycle_tests.policies import AT_ONCE
+
+POLICY: dict[str, Any] = {
+    **AT_ONCE,
+    "cold_tier": {"enabled": False},
+    "deletion": {"grace": "0s"},
+    "orphans": {"min_age": "0s", "min_age_floor": "0s"},
+    "dropped": {"keep": "30d"},
+    "lineage": {"mode": "report"},
+}
+
+
+@pytest.fixture
+def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    with Lifecycle.open(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark) as opened:
+        yield opened
+
+
+def _name(lifecycle: Lifecycle) -> str:
+    return lifecycle.config.catalogs.live.name
+
+
+def _uuid(lifecycle: Lifecycle, table: str) -> str:
+    return lifecycle.steps.table_uuid(table)
+
+
+def _place(lifecycle: Lifecycle, table: str) -> Path:
+    return local(lifecycle.steps.table_state(table).metadata.location)
+
+
+def _files(place: Path) -> set[Path]:
+    return {path for path in place.rglob("*") if path.is_file() and RECEIPTS not in path.parts}
+
+
+def test_a_commit_after_a_writer_whose_clock_was_ahead_says_when_to_try_again(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "ahead", 3)
+    set_ages(lifecycle, table, [timedelta(days=2), timedelta(days=1), -timedelta(minutes=30)])
+    plan = lifecycle.plan_expiration(table)
+    rows = lifecycle.spark.createDataFrame([(1,)], "id int")
+    for commit in (
+        lambda: lifecycle.commit_expiration(plan),
+        lambda: lifecycle.tag(table, "kept", ids_of(lifecycle, table)[0]),
+        lambda: lifecycle.append(table, rows, {}),
+    ):
+        with pytest.raises(Busy, match=r"lies (29|30) minutes ahead of this host's clock.*try again at \d{4}-") as said:
+            commit()
+        assert "contradicts" not in str(said.value) and said.value.table == table
+
+
+def test_a_sweep_keeps_what_a_table_dropped_after_the_mark_left_where_its_name_was_made_again(
+    lifecycle: Lifecycle,
+) -> None:
+    table, stays = make_table(lifecycle, "again", 2), make_table(lifecycle, "stays", 1)
+    marked = lifecycle.mark(lifecycle.config.catalogs.live.name)
+    before, place = _uuid(lifecycle, table), _place(lifecycle, table)
+    assert {each.table_uuid for each in lifecycle.operations.known_tables.of_catalog(_name(lifecycle))} >= {before}
+    assert lifecycle.operations.table_locations.of_table(before)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    files = _files(place)
+    make_table(lifecycle, "again", 1)
+    after = _uuid(lifecycle, table)
+
+    swept = {each.table: each for each in lifecycle.sweep(marked.live_set_id, deferred=False).tables}
+
+    assert f"{after}, not {before}" in (swept[table].error or "") and swept[stays].error is None
+    assert files <= _files(place)
+    # Nor does an orphan scan of the new table take them: they wait for dropped.keep, and for approval.
+    lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+    assert files <= _files(place) and lifecycle.read(table).count() == 1
+    (gone,) = lifecycle.dropped_tables()
+    assert (gone.table_uuid, gone.state) == (before, "waiting")
+    with pytest.raises(GraceNotOver):
+        lifecycle.delete_dropped(lifecycle.scan_dropped(before))
+
+
+def test_what_was_recorded_of_a_table_goes_on_under_its_new_name(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "old", 3)
+    committed = lifecycle.plan_expiration(table)
+    lifecycle.commit_expiration(committed)
+    (_place(lifecycle, table) / "data" / "orphan.parquet").write_bytes(b"1")
+    scan = lifecycle.scan_orphans(table)
+    hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
+    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
+    lifecycle.spark.sql(f"ALTER TABLE {_name(lifecycle)}.{table} RENAME TO db.new")
+    # The old name is another table's by now.
+    elsewhere = f"{lifecycle.config.catalogs.live.warehouse}/db/elsewhere"
+    lifecycle.spark.sql(
+        f"CREATE TABLE {_name(lifecycle)}.db.old USING iceberg LOCATION '{elsewhere}' AS SELECT 1 AS id"
+    )
+    others = _files(_place(lifecycle, "db.old"))
+
+    assert lifecycle.advance(hold.hold_id, ids_of(lifecycle, "db.new")[-1]).hold_id == hold.hold_id
+    assert lifecycle.delete_orphans(scan).deleted == 1
+    report = lifecycle.delete_files(committed)
+    assert (report.deleted > 0, report.failed) == (True, 0)
+    assert lifecycle.read("db.new").count() == 4 and lifecycle.read("db.old").count() == 1
+    assert others <= _files(_place(lifecycle, "db.old"))
+
+
+def test_nothing_recorded_of_a_dropped_table_is_done_to_the_one_that_has_its_name(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "taken", 3)
+    listing = lifecycle.list_objects(table)
+    committed = lifecycle.plan_expiration(table)
+    lifecycle.commit_expiration(committed)
+    scan = lifecycle.scan_orphans(table)
+    lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (7)")
+    waiting = lifecycle.plan_expiration(table)
+    hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
+    before = _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    make_table(lifecycle, "taken", 2)
+    after, snapshots = _uuid(lifecycle, table), ids_of(lifecycle, table)
+    files = _files(_place(lifecycle, table))
+
+    for act in (
+        lambda: lifecycle.commit_expiration(waiting),
+        lambda: lifecycle.commit_expiration(waiting, dry_run=True),
+        lambda: lifecycle.hand_off(waiting),
+        lambda: lifecycle.delete_files(committed),
+        lambda: lifecycle.delete_files(committed, dry_run=True),
+        lambda: lifecycle.delete_orphans(scan),
+        lambda: lifecycle.delete_orphans(scan, dry_run=True),
+        lambda: lifecycle.scan_orphans(table, listing=listing),
+        lambda: lifecycle.advance(hold.hold_id, snapshots[0]),
+    ):
+        with pytest.raises(StalePlan, match=f"{after}, not {before}"):
+            act()
+    assert ids_of(lifecycle, table) == snapshots and _files(_place(lifecycle, table)) == files
+
+
+def test_a_name_that_gets_another_table_before_the_lease_stops_the_step(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "race", 2)
+    state = lifecycle.steps.table_state(table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    make_table(lifecycle, "race", 1)
+    with pytest.raises(StalePlan, match=state.metadata.table_uuid), lifecycle.steps.run(state, "deletion"):
+        pytest.fail("the step began")
+
+
+def test_two_names_of_one_uuid_are_two_readers_of_shared_files(lifecycle: Lifecycle) -> None:
+    one = make_table(lifecycle, "one", 3)
+    name, pointer = _name(lifecycle), lifecycle.steps.table_state(one).metadata.metadata_location
+    lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
+    assert _uuid(lifecycle, "db.two") == _uuid(lifecycle, one)
+    lifecycle.spark.sql(f"INSERT OVERWRITE {name}.db.one VALUES (8), (9)")
+    lifecycle.spark.sql(f"INSERT INTO {name}.db.two VALUES (5)")
+    for table in (one, "db.two", one):
+        lifecycle.expire(table)
+        with suppress(StaleMetadata):
+            lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+        lifecycle.spark.catalog.clearCache()
+        assert sorted(row["id"] for row in lifecycle.read(one).collect()) == [8, 9]
+        assert sorted(row["id"] for row in lifecycle.read("db.two").collect()) == [0, 1, 2, 5]
+
+
+def _undropped(lifecycle: Lifecycle, table: str, **options: Any) -> Undropped:
+    done = lifecycle.undrop(table, **options)
+    lifecycle.spark.catalog.clearCache()
+    assert lifecycle.dropped_tables() == [] or done.table_uuid not in {
+        each.table_uuid for each in lifecycle.dropped_tables()
+    }
+    return done
+
+
+def test_a_dropped_table_comes_back_with_its_last_commits_and_its_open_scan_is_closed(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "back", 2)
+    lifecycle.observe_catalog()
+    # Nothing of this product saw these commits.
+    for number in (7, 8):
+        lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES ({number})")
+    pointer, table_uuid = lifecycle.get_current(table).metadata_location, _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    scan = lifecycle.scan_dropped(table)
+
+    done = _undropped(lifecycle, table, who="ada", why="dropped by mistake")
+
+    assert (done.table, done.table_uuid, done.metadata_location, done.missing) == (table, table_uuid, pointer, 0)
+    assert sorted(row["id"] for row in lifecycle.read(table).collect()) == [0, 1, 7, 8]
+    assert lifecycle.operations.scans.get(scan.scan_id).state == "closed"
+    with pytest.raises(PlanStateError):
+        lifecycle.approve(scan, who="ada", why="too late")
+    with pytest.raises(StalePlan, match="in the catalog again"):
+        lifecycle.delete_dropped(scan)
+    decision = lifecycle.operations.decisions.about(table_uuid)[-1]
+    assert (decision.kind, decision.who, decision.why) == ("undrop", "ada", "dropped by mistake")
+    rows = lifecycle._recording.rows(["table_uuid", "operation", "trigger_operator", "metadata_location"], table_uuid)
+    assert [row for row in rows.to_pylist() if row["operation"] == "undrop"] == [
+        {
+            "table_uuid": table_uuid,
+            "operation": "undrop",
+            "trigger_operator": "ada",
+            "metadata_location": pointer,
+        }
+    ]
+    with pytest.raises(NoSuchTable):
+        lifecycle.undrop(table)
+    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (9)")
+    assert lifecycle.read(table).count() == 5
+
+
+def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_several(lifecycle: Lifecycle) -> None:
+    uuids = []
+    for rows in (1, 2):
+        uuids.append(_uuid(lifecycle, make_table(lifecycle, "twice", rows)))
+        lifecycle.observe_catalog()
+        lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.db.twice")
+        lifecycle.observe_catalog()
+    with pytest.raises(BadInput) as several:
+        lifecycle.undrop("db.twice")
+    assert all(f"{each} (missed since 20" in str(several.value) for each in uuids)
+    lifecycle.spark.sql(f"CREATE VIEW {_name(lifecycle)}.db.twice AS SELECT 1 AS id")
+    with pytest.raises(Refused, match=r"a view with the name db\.twice"):
+        lifecycle.undrop("db.twice", uuids[0])
+    lifecycle.spark.sql(f"DROP VIEW {_name(lifecycle)}.db.twice")
+    assert _undropped(lifecycle, "db.twice", uuid=uuids[0]).table_uuid == uuids[0]
+    with pytest.raises(Refused, match=r"a table with the name db\.twice"):
+        lifecycle.undrop(uuids[1])
+    with pytest.raises(BadInput, match="no namespace"):
+        lifecycle.undrop(uuids[1], as_name="nowhere.twice")
+    assert _undropped(lifecycle, "db.twice", as_name="db.second").table_uuid == uuids[1]
+    assert lifecycle.read("db.twice").count() == 1 and lifecycle.read("db.second").count() == 2
+
+
+def test_an_undrop_registers_only_a_complete_state_or_what_a_person_accepts(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "partly", 3)
+    lifecycle.spark.sql(f"DELETE FROM {_name(lifecycle)}.{table} WHERE id = 0")
+    lifecycle.observe_catalog()
+    plan_files = {
+        row["id"]: local(row["file"])
+        for row in lifecycle.spark.sql(
+            f"SELECT id, input_file_name() AS file FROM {_name(lifecycle)}.{table}"
+        ).collect()
+    }
+    history = next(
+        local(row["file_path"])
+        for row in lifecycle.spark.sql(f"SELECT file_path FROM {_name(lifecycle)}.{table}.all_data_files").collect()
+        if local(row["file_path"]) not in plan_files.values()
+    )
+    table_uuid = _uuid(lifecycle, table)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    history.unlink()
+    whole = plan_files[1].read_bytes()
+    plan_files[1].write_bytes(whole + b"x")
+    plan_files[1].with_name(f".{plan_files[1].name}.crc").unlink(missing_ok=True)
+    for options in ({}, {"incomplete": True}, {"incomplete": True, "who": "ada"}):
+        with pytest.raises(LifecycleError) as refused:
+            lifecycle.undrop(table, **options)
+        if not options:
+            assert isinstance(refused.value, Refused) and plan_files[1].name in str(refused.value)
+    assert table not in lifecycle.tables()
+    plan_files[1].write_bytes(whole)
+    # Its history is not whole, and its current state is.
+    done = _undropped(lifecycle, table)
+    assert [local(each) for each in done.missing_files] == [history] and done.table_uuid == table_uuid
+    assert sorted(row["id"] for row in lifecycle.read(table).collect()) == [1, 2]
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    plan_files[1].unlink()
+    done = _undropped(lifecycle, table, incomplete=True, who="ada", why="better than nothing")
+    assert {local(each) for each in done.missing_files} == {history, plan_files[1]}
+
+
+def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}, "dropped": {"keep": "0s"}}
+    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+        table = make_table(lifecycle, "aside", 3)
+        lifecycle.observe_catalog()
+        place, files = _place(lifecycle, table), _files(_place(lifecycle, table))
+        lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="a test")
+        assert lifecycle.delete_dropped(scan).deleted == len(files) and not _files(place)
+
+        done = _undropped(lifecycle, table, as_name="db.again")
+
+        assert (done.restored, done.missing, _files(place)) == (len(files), 0, files)
+        assert lifecycle.read("db.again").count() == 3
+        # It lives like any other table.
+        lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.db.again VALUES (5)")
+        assert lifecycle.expire("db.again").deleted > 0 and lifecycle.read("db.again").count() == 1
