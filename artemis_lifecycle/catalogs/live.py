@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Engine, Row, select, union
+from sqlalchemy import Engine, Row, not_, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
+from artemis_lifecycle.catalogs.entry import TABLE
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
@@ -96,6 +97,11 @@ class CatalogReader:
         `<catalog>:<namespace.table>`; only one of them if `table` has such a name. Nothing for a catalog that is not in
         SQL."""
         return self._source.beside(without, table)
+
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table of Iceberg: views, functions, tables of other formats. Of a SQL
+        catalog, those of all catalogs in the same `iceberg_tables`."""
+        return self._source.others()
 
     def exists(self, table: str) -> bool:
         """Raises BadInput as `entry` does."""
@@ -201,9 +207,15 @@ class _Sql:
         with self._engine.connect() as connection:
             return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
 
+    def others(self) -> list[CatalogEntry]:
+        query = select(iceberg_tables).where(not_(IS_TABLE), iceberg_tables.c.metadata_location != "")
+        with self._engine.connect() as connection:
+            return [self._entry(row) for row in connection.execute(query)]
+
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
-        return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
+        previous = row.previous_metadata_location
+        return CatalogEntry(row.catalog_name, name, row.metadata_location, previous, row.iceberg_type or TABLE)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with around("catalog.create_namespace"), self._engine.begin() as connection:
@@ -237,7 +249,9 @@ class _Other:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
-        self._properties = pyiceberg_properties(catalog)
+        # Servers that do not say which endpoints they have are asked for views, too.
+        self._properties = {"view-endpoints-supported": "true", **pyiceberg_properties(catalog)}
+        self._seen_views: dict[Identifier, CatalogEntry | None] = {}
         # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it arrive out of order.
         self._loaded = threading.local() if catalog.type == "hive" else SimpleNamespace()
         with self._answering():
@@ -280,6 +294,7 @@ class _Other:
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
+        self._seen_views.clear()  # From here on, each view is loaded again.
         listed = self.tables()
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             found = dict(zip(listed, readers.map(self._loaded_entry, listed), strict=True))
@@ -311,6 +326,71 @@ class _Other:
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         return {}
+
+    def others(self) -> list[CatalogEntry]:
+        find = {"rest": self._views, "hive": self._of_hive, "glue": self._of_glue}.get(self._properties["type"])
+        with self._answering():
+            return [] if find is None else [each for level in self._all_namespaces() for each in find(level)]
+
+    def _views(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
+        from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
+
+        try:
+            listed = [Identifier.of(parts) for parts in self._catalog().list_views(namespace)]
+        except (NoSuchNamespaceError, NotImplementedError):
+            return []  # Dropped in the meantime, or the server has no views.
+        except RESTError as error:
+            if type(error) is RESTError:  # Status 405 or 406: the server has no such endpoint.
+                return []
+            raise
+        unseen = [each for each in listed if each not in self._seen_views]
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            self._seen_views.update(zip(unseen, readers.map(self._view, unseen), strict=True))
+        return [found for each in listed if (found := self._seen_views[each]) is not None]
+
+    def _view(self, name: Identifier) -> CatalogEntry | None:
+        from pyiceberg.catalog import rest
+
+        # pyiceberg's own answer has no metadata location, and it rejects views of a later format.
+        catalog: Any = self._catalog()
+        parts = catalog._split_identifier_for_path(name.parts, rest.IdentifierKind.VIEW)
+        answer = catalog._session.get(catalog.url(rest.Endpoints.load_view, **parts))
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        found = answer.json()
+        place = found.get("metadata", {}).get("location")
+        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, "VIEW", place)
+
+    def _of_hive(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
+        catalog: Any = self._catalog()
+        with catalog._client as client:
+            names = client.get_all_tables(db_name=namespace[-1])
+            tables = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
+        rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in tables]
+        return self._not_iceberg(namespace, rows)
+
+    def _of_glue(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
+        catalog: Any = self._catalog()
+        pages = catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1])
+        tables = [table for page in pages for table in page["TableList"]]
+        places = [each.get("StorageDescriptor", {}).get("Location") for each in tables]
+        rows = [
+            (each["Name"], each.get("TableType"), each.get("Parameters"), place)
+            for each, place in zip(tables, places, strict=True)
+        ]
+        return self._not_iceberg(namespace, rows)
+
+    def _not_iceberg(self, namespace: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[CatalogEntry]:
+        found = []
+        for name, kind, parameters, place in rows:
+            said = dict(parameters or {})
+            if said.get("table_type", "").lower() != "iceberg":
+                pointer = said.get("metadata_location", "")
+                found.append(
+                    CatalogEntry(self._name, Identifier((*namespace,), name), pointer, None, kind or "OBJECT", place)
+                )
+        return found
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):

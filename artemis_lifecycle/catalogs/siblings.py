@@ -44,6 +44,10 @@ class CatalogsOfDatabase:
         self._apart(live, others)
         return live | others
 
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table, of the live catalog and of all catalogs in its database."""
+        return self._live.others()
+
     def _others(self) -> dict[str, CatalogEntry]:
         return self._live.beside(self._without)
 

@@ -112,6 +112,12 @@ def observe(
                 present[known.table_uuid] = Seen(table, known.metadata_location)
             continue
         present[uuid] = Seen(table, pointer.metadata_location)
+    if {known.table_uuid for known in before if known.missing_since is None}.difference(present):
+        # One of them may be in the catalog as another kind of object.
+        others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}
+        for location, uuid in uuids_behind(stores, others).items():
+            if isinstance(uuid, str):
+                present.setdefault(uuid, Seen(others[location], location))
     return operations.known_tables.observe(name, present, complete=not strangers), problems
 
 

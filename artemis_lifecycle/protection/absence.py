@@ -7,11 +7,12 @@ files would destroy an existing table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.errors import NewerFormat, NoSuchTable, StalePlan, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.reachability.reached import Pointer
@@ -25,6 +26,8 @@ class HasPointers(Protocol):
     """The tables of a catalog, by name."""
 
     def pointers(self) -> Mapping[str, Pointer]: ...
+
+    def others(self) -> Sequence[CatalogEntry]: ...
 
 
 def dropped_folder(root: str, table_uuid: str) -> str:
@@ -43,6 +46,8 @@ def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | 
     def read(location: str) -> str | UnreadableMetadata | StorageError:
         try:
             return read_table_metadata(stores, location).table_uuid
+        except NewerFormat as error:
+            return described(stores, location).table_uuid or error
         except (UnreadableMetadata, StorageError) as error:
             return error
 
@@ -86,8 +91,13 @@ class Absence:
                     hint="fix that table, or drop it from the catalog",
                 ) from uuid
             self._known[location] = uuid
-        for name, pointer in pointers.items():
-            if self._known[pointer.metadata_location] == self.metadata.table_uuid:
+        # Another object counts if its metadata file is the table's: it was registered as something else.
+        others = {each.metadata_location: each.identifier for each in self._catalog.others() if each.metadata_location}
+        found = uuids_behind(self._stores, set(others).difference(self._known))
+        self._known |= {location: uuid if isinstance(uuid, str) else "" for location, uuid in found.items()}
+        named = [(name, each.metadata_location) for name, each in pointers.items()]
+        for name, location in (*named, *((name, location) for location, name in others.items())):
+            if self._known[location] == self.metadata.table_uuid:
                 raise StalePlan(
                     f"The table that was dropped as {self._table} is in the catalog again, as {name}",
                     table=self._table,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
@@ -36,6 +37,9 @@ class TablesOfCatalog(Protocol):
     def entry(self, table: str) -> Pointer: ...
 
     def pointers(self) -> Mapping[str, Pointer]: ...
+
+    def others(self) -> Sequence[CatalogEntry]:
+        """Return every object that is not a table: views, functions, tables of other formats."""
 
 
 class ColdTables(Protocol):

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
@@ -38,6 +39,10 @@ class Neighbor:
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
     For a dropped table its remaining files stay (`is_readable` False).
+
+    Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
+    its own. `inside` are places that count only where they are inside the table's. `reads_folder`: a table of another
+    format reads all files in its location, even those that the table wrote.
     """
 
     table: str
@@ -47,6 +52,8 @@ class Neighbor:
     problem: str | None = None
     dropped: bool = False
     is_readable: bool = True
+    inside: tuple[str, ...] = ()
+    reads_folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,14 @@ class _LastKnown:
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
-    """Return the locations of other tables that equal one of `ours` or are inside it."""
-    return tuple(
-        theirs
-        for other in others
-        for theirs in other.locations
-        if any(theirs == own or folders.is_in(theirs, own) for own in ours)
-    )
+    """Return the locations of others that equal one of `ours` or are inside it."""
+    found: list[str] = []
+    for other in others:
+        found += (each for each in other.locations if any(each == own or folders.is_in(each, own) for own in ours))
+        for each in other.inside:
+            around = [own for own in ours if folders.is_in(each, own)]
+            found += [each] if around and not any(folders.is_in(own, each) for own in ours) else []
+    return tuple(found)
 
 
 class Neighbors:
@@ -83,6 +91,7 @@ class Neighbors:
             context.spark, context.stores, context.root, context.rules_of, context.root_stores
         )
         self._known: dict[str, Neighbor | None] = {}
+        self._objects: dict[str, CatalogEntry] = {}
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
@@ -93,6 +102,7 @@ class Neighbors:
         """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
         name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
+        names += self._list_objects()
         if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
@@ -121,11 +131,17 @@ class Neighbors:
             # This project's result tables are not clones of other tables.
             if name != self._table and name not in RESULT_TABLES
         }
+        self._list_objects()
+        pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
         changed = [name for name, place in now.items() if self._read_at.get(name) != place]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._read_at = now
+        # What is not a table reads no files of tables by their paths.
+        for name, other in self._known.items():
+            if other is not None and not other.is_readable:
+                pointers.pop(name, None)
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -136,7 +152,7 @@ class Neighbors:
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
-        listed = {*listed_now, *self._context.catalog.tables()}
+        listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
         problems = self._reached.refresh({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
@@ -146,7 +162,7 @@ class Neighbors:
             name: problem
             for name, problem in (self._unread | problems).items()
             if name in tables
-            and not self._reached.knows(name, listed_now.get(name))
+            and not self._reached.knows(name, pointers.get(name))
             and not self._is_isolated(tables[name])
         }
         took = time.monotonic() - began
@@ -154,6 +170,10 @@ class Neighbors:
 
     def entry(self, other: Neighbor) -> Pointer:
         """Read the catalog's current entry of a neighbor."""
+        if other.table in self._objects:
+            self._list_objects()
+            # Gone: like a dropped table, it counts with its last metadata until the next survey.
+            return self._objects.get(other.table, _LastKnown(other.metadata_location))
         return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
@@ -171,9 +191,9 @@ class Neighbors:
             # With a location `..`, its path surrounds all tables. That must not block files in their own places.
             inside = any(folders.is_in(one, another) for one in other.locations for another in locations)
             return inside or any(folders.overlap(one, another) for one in reads for another in locations)
-        if not other.metadata_location:
+        if other.problem is not None and not other.metadata_location:
             return not self._context.isolated(other.table)
-        theirs = (*other.locations, *reads)
+        theirs = (*other.locations, *other.inside, *reads)
         return any(folders.overlap(one, another) for one in theirs for another in locations)
 
     def _is_isolated(self, table: str) -> bool:
@@ -182,6 +202,8 @@ class Neighbors:
 
     def _read(self, name: str) -> Neighbor | None:
         context = self._context
+        if name in self._objects:
+            return self._object(name, self._objects[name])
         try:
             entry = context.catalog.entry(name)
         except BadInput as error:  # Includes NoSuchTable; or the catalog rejects the name.
@@ -189,14 +211,59 @@ class Neighbors:
                 return None  # Dropped between the two calls: it has no entry that a reader could follow.
             # It is unknown where it reads, so it may read anywhere.
             return Neighbor(name, None, "", (), f"the catalog lists it, but cannot load it: {error.what}")
+        return self._behind(name, entry.metadata_location)
+
+    def _behind(self, name: str, metadata_location: str, object_at: Sequence[str] | None = None) -> Neighbor:
+        """Return what a metadata file makes of a name, whatever the catalog calls it. `object_at`: the places of what
+        the catalog does not call a table; unreadable, it keeps what is in them."""
+        context = self._context
         try:
-            metadata = read_table_metadata(context.stores, entry.metadata_location)
+            metadata = read_table_metadata(context.stores, metadata_location)
         except (UnreadableMetadata, StorageError) as error:
-            return Neighbor(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
+            found, guess = self._described(metadata_location), self._guess(metadata_location)
+            if found is not None and not found.is_table and found.locations:
+                return self._view(name, metadata_location, found.locations)
+            if object_at is not None and (found is None or not found.is_table):
+                return Neighbor(name, None, metadata_location, (*object_at, *guess), is_readable=False)
+            return Neighbor(name, None, metadata_location, guess, str(error))
         # Its metadata file may be outside its location: a table can be registered from any file.
-        place = parent(normalize(entry.metadata_location, context.rules))
+        place = parent(normalize(metadata_location, context.rules))
         locations = outermost((*own_locations(metadata, context.rules), place))
-        return Neighbor(name, metadata.table_uuid, entry.metadata_location, locations)
+        return Neighbor(name, metadata.table_uuid, metadata_location, locations)
+
+    # --- objects that are not tables --------------------------------------------------------------------------------
+
+    def _list_objects(self) -> list[str]:
+        """Read the catalog's other objects, and forget what was read of those that changed. Return their names, which
+        are impossible as table names."""
+        now = {f"{each.type} {each.catalog}:{each.identifier}": each for each in self._context.catalog.others()}
+        for name in [name for name, entry in self._objects.items() if now.get(name) != entry]:
+            self._known.pop(name, None)
+        self._objects = now
+        return list(now)
+
+    def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
+        rules, place = self._context.rules, entry.location
+        places = () if not place else outermost([normalize(place.rstrip("/"), rules)])
+        if not entry.metadata_location:
+            is_view = "VIEW" in entry.type.upper()
+            own = (f"{places[0]}/metadata",) if places and is_view else places
+            return Neighbor(name, None, "", own, is_readable=False, inside=places, reads_folder=not is_view)
+        return self._behind(name, entry.metadata_location, places)
+
+    def _described(self, metadata_location: str) -> Described | None:
+        try:
+            return described(self._context.stores, metadata_location)
+        except (UnreadableMetadata, StorageError):
+            return None
+
+    def _view(self, name: str, metadata_location: str, locations: Sequence[str]) -> Neighbor:
+        """Return the places of an object whose metadata file is not a table's. The folder of the file has its other
+        versions, which nothing lists."""
+        rules = self._context.rules
+        places = [normalize(each, rules) for each in locations]
+        folders = outermost((parent(normalize(metadata_location, rules)), f"{places[0]}/metadata", *places[1:]))
+        return Neighbor(name, None, metadata_location, folders, is_readable=False, inside=outermost(places))
 
     # --- tables that were dropped -----------------------------------------------------------------------------------
 

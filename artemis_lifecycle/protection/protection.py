@@ -516,7 +516,13 @@ class Protection:
         roots = self._former_roots if is_expiration else self._own_roots
         # The other tiers may be in a folder that the table owns.
         reserved = (normalize(each, rules) for each in (context.root, *context.reserved))
-        nested = (*nested_locations(self._found, roots, folders), *reserved, *self._foreign)
+        readers = (other for other in self._found if other.reads_folder)
+        nested = (
+            *nested_locations(self._found, roots, folders),
+            *nested_locations(readers, self._own_roots, folders),
+            *reserved,
+            *self._foreign,
+        )
         # Only handoffs and restores write in the cold tier, and no other system.
         kept_names = context.policy.orphans.hidden == "keep" and context.cold is None
         kept_names &= not is_expiration and self._deletion.kind != "purge"
