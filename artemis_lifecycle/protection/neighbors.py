@@ -14,7 +14,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
-from artemis_lifecycle.errors import BadInput, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.absence import saved_metadata
@@ -22,10 +22,12 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
-from artemis_lifecycle.storage.location import normalize, parent
+from artemis_lifecycle.storage.location import normalize, parent, split
 from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
+_CLOCKS_MS = 600_000
+"""By how much the clock of a writer may differ from that of Postgres."""
 _QUICK = 1.0
 """Seconds. If a survey of other tables takes no longer, it runs before every piece of a deletion; otherwise it may take
 one tenth of the time."""
@@ -88,12 +90,18 @@ class Neighbors:
         # The name of a dropped table may now belong to another table.
         self._table = context.table if context.dropped is None else None
         self._reached = ReachedFolders(
-            context.spark, context.stores, context.root, context.rules_of, context.root_stores
+            context.spark,
+            context.stores,
+            context.root,
+            context.rules_of,
+            context.root_stores,
+            newer=context.newer.read,
         )
         self._known: dict[str, Neighbor | None] = {}
         self._objects: dict[str, CatalogEntry] = {}
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
+        self._unread_since: int | None = None
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
         self._rested_until = float("-inf")
@@ -124,6 +132,7 @@ class Neighbors:
         began = time.monotonic()
         if began < self._rested_until:
             return
+        now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -153,18 +162,18 @@ class Neighbors:
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
         listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
-        problems = self._reached.refresh({**pointers, **lost}, listed, lists)
+        problems = self._reached.refresh({**pointers, **lost}, listed, lists, now_ms)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
-        # A table that was never readable may read any file here.
+        # A table that was never readable may read any file here. One that was may read what was live since then.
         tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
+        failed = {name: problem for name, problem in self._reached.problems().items() if name in tables}
+        failed = {name: problem for name, problem in failed.items() if not self._is_isolated(tables[name])}
         self._unread = {
-            name: problem
-            for name, problem in (self._unread | problems).items()
-            if name in tables
-            and not self._reached.knows(name, pointers.get(name))
-            and not self._is_isolated(tables[name])
+            name: problem for name, problem in failed.items() if not self._reached.knows(name, pointers.get(name))
         }
+        seen = [self._reached.seen_ms(name) for name in failed if name not in self._unread]
+        self._unread_since = min(seen) - _CLOCKS_MS if seen else None
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
 
@@ -184,6 +193,11 @@ class Neighbors:
     def unread(self) -> Mapping[str, str]:
         """Return the tables whose folders are unknown, with the reason."""
         return self._unread
+
+    def unread_since(self) -> int | None:
+        """Return the time (epoch milliseconds) since which a table that was readable may have taken up files in commits
+        that cannot be read; None if there is no such table."""
+        return self._unread_since
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
         reads = self.reads(other)
@@ -221,6 +235,11 @@ class Neighbors:
             metadata = read_table_metadata(context.stores, metadata_location)
         except (UnreadableMetadata, StorageError) as error:
             found, guess = self._described(metadata_location), self._guess(metadata_location)
+            if isinstance(error, NewerFormat) and found is not None and found.table_uuid is not None:
+                # Its location may be relative, and is read by Iceberg.
+                absolute = (each for each in found.locations if split(each).scheme or each.startswith("/"))
+                places = outermost((*(normalize(each, context.rules) for each in absolute), *guess))
+                return Neighbor(name, found.table_uuid, metadata_location, places)
             if found is not None and not found.is_table and found.locations:
                 return self._view(name, metadata_location, found.locations)
             if object_at is not None and (found is None or not found.is_table):

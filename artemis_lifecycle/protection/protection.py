@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from artemis_lifecycle.errors import Busy, Held, UnreadableMetadata
+from artemis_lifecycle import escaping
+from artemis_lifecycle.errors import Busy, Held, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.heartbeats import Heartbeat
@@ -49,6 +50,7 @@ from artemis_lifecycle.protection.table_state import (
     DroppedTableState,
     LostNeighborState,
     TableState,
+    files_since,
     hash_texts,
     metadata_files,
 )
@@ -86,11 +88,16 @@ TOO_YOUNG = "too_young"
 UNKNOWN_AGE = "unknown_age"
 """The listing does not have the file's modification time."""
 
-WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING})
+UNREAD_READER = "unread_reader"
+"""A table whose newest commits cannot be read may have taken up the file: it was live at its last readable commit, or
+later."""
+
+WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING, UNREAD_READER})
 """Reasons that end by themselves or by a person's action. An expired file that is kept for one of them is tried
 again."""
 
 _FULL_LOOKS = 4
+_log = escaping.logger(__name__)
 
 Considered = Callable[[], "Iterable[pa.Array]"]
 """Returns the paths of all files of a deletion, read again at each call."""
@@ -187,6 +194,8 @@ class Protection:
         # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
+        self._unread_since: int | None = None
+        self._may_be_read = np.empty(0, np.uint64)
         self._attempts: list[ReachedFiles] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
@@ -269,6 +278,27 @@ class Protection:
         for state in (self._own, *self._others.values()):
             self._reached[state.table] = self._reached_by(state.reaches)
             state.other_names = self._names_in_folders
+        self._unread_since = self.neighbors.unread_since() if self._context.cold is None else None
+        self._may_be_read = self._reached_since(self._unread_since)
+
+    def _reached_since(self, since_ms: int | None) -> NDArray[np.uint64]:
+        """Return the considered files that a table here reached at `since_ms` or later; all of them if that is not
+        known."""
+        assert self._hashes is not None
+        found = [np.empty(0, np.uint64)]
+        if since_ms is None:
+            return found[0]
+        try:
+            for state in (self._own, *self._others.values()):
+                if self._context.own_state is not None and state is self._own:
+                    return self._hashes  # Its metadata has no log.
+                if state.metadata is not None:
+                    files = files_since(self._context, state.metadata, since_ms)
+                    found.append(self._reached_by(files.reaches))
+        except (UnreadableMetadata, StorageError) as error:
+            _log.warning("All files of %s wait for a table that cannot be read: %s", self._deletion.job_id, error.what)
+            return self._hashes
+        return distinct(np.concatenate(found))
 
     def _reached_by(self, reached_of: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> NDArray[np.uint64]:
         """Return the considered files that are reached under any of their names."""
@@ -309,6 +339,8 @@ class Protection:
         enough = False not in [state.refresh() for state in (self._own, *self._others.values())]
         self._require_collectable(self.metadata)
         self._settle_roots(self.metadata)
+        since = self.neighbors.unread_since() if self._context.cold is None else None
+        enough &= since == self._unread_since
         return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
 
     def _read_heartbeats(self) -> None:
@@ -386,6 +418,7 @@ class Protection:
         known = [(state.reason, self._reached[state.table]) for state in states]
         known += [later for state in states for later in state.later()]
         known += self._sealed()
+        known.append((UNREAD_READER, self._may_be_read))
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
     def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:

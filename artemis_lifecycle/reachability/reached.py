@@ -13,13 +13,14 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import EncryptedTable, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.runner import Spark
@@ -28,12 +29,13 @@ from artemis_lifecycle.storage.location import LocationRules, normalize, parent,
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
-FORMAT = 1
+FORMAT = 2
 MOST_FOLDERS = 64
 """For a table with more folders than this, their parent folders are stored."""
 
 _AT_ONCE = 100_000  # Folders in memory before they are reduced to a few.
 _READERS = 4
+_SEEN_EVERY_MS = 3_600_000
 # Each deletion has its own equalities; stored folders use none.
 _PLAIN = LocationRules({}, {})
 
@@ -53,12 +55,13 @@ class Pointer(Protocol):
 @dataclass(frozen=True)
 class Reached:
     """Folders that cover everything that any snapshot of a metadata file reaches. The index's `segments` were read for
-    it."""
+    it. `seen_ms` is when it was last known to be the current one, at most an hour ago while it stays that."""
 
     table_uuid: str
     metadata_location: str
     folders: tuple[str, ...]
     segments: tuple[str, ...]
+    seen_ms: int = 0
 
 
 def covering(folders: Iterable[str], most: int = MOST_FOLDERS) -> tuple[str, ...]:
@@ -94,6 +97,7 @@ class ReachedFolders:
         root: str,
         rules_of: Callable[[str], LocationRules],
         files: Stores | None = None,
+        newer: Callable[[str], ReachedFiles] | None = None,
     ) -> None:
         self._spark = spark
         self._stores = stores
@@ -103,14 +107,20 @@ class ReachedFolders:
         self._path = f"{root}/reached/tables.json"
         self._known: dict[str, Reached] | None = None
         self._failed: dict[str, str] = {}
+        self._newer = newer
+        self._problems: dict[str, str] = {}
 
     def refresh(
-        self, tables: Mapping[str, Pointer], unchanged: Collection[str] = (), lists: Mapping[str, str] | None = None
+        self,
+        tables: Mapping[str, Pointer],
+        unchanged: Collection[str] = (),
+        lists: Mapping[str, str] | None = None,
+        now_ms: int = 0,
     ) -> dict[str, str]:
         """Update what is known of `tables` to their pointers. Return the error of each table that cannot be read; what
         was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. What is known of
         the tables in `unchanged` stays; all others are removed. `lists` are sealed lists of files by a unique name,
-        each read once."""
+        each read once. `now_ms` is a time before `tables` were read from the catalog."""
         known = self._load()
         moved = {
             name: pointer
@@ -120,24 +130,54 @@ class ReachedFolders:
         }
         lists = {} if lists is None else lists
         unread = {name: location for name, location in lists.items() if name not in known}
-        if not moved and not unread:
+        seen = {
+            name: replace(each, seen_ms=now_ms)
+            for name, each in known.items()
+            if name in tables
+            and tables[name].metadata_location == each.metadata_location
+            and now_ms - each.seen_ms >= _SEEN_EVERY_MS
+        }
+        # Of a table whose pointer was set back to a readable file, nothing is unknown.
+        kept = {
+            name: problem
+            for name, problem in self._problems.items()
+            if name in lists
+            or (
+                name in tables
+                and (name not in known or known[name].metadata_location != tables[name].metadata_location)
+            )
+        }
+        if not moved and not unread and not seen and kept == self._problems:
             return {}
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             read = dict(zip(moved, readers.map(lambda item: self._read(*item), moved.items()), strict=True))
             read |= zip(unread, readers.map(self._read_list, unread.values()), strict=True)
-        found = {name: reached for name, (reached, _) in read.items() if reached is not None}
+        found = {name: replace(each, seen_ms=now_ms) for name, (each, _) in read.items() if each is not None}
         self._failed |= {
             name: moved[name].metadata_location
             for name, (_, problem) in read.items()
             if problem is not None and name in moved
         }
         gone = set(known).difference(tables, unchanged, lists)
-        known |= found
+        known |= seen | found
         for name in gone:
             del known[name]
-        if gone or found:
+        problems = {name: problem for name, (_, problem) in read.items() if problem is not None}
+        now = {name: problem for name, problem in kept.items() if name not in read} | problems
+        changed, self._problems = now != self._problems, now
+        if gone or found or seen or changed:
             self._store(known)
-        return {name: problem for name, (_, problem) in read.items() if problem is not None}
+        return problems
+
+    def problems(self) -> Mapping[str, str]:
+        """Return why the current pointers of tables could not be read; as of the last call of `refresh` by any process,
+        before the first one by this object."""
+        self._load()
+        return self._problems
+
+    def seen_ms(self, table: str) -> int:
+        """Return when the last readable pointer of a known table was last the current one, in epoch milliseconds."""
+        return self._load()[table].seen_ms
 
     def of(self, table: str) -> tuple[str, ...]:
         """Return the folders of a known table; nothing for an unknown one."""
@@ -160,6 +200,17 @@ class ReachedFolders:
         since."""
         try:
             return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
+        except NewerFormat as error:
+            if self._newer is None:
+                return None, error.what
+            try:
+                files = self._newer(pointer.metadata_location)
+            except UnreadableMetadata as unread:
+                return None, unread.what
+            places = {normalize(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in files.folders()}
+            before = self._before(files.metadata.table_uuid)
+            every = places | set(before.folders if before is not None else ())
+            return Reached(files.metadata.table_uuid, pointer.metadata_location, covering(every), ()), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
             return None, error.what
 
@@ -176,8 +227,7 @@ class ReachedFolders:
         return Reached("", location, covering(found), ()), None
 
     def _reached(self, name: str, metadata: TableMetadata) -> Reached:
-        # By its uuid, because it may have been renamed or dropped.
-        before = next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
+        before = self._before(metadata.table_uuid)
         rules = self._rules_of(name)
         view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
         found: set[str] = set()
@@ -188,6 +238,10 @@ class ReachedFolders:
                 found = set(covering(found))
         every = found | set(before.folders if before is not None else ())
         return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), segments)
+
+    def _before(self, table_uuid: str) -> Reached | None:
+        # By its uuid, because it may have been renamed or dropped.
+        return next((each for each in self._load().values() if each.table_uuid == table_uuid), None)
 
     # --- storing ----------------------------------------------------------------------------------------------------
 
@@ -204,18 +258,24 @@ class ReachedFolders:
             content = stored["tables"]
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
                 raise ValueError("its checksum does not match")
+            self._problems = dict(content["problems"])
             return {
                 name: Reached(
-                    each["table_uuid"], each["metadata_location"], tuple(each["folders"]), tuple(each["segments"])
+                    each["table_uuid"],
+                    each["metadata_location"],
+                    tuple(each["folders"]),
+                    tuple(each["segments"]),
+                    int(each["seen_ms"]),
                 )
-                for name, each in content.items()
+                for name, each in content["known"].items()
             }
         except (StorageError, ValueError, KeyError, TypeError) as error:
             _log.warning("The folders that tables read are determined again: %s: %s", self._path, error)
             return {}
 
     def _store(self, known: Mapping[str, Reached]) -> None:
-        content = {name: asdict(each) for name, each in sorted(known.items())}
+        tables = {name: asdict(each) for name, each in sorted(known.items())}
+        content = {"known": tables, "problems": self._problems}
         data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
         try:
             # Of two concurrent writers, the last one wins: missing entries are read again.

@@ -947,7 +947,6 @@ def test_nothing_is_lost_while_the_newest_commit_of_a_reader_that_was_never_read
     GUARDIAN.require_no_loss()
 
 
-@pytest.mark.xfail(raises=LossError, strict=True, reason="decision 13: what was last known of it stands for it")
 def test_nothing_is_lost_while_the_newest_commit_of_a_reader_cannot_be_read(stage: Stage) -> None:
     a_neighbor_that_cannot_be_read_has_taken_up_a_file(stage, only_the_newest=True, read_before=True)
     GUARDIAN.require_no_loss()

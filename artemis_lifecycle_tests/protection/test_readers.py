@@ -3,19 +3,17 @@ release does not know. What they need stays, and what is unknown counts as neede
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.guardian import on_disk
-from artemis_lifecycle_tests.policies import WITHOUT_COLD
+from artemis_lifecycle.reachability.newer import NewerTables
+from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     ids,
@@ -140,5 +138,101 @@ def test_a_dropped_table_that_is_registered_as_another_kind_of_object_is_not_mis
     create(lifecycle, "db.t")
     lifecycle.observe_catalog()
     set_row(lifecycle, "t", iceberg_type="table")
+    lifecycle.observe_catalog()
+    assert lifecycle.dropped_tables() == []
+
+
+# --- tables of a version that this release does not know --------------------------------------------------------------
+
+
+def upgrade(lifecycle: Lifecycle, table: str) -> None:
+    sql(lifecycle, f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('format-version'='4')")
+
+
+@pytest.fixture
+def shared(lifecycle: Lifecycle) -> Path:
+    """A file of db.owner that db.reader took up as a table of version 4, after it was seen as one of version 2. Of the
+    owner, only an expired snapshot has it."""
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    lifecycle.scan_orphans("db.owner")
+    upgrade(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    overwrite(lifecycle, "db.owner", 2)
+    return shared
+
+
+def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: NewerTables, metadata_location: str) -> Any:
+        raise RuntimeError("no such encoding")
+
+    monkeypatch.setattr(NewerTables, "_files", fails)
+
+
+def test_a_table_of_a_newer_version_keeps_what_it_reads_and_stops_nobody(lifecycle: Lifecycle, shared: Path) -> None:
+    append(lifecycle, "db.owner", 3)
+    overwrite(lifecycle, "db.owner", 4)
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)] == ("kept", "reachable from db.reader")
+    assert done.deleted >= 4 and done.pending == 0
+    lost = stray(place(lifecycle, "db.owner"))
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert not lost.exists() and ids(lifecycle, "db.reader") == [1, 1]
+    uuid = drop(lifecycle, "db.owner")
+    is_over(lifecycle, uuid)
+    scan = lifecycle.scan_dropped(uuid)
+    lifecycle.approve(scan.scan_id, who="ann", why="nobody needs it")
+    lifecycle.delete_dropped(scan)
+    assert ids(lifecycle, "db.reader") == [1, 1]
+
+
+def test_what_was_live_since_an_unreadable_table_was_last_read_waits(
+    lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iceberg_cannot_read(monkeypatch)
+    lost = stray(place(lifecycle, "db.owner"))
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)] == ("kept", "unread_reader") and done.pending
+    # No snapshot ever had it.
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert not lost.exists() and ids(lifecycle, "db.reader") == [1, 1]
+
+    monkeypatch.undo()
+    assert outcomes(lifecycle.delete_files(done.job_id))[str(shared)] == ("kept", "reachable from db.reader")
+
+
+def test_a_person_releases_what_waits_for_an_unreadable_table(
+    lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iceberg_cannot_read(monkeypatch)
+    monkeypatch.setattr(Catalog, "is_isolated", lambda self, table: table == "db.reader")
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)][0] == "deleted"
+
+
+def test_an_unreadable_table_whose_pointer_did_not_move_counts_with_its_last_look(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    append(lifecycle, "db.owner", 2)
+    lifecycle.scan_orphans("db.owner")
+    overwrite(lifecycle, "db.owner", 3)
+    metadata = on_disk(row_of(lifecycle, "reader")[1])
+    aside = metadata.rename(metadata.with_name("aside"))
+    GUARDIAN.damaged.add(str(metadata))
+    with pytest.raises(UnreadableMetadata, match=r"db\.reader"):
+        lifecycle.expire("db.owner")
+    aside.rename(metadata)
+    assert ids(lifecycle, "db.reader") == [1, 1]
+
+
+def test_the_error_of_a_newer_version_says_so(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    upgrade(lifecycle, "db.t")
+    with pytest.raises(NewerFormat, match="format version 4, newer than this release") as raised:
+        lifecycle.plan_expiration("db.t")
+    assert "restore the file" not in str(raised.value)
     lifecycle.observe_catalog()
     assert lifecycle.dropped_tables() == []
