@@ -29,7 +29,7 @@ from artemis_lifecycle.storage.location import LocationRules, normalize, parent,
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
-FORMAT = 2
+FORMAT = 1
 MOST_FOLDERS = 64
 """For a table with more folders than this, their parent folders are stored."""
 
@@ -258,25 +258,25 @@ class ReachedFolders:
             content = stored["tables"]
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
                 raise ValueError("its checksum does not match")
-            self._problems = dict(content["problems"])
+            self._problems = dict(stored.get("problems", {}))
             return {
                 name: Reached(
                     each["table_uuid"],
                     each["metadata_location"],
                     tuple(each["folders"]),
                     tuple(each["segments"]),
-                    int(each["seen_ms"]),
+                    int(each.get("seen_ms", 0)),
                 )
-                for name, each in content["known"].items()
+                for name, each in content.items()
             }
         except (StorageError, ValueError, KeyError, TypeError) as error:
             _log.warning("The folders that tables read are determined again: %s: %s", self._path, error)
             return {}
 
     def _store(self, known: Mapping[str, Reached]) -> None:
-        tables = {name: asdict(each) for name, each in sorted(known.items())}
-        content = {"known": tables, "problems": self._problems}
-        data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
+        content = {name: asdict(each) for name, each in sorted(known.items())}
+        stored = {"format": FORMAT, "sha256": _checksum(content), "tables": content, "problems": self._problems}
+        data = json.dumps(stored)
         try:
             # Of two concurrent writers, the last one wins: missing entries are read again.
             self._files.write(self._path, data.encode(), overwrite=True)
