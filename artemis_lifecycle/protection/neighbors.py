@@ -194,6 +194,10 @@ class Neighbors:
         """Return the tables whose folders are unknown, with the reason."""
         return self._unread
 
+    def saw_formats(self, table: str, folders: Iterable[str]) -> None:
+        """Record folders with the log of another format, for those who look after the tables."""
+        self._reached.saw_formats(table, folders)
+
     def unread_since(self) -> int | None:
         """Return the time (epoch milliseconds) since which a table that was readable may have taken up files in commits
         that cannot be read; None if there is no such table."""

@@ -36,6 +36,7 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
+from artemis_lifecycle.protection.other_formats import DELTA_LOG, OtherFormats, possible_roots
 from artemis_lifecycle.protection.ownership import (
     former_locations,
     metadata_locations,
@@ -43,7 +44,7 @@ from artemis_lifecycle.protection.ownership import (
     require_collectable,
     subject_array,
 )
-from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
+from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, OTHER_TABLE, RECEIPTS, Places
 from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import (
     ColdTableState,
@@ -194,6 +195,9 @@ class Protection:
         # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
+        self._formats = OtherFormats(context.stores)
+        self._claims: dict[str, frozenset[str] | None] = {}
+        self._places_of_logs: set[str] = set()
         self._unread_since: int | None = None
         self._may_be_read = np.empty(0, np.uint64)
         self._attempts: list[ReachedFiles] = []
@@ -229,6 +233,7 @@ class Protection:
     def refresh_neighbors(self) -> None:
         """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
         self.neighbors.refresh()
+        self._read_logs()
         if self._context.dropped is not None:
             self._context.dropped.require()
 
@@ -261,17 +266,18 @@ class Protection:
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
         aliases = Aliases(Folders(rules), self._reachable_folders(reached), links=links) if self._is_local else None
-        hashes = [np.empty(0, np.uint64)]
+        hashes, folders = [np.empty(0, np.uint64)], set[str]()
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for array in paths:
             subjects = subject_array(array)
             hashed = hash_column(subjects, rules)
             hashes += [hashed, sidecar_hashes(array, rules)[1]]
+            folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
             if aliases is not None:
-                self._folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
                 for rows, others in self._other_names(subjects, aliases):
                     named.append(hashed[rows])
                     other_names.append(others)
+        self._folders = folders if aliases is not None else set()
         self._hashes = distinct(np.concatenate(hashes))
         self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
@@ -280,6 +286,15 @@ class Protection:
             state.other_names = self._names_in_folders
         self._unread_since = self.neighbors.unread_since() if self._context.cold is None else None
         self._may_be_read = self._reached_since(self._unread_since)
+        if self._context.cold is None and self._context.own is None:
+            roots = [normalize(root, rules) for root in self._context.roots]
+            self._places_of_logs = possible_roots(folders, self._own_roots, roots, rules)
+        self._read_logs()
+
+    def _read_logs(self) -> None:
+        """Read the logs of other formats around the considered files, as far as they are new."""
+        self._claims = self._formats.claims(self._places_of_logs)
+        self.neighbors.saw_formats(self._deletion.table, self._claims)
 
     def _reached_since(self, since_ms: int | None) -> NDArray[np.uint64]:
         """Return the considered files that a table here reached at `since_ms` or later; all of them if that is not
@@ -419,6 +434,8 @@ class Protection:
         known += [later for state in states for later in state.later()]
         known += self._sealed()
         known.append((UNREAD_READER, self._may_be_read))
+        for named in self._claims.values():
+            known.append((OTHER_TABLE, hash_texts(named or (), self._context.rules, self._names_in_folders)))
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
     def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:
@@ -555,6 +572,7 @@ class Protection:
             *nested_locations(readers, self._own_roots, folders),
             *reserved,
             *self._foreign,
+            *(root if named is None else f"{root}/{DELTA_LOG}" for root, named in self._claims.items()),
         )
         # Only handoffs and restores write in the cold tier, and no other system.
         kept_names = context.policy.orphans.hidden == "keep" and context.cold is None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
@@ -109,6 +109,7 @@ class ReachedFolders:
         self._failed: dict[str, str] = {}
         self._newer = newer
         self._problems: dict[str, str] = {}
+        self._formats: dict[str, list[str]] = {}
 
     def refresh(
         self,
@@ -174,6 +175,19 @@ class ReachedFolders:
         before the first one by this object."""
         self._load()
         return self._problems
+
+    def formats(self) -> Mapping[str, Sequence[str]]:
+        """Return the folders of each table in which deletions found the log of another table format."""
+        self._load()
+        return self._formats
+
+    def saw_formats(self, table: str, folders: Iterable[str]) -> None:
+        """Record such folders."""
+        known = self._load()
+        found = sorted({*folders, *self._formats.get(table, ())})
+        if found != self._formats.get(table, []):
+            self._formats[table] = found
+            self._store(known)
 
     def seen_ms(self, table: str) -> int:
         """Return when the last readable pointer of a known table was last the current one, in epoch milliseconds."""
@@ -259,6 +273,7 @@ class ReachedFolders:
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
                 raise ValueError("its checksum does not match")
             self._problems = dict(stored.get("problems", {}))
+            self._formats = dict(stored.get("formats", {}))
             return {
                 name: Reached(
                     each["table_uuid"],
@@ -275,8 +290,8 @@ class ReachedFolders:
 
     def _store(self, known: Mapping[str, Reached]) -> None:
         content = {name: asdict(each) for name, each in sorted(known.items())}
-        stored = {"format": FORMAT, "sha256": _checksum(content), "tables": content, "problems": self._problems}
-        data = json.dumps(stored)
+        beside = {"problems": self._problems, "formats": self._formats}
+        data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content, **beside})
         try:
             # Of two concurrent writers, the last one wins: missing entries are read again.
             self._files.write(self._path, data.encode(), overwrite=True)

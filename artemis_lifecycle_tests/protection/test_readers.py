@@ -3,6 +3,7 @@ release does not know. What they need stays, and what is unknown counts as neede
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,56 @@ def test_the_error_of_a_newer_version_says_so(lifecycle: Lifecycle) -> None:
     assert "restore the file" not in str(raised.value)
     lifecycle.observe_catalog()
     assert lifecycle.dropped_tables() == []
+
+
+# --- two formats in one folder ----------------------------------------------------------------------------------------
+
+
+def delta_commit(folder: Path, number: int, *actions: dict[str, Any]) -> None:
+    log = folder / "_delta_log"
+    log.mkdir(exist_ok=True)
+    (log / f"{number:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_what_a_delta_log_names_stays_and_the_rest_goes(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    [live] = (table / "data").glob("*.parquet")
+    named = [stray(table, name) for name in ("data/a b.parquet", "delta/removed.parquet", "data/cdc.parquet")]
+    absolute, lost = stray(table, "x/absolute.parquet"), stray(table, "data/lost.parquet")
+    delta_commit(table, 0, {"protocol": {"minReaderVersion": 1}}, {"add": {"path": "data/a%20b.parquet"}})
+    delta_commit(table, 1, {"remove": {"path": "delta/removed.parquet"}}, {"cdc": {"path": "data/cdc.parquet"}})
+    delta_commit(table, 2, {"add": {"path": f"file://{absolute}"}}, {"add": {"path": f"data/{live.name}"}})
+    collect(lifecycle, "db.t")
+    assert all(path.exists() for path in (*named, absolute)) and not lost.exists()
+    overwrite(lifecycle, "db.t", 2)
+    assert outcomes(lifecycle.expire("db.t"))[str(live)] == ("kept", "other_table")
+
+
+@pytest.mark.parametrize(
+    "doubt", ["a commit is missing", "an action is unknown", "a vector", "not JSON", "Hudi", "inside"]
+)
+def test_a_log_with_any_doubt_keeps_its_whole_folder(lifecycle: Lifecycle, doubt: str) -> None:
+    table = create(lifecycle, "db.t")
+    folder = table / "data" / "delta" if doubt == "inside" else table
+    kept = stray(folder, "data/part-0.parquet")
+    add = {"add": {"path": "other.parquet"}}
+    if doubt == "Hudi":
+        stray(table, ".hoodie/hoodie.properties")
+    else:
+        delta_commit(folder, 1 if doubt in ("a commit is missing", "inside") else 0, add)
+    if doubt == "an action is unknown":
+        delta_commit(folder, 1, {"sidecar": {"path": "x"}})
+    if doubt == "a vector":
+        delta_commit(folder, 1, {"add": {"path": "y.parquet", "deletionVector": {"storageType": "u"}}})
+    if doubt == "not JSON":
+        (folder / "_delta_log" / f"{1:020}.json").write_text('{"add": {"pa')
+    collect(lifecycle, "db.t")
+    assert kept.exists()
+
+
+def test_a_log_around_a_table_keeps_the_folder(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    kept = stray(table)
+    delta_commit(table.parent, 3, {"add": {"path": "t/data/stray.parquet"}})
+    collect(lifecycle, "db.t")
+    assert kept.exists()
