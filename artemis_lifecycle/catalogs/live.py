@@ -26,7 +26,14 @@ from artemis_lifecycle.catalogs.identifier import (
 )
 from artemis_lifecycle.catalogs.pointer import compare_and_swap, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
-from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.catalogs.tables import (
+    IS_TABLE,
+    can_read_publications,
+    ensure_tables,
+    iceberg_namespace_properties,
+    iceberg_tables,
+    publications,
+)
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.errors import (
     BadInput,
@@ -93,9 +100,9 @@ class CatalogReader:
         return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}, errors
 
     def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
-        """Return the rows of other catalogs in the same `iceberg_tables`, except those in `without`, by
-        `<catalog>:<namespace.table>`; only one of them if `table` has such a name. Nothing for a catalog that is not in
-        SQL."""
+        """Return the rows of other catalogs in the same `iceberg_tables`, by `<catalog>:<namespace.table>`; only one of
+        them if `table` has such a name. Of the catalogs in `without`, only tables that no handoff published: they were
+        there before the guard. Nothing for a catalog that is not in SQL."""
         return self._source.beside(without, table)
 
     def others(self) -> list[CatalogEntry]:
@@ -200,11 +207,17 @@ class _Sql:
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = select(iceberg_tables, name.label("name")).where(
-            columns.catalog_name.not_in([self._name, *without]), columns.metadata_location.is_not(None), IS_TABLE
+            columns.catalog_name != self._name, columns.metadata_location.is_not(None), IS_TABLE
         )
         if table is not None:
             query = query.where(name == table)
         with self._engine.connect() as connection:
+            if without and can_read_publications(connection):
+                as_row = columns.table_namespace + "." + columns.table_name
+                published = select(publications.c.table_identifier).where(
+                    publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
+                )
+                query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
             return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
 
     def others(self) -> list[CatalogEntry]:

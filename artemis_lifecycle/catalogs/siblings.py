@@ -16,7 +16,8 @@ from artemis_lifecycle.errors import LocationConflict
 class CatalogsOfDatabase:
     """The live catalog's tables by their names, and those of sibling catalogs as `<catalog>:<namespace.table>`.
 
-    `without` are excluded catalogs: the cold one, whose whole warehouse is off limits. A live catalog that is not in
+    `without` are excluded catalogs, except tables that no handoff put there: the cold one, whose whole warehouse is
+    off limits. A live catalog that is not in
     SQL has no siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
     raises if no more work may be done in the catalog.
     """

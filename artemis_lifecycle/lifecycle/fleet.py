@@ -217,6 +217,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     others = tuple(
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )
+    others += resources.unread_readers().sentences
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
 
 

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.reachability.newer import NewerTables
@@ -290,3 +291,47 @@ def test_a_log_around_a_table_keeps_the_folder(lifecycle: Lifecycle) -> None:
     delta_commit(table.parent, 3, {"add": {"path": "t/data/stray.parquet"}})
     collect(lifecycle, "db.t")
     assert kept.exists()
+
+
+def test_a_table_that_no_handoff_put_into_the_cold_catalog_is_a_reader(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    cold = lifecycle.config.catalogs.cold.name
+    set_row(lifecycle, "reader", catalog_name=cold)
+    overwrite(lifecycle, "db.owner", 2)
+    assert outcomes(lifecycle.expire("db.owner"))[str(shared)] == ("kept", f"reachable from {cold}:db.reader")
+
+
+# --- what a person does about them ------------------------------------------------------------------------------------
+
+
+def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(lifecycle: Lifecycle) -> None:
+    for name in ("t", "bad", "odd", "worse"):
+        create(lifecycle, f"db.{name}")
+    set_row(lifecycle, "odd", table_name="x[y]")
+    for name in ("bad", "x[y]", "worse"):
+        metadata = on_disk(row_of(lifecycle, name)[1])
+        GUARDIAN.damaged.add(str(metadata))
+        metadata.write_text("{")
+        metadata.with_name(f".{metadata.name}.crc").unlink()
+    delta_commit(place(lifecycle, "db.t"), 0, {"add": {"path": "data/x.parquet"}})
+    before = lifecycle.fleet().sentences
+    with pytest.raises(UnreadableMetadata, match="artemis doctor lists all such tables"):
+        lifecycle.scan_orphans("db.t")
+    [check] = readers(lifecycle.config)
+    assert check.status == "failed" and all(f"db.{name} (" in check.detail for name in ("bad", "x[y]", "worse"))
+    assert check.fix.endswith('isolated: ["db.bad", "db.worse", "db.x[[]y]"]')
+    assert [each for each in lifecycle.fleet().sentences if each in before] == list(before)
+    assert any("db.worse (" in each and 'catalogs.live.isolated: ["db.bad"' in each for each in before)
+
+    live = lifecycle.config.catalogs.live.model_copy(update={"isolated": ("db.bad", "db.worse", "db.x[[]y]")})
+    config = lifecycle.config.model_copy(
+        update={"catalogs": lifecycle.config.catalogs.model_copy(update={"live": live})}
+    )
+    with Lifecycle.open(config, spark=lifecycle.spark) as released:
+        released.scan_orphans("db.t")
+        [check] = readers(config)
+        assert check.status == "warning" and str(place(lifecycle, "db.t")) in check.detail
+        assert any("another table format" in each for each in released.fleet().sentences)
