@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sqlalchemy import Engine, Row, not_, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -264,7 +264,7 @@ class _Other:
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         # Servers that do not say which endpoints they have are asked for views, too.
         self._properties = {"view-endpoints-supported": "true", **pyiceberg_properties(catalog)}
-        self._seen_views: dict[Identifier, CatalogEntry | None] = {}
+        self._seen_views: dict[Identifier, CatalogEntry] = {}
         # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it arrive out of order.
         self._loaded = threading.local() if catalog.type == "hive" else SimpleNamespace()
         with self._answering():
@@ -291,17 +291,20 @@ class _Other:
             ]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 
         with self._answering():
             try:
                 table = self._catalog().load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-            except ValueError:
-                if is_addressable(str(identifier)):
+            except (ValueError, ValidationError):
+                if not is_addressable(str(identifier)):
+                    return None  # pyiceberg does not send a request for it.
+                newer = self._newer(identifier)
+                if newer is None or not newer.metadata_location:
                     raise
-                return None  # pyiceberg does not send a request for it.
+                return newer
         log = table.metadata.metadata_log
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
@@ -341,69 +344,71 @@ class _Other:
         return {}
 
     def others(self) -> list[CatalogEntry]:
-        find = {"rest": self._views, "hive": self._of_hive, "glue": self._of_glue}.get(self._properties["type"])
         with self._answering():
-            return [] if find is None else [each for level in self._all_namespaces() for each in find(level)]
+            found = [each for namespace in self._all_namespaces() for each in self._objects(namespace)]
+        return [entry for entry, is_iceberg in found if not is_iceberg]
+
+    def _objects(self, namespace: tuple[str, ...]) -> list[tuple[CatalogEntry, bool]]:
+        """Return what the catalog has besides what pyiceberg lists, and (Hive, Glue) with that, which is marked."""
+        catalog: Any = self._catalog()
+        rows: list[tuple[str, str | None, Mapping[str, str] | None, str | None]] = []
+        if self._properties["type"] == "rest":
+            return [(each, False) for each in self._views(namespace)]
+        if self._properties["type"] == "hive":
+            with catalog._client as client:
+                names = client.get_all_tables(db_name=namespace[-1])
+                found = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
+            rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in found]
+        elif self._properties["type"] == "glue":
+            for page in catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1]):
+                for each in page["TableList"]:
+                    place = each.get("StorageDescriptor", {}).get("Location")
+                    rows.append((each["Name"], each.get("TableType"), each.get("Parameters"), place))
+        objects = []
+        for name, kind, parameters, place in rows:
+            said = dict(parameters or {})
+            pointers = said.get("metadata_location", ""), said.get("previous_metadata_location")
+            entry = CatalogEntry(self._name, Identifier(namespace, name), *pointers, kind or "OBJECT", place)
+            objects.append((entry, said.get("table_type", "").lower() == "iceberg"))
+        return objects
 
     def _views(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
         from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 
         try:
             listed = [Identifier.of(parts) for parts in self._catalog().list_views(namespace)]
-        except (NoSuchNamespaceError, NotImplementedError):
-            return []  # Dropped in the meantime, or the server has no views.
-        except RESTError as error:
-            if type(error) is RESTError:  # Status 405 or 406: the server has no such endpoint.
-                return []
-            raise
+        except (NoSuchNamespaceError, NotImplementedError, RESTError) as error:
+            # Dropped in the meantime; or the server has no such endpoint, which status 405 says, too.
+            if isinstance(error, RESTError) and type(error) is not RESTError:
+                raise
+            return []
         unseen = [each for each in listed if each not in self._seen_views]
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            self._seen_views.update(zip(unseen, readers.map(self._view, unseen), strict=True))
-        return [found for each in listed if (found := self._seen_views[each]) is not None]
+            found = readers.map(lambda each: self._fetched(each, "view"), unseen)
+        self._seen_views |= {entry.name: entry for entry in found if entry is not None}
+        return [self._seen_views[each] for each in listed if each in self._seen_views]
 
-    def _view(self, name: Identifier) -> CatalogEntry | None:
-        from pyiceberg.catalog import rest
+    def _fetched(self, name: Identifier, kind: Literal["table", "view"]) -> CatalogEntry | None:
+        """Load what pyiceberg's models reject: they know neither later formats nor a view's metadata location."""
+        from pyiceberg.catalog.rest import Endpoints, IdentifierKind
 
-        # pyiceberg's own answer has no metadata location, and it rejects views of a later format.
         catalog: Any = self._catalog()
-        parts = catalog._split_identifier_for_path(name.parts, rest.IdentifierKind.VIEW)
-        answer = catalog._session.get(catalog.url(rest.Endpoints.load_view, **parts))
+        route = Endpoints.load_view if kind == "view" else Endpoints.load_table
+        answer = catalog._session.get(
+            catalog.url(route, **catalog._split_identifier_for_path(name.parts, IdentifierKind(kind)))
+        )
         if answer.status_code == 404:
             return None
         answer.raise_for_status()
         found = answer.json()
         place = found.get("metadata", {}).get("location")
-        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, "VIEW", place)
+        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, kind.upper(), place)
 
-    def _of_hive(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
-        catalog: Any = self._catalog()
-        with catalog._client as client:
-            names = client.get_all_tables(db_name=namespace[-1])
-            tables = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
-        rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in tables]
-        return self._not_iceberg(namespace, rows)
-
-    def _of_glue(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
-        catalog: Any = self._catalog()
-        pages = catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1])
-        tables = [table for page in pages for table in page["TableList"]]
-        places = [each.get("StorageDescriptor", {}).get("Location") for each in tables]
-        rows = [
-            (each["Name"], each.get("TableType"), each.get("Parameters"), place)
-            for each, place in zip(tables, places, strict=True)
-        ]
-        return self._not_iceberg(namespace, rows)
-
-    def _not_iceberg(self, namespace: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[CatalogEntry]:
-        found = []
-        for name, kind, parameters, place in rows:
-            said = dict(parameters or {})
-            if said.get("table_type", "").lower() != "iceberg":
-                pointer = said.get("metadata_location", "")
-                found.append(
-                    CatalogEntry(self._name, Identifier((*namespace,), name), pointer, None, kind or "OBJECT", place)
-                )
-        return found
+    def _newer(self, name: Identifier) -> CatalogEntry | None:
+        """Return the pointer of a table whose metadata pyiceberg cannot read."""
+        if self._properties["type"] == "rest":
+            return self._fetched(name, "table")
+        return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):

@@ -15,7 +15,7 @@ from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_dep
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import catalog_conf, in_one_database, require_uri
+from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
 from artemis_lifecycle.catalogs.tables import has_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
@@ -131,20 +131,17 @@ def gate(config: LifecycleConfig) -> Check:
 
 def readers(config: LifecycleConfig) -> list[Check]:
     """Tables that cannot be read, and folders with the log of another table format; nothing if there are none."""
-    live, cold, root = config.catalogs.live, config.catalogs.cold, config.operations.root
-    assert root is not None
+    live = config.catalogs.live
     if live.type == "sql":
         with connected(require_uri(live)) as engine:
             if not has_tables(engine):
                 return []
-    without = (cold.name,) if in_one_database(live, cold) else ()
     with CatalogReader(live) as catalog:
-        found = unread_readers(catalog, live, without, _stores(live), root)
+        found = unread_readers(config, catalog, _stores(live))
     do = f"repair or drop them; or, if they read no other table's files, set under catalogs.live: {found.lines}"
-    checks = [Check("readers", "failed", each, do) for each in found.tables]
-    return checks + [
-        Check("other formats", "warning", each, "keep each format in a folder of its own") for each in found.folders
-    ]
+    apart = "keep each format in a folder of its own"
+    unread = [Check("readers", "failed", each, do) for each in found.tables]
+    return unread + [Check("other formats", "warning", each, apart) for each in found.folders]
 
 
 def store(key: str, root: str, of: Catalog) -> Check:

@@ -30,7 +30,6 @@ from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.formats import Kind, OtherTables
 from artemis_lifecycle.lifecycle.progress import Progress
-from artemis_lifecycle.lifecycle.unread import UnreadReaders, unread_readers
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
@@ -273,12 +272,6 @@ class Resources:
         live, cold = self.config.catalogs.live, self.config.catalogs.cold
         without = (cold.name,) if in_one_database(live, cold) else ()
         return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
-
-    def unread_readers(self) -> UnreadReaders:
-        """Return which tables and logs stop or delay other tables' deletions."""
-        live, cold = self.config.catalogs.live, self.config.catalogs.cold
-        without = (cold.name,) if in_one_database(live, cold) else ()
-        return unread_readers(self.live_catalog, live, without, self.live_stores, self.root)
 
     def confirm(self) -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one

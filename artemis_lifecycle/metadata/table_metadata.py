@@ -108,10 +108,10 @@ def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Described:
     """What a metadata file of any object and any version says of itself. `locations` are its own and the one that its
-    properties set for metadata. `is_table` is False for a view, a function, or anything else without a table's
-    fields."""
+    properties set for metadata, without relative ones. `is_table` is False for anything without a table's fields."""
 
     is_table: bool
+    is_view: bool
     table_uuid: str | None
     locations: tuple[str, ...]
 
@@ -124,8 +124,9 @@ def described(stores: Stores, metadata_location: str) -> Described:
     uuid = node.get("table-uuid")
     return Described(
         not _TABLE_FIELDS.isdisjoint(node),
+        "view-uuid" in node,
         uuid if isinstance(uuid, str) and _UUID.fullmatch(uuid) else None,
-        tuple(each.rstrip("/") for each in places if isinstance(each, str) and each.strip("/")),
+        tuple(each.rstrip("/") for each in places if isinstance(each, str) and _PLACE.match(each)),
     )
 
 
@@ -134,6 +135,7 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
 
 
 _LONG_LIMIT = 2**63
+_PLACE = re.compile(r"[^/]+://.|/.")
 _TABLE_FIELDS = frozenset({"table-uuid", "last-column-id", "current-snapshot-id", "snapshots"})
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.newer import NewerTables
+from artemis_lifecycle.reachability.newer import newer_files
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.location import LocationRules
@@ -200,9 +200,9 @@ class DeletionContext:
         return self.stores if self.root_stores is None else self.root_stores
 
     @cached_property
-    def newer(self) -> NewerTables:
-        """Other tables of a format version that this release does not know."""
-        return NewerTables(self.spark, self.catalog_name, self.rules)
+    def newer(self) -> Callable[[str], ReachedFiles]:
+        """Return what a metadata file of a format version reaches that this release does not know; each read once."""
+        return cache(partial(newer_files, self.spark, self.catalog_name, self.rules))
 
     def entry(self) -> Pointer:
         """Read the table's current catalog entry. Raises NoSuchTable."""

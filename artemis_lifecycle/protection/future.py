@@ -114,7 +114,7 @@ def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_
             found = described(stores, path)
         except (UnreadableMetadata, StorageError):
             return None
-        return None if found.is_table else parent(normalize(path, rules))
+        return parent(normalize(path, rules)) if found.locations and not found.is_table else None
 
     read = threaded(folder, list(paths), _READERS)
     return tuple(dict.fromkeys(each for each in read if each is not None))

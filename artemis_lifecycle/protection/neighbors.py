@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
@@ -22,7 +23,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
-from artemis_lifecycle.storage.location import normalize, parent, split
+from artemis_lifecycle.storage.location import normalize, parent
 from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
@@ -43,8 +44,7 @@ class Neighbor:
     For a dropped table its remaining files stay (`is_readable` False).
 
     Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
-    its own. `inside` are places that count only where they are inside the table's. `reads_folder`: a table of another
-    format reads all files in its location, even those that the table wrote.
+    its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
     """
 
     table: str
@@ -54,7 +54,6 @@ class Neighbor:
     problem: str | None = None
     dropped: bool = False
     is_readable: bool = True
-    inside: tuple[str, ...] = ()
     reads_folder: bool = False
 
 
@@ -68,13 +67,12 @@ class _LastKnown:
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
     """Return the locations of others that equal one of `ours` or are inside it."""
-    found: list[str] = []
-    for other in others:
-        found += (each for each in other.locations if any(each == own or folders.is_in(each, own) for own in ours))
-        for each in other.inside:
-            around = [own for own in ours if folders.is_in(each, own)]
-            found += [each] if around and not any(folders.is_in(own, each) for own in ours) else []
-    return tuple(found)
+    return tuple(
+        theirs
+        for other in others
+        for theirs in other.locations
+        if any(theirs == own or folders.is_in(theirs, own) for own in ours)
+    )
 
 
 class Neighbors:
@@ -89,19 +87,15 @@ class Neighbors:
         self._table_uuid = table_uuid
         # The name of a dropped table may now belong to another table.
         self._table = context.table if context.dropped is None else None
-        self._reached = ReachedFolders(
-            context.spark,
-            context.stores,
-            context.root,
-            context.rules_of,
-            context.root_stores,
-            newer=context.newer.read,
+        self.reached = ReachedFolders(
+            context.spark, context.stores, context.root, context.rules_of, context.root_stores, context.newer
         )
+        self.unread_since: int | None = None
+        """Epoch milliseconds since when a table that was readable may have taken up files in unreadable commits."""
         self._known: dict[str, Neighbor | None] = {}
         self._objects: dict[str, CatalogEntry] = {}
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
-        self._unread_since: int | None = None
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
         self._rested_until = float("-inf")
@@ -162,18 +156,18 @@ class Neighbors:
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
         listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
-        problems = self._reached.refresh({**pointers, **lost}, listed, lists, now_ms)
+        problems = self.reached.refresh({**pointers, **lost}, listed, lists, now_ms)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
         # A table that was never readable may read any file here. One that was may read what was live since then.
         tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
-        failed = {name: problem for name, problem in self._reached.problems().items() if name in tables}
+        failed = {name: problem for name, problem in self.reached.problems().items() if name in tables}
         failed = {name: problem for name, problem in failed.items() if not self._is_isolated(tables[name])}
         self._unread = {
-            name: problem for name, problem in failed.items() if not self._reached.knows(name, pointers.get(name))
+            name: problem for name, problem in failed.items() if not self.reached.knows(name, pointers.get(name))
         }
-        seen = [self._reached.seen_ms(name) for name in failed if name not in self._unread]
-        self._unread_since = min(seen) - _CLOCKS_MS if seen else None
+        seen = [self.reached.seen_ms(name) for name in failed if name not in self._unread]
+        self.unread_since = min(seen) - _CLOCKS_MS if seen else None
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
 
@@ -188,20 +182,11 @@ class Neighbors:
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""
         names = [other.table, *self._planned.get(other.table_uuid or "", ())]
-        return tuple(folder for name in names for folder in self._reached.of(name))
+        return tuple(folder for name in names for folder in self.reached.of(name))
 
     def unread(self) -> Mapping[str, str]:
         """Return the tables whose folders are unknown, with the reason."""
         return self._unread
-
-    def saw_formats(self, table: str, folders: Iterable[str]) -> None:
-        """Record folders with the log of another format, for those who look after the tables."""
-        self._reached.saw_formats(table, folders)
-
-    def unread_since(self) -> int | None:
-        """Return the time (epoch milliseconds) since which a table that was readable may have taken up files in commits
-        that cannot be read; None if there is no such table."""
-        return self._unread_since
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
         reads = self.reads(other)
@@ -211,7 +196,7 @@ class Neighbors:
             return inside or any(folders.overlap(one, another) for one in reads for another in locations)
         if other.problem is not None and not other.metadata_location:
             return not self._context.isolated(other.table)
-        theirs = (*other.locations, *other.inside, *reads)
+        theirs = (*other.locations, *reads)
         return any(folders.overlap(one, another) for one in theirs for another in locations)
 
     def _is_isolated(self, table: str) -> bool:
@@ -231,34 +216,32 @@ class Neighbors:
             return Neighbor(name, None, "", (), f"the catalog lists it, but cannot load it: {error.what}")
         return self._behind(name, entry.metadata_location)
 
-    def _behind(self, name: str, metadata_location: str, object_at: Sequence[str] | None = None) -> Neighbor:
-        """Return what a metadata file makes of a name, whatever the catalog calls it. `object_at`: the places of what
-        the catalog does not call a table; unreadable, it keeps what is in them."""
-        context = self._context
+    def _behind(self, name: str, metadata_location: str, places: Sequence[str] | None = None) -> Neighbor:
+        """Return what a metadata file makes of a name, whatever the catalog calls it. `places` are those of an object
+        that the catalog does not call a table: they are its own even if nothing says what it is."""
+        stores, rules = self._context.stores, self._context.rules
+        place = parent(normalize(metadata_location, rules))
         try:
-            metadata = read_table_metadata(context.stores, metadata_location)
+            metadata = read_table_metadata(stores, metadata_location)
         except (UnreadableMetadata, StorageError) as error:
-            found, guess = self._described(metadata_location), self._guess(metadata_location)
-            if isinstance(error, NewerFormat) and found is not None and found.table_uuid is not None:
-                # Its location may be relative, and is read by Iceberg.
-                absolute = (each for each in found.locations if split(each).scheme or each.startswith("/"))
-                places = outermost((*(normalize(each, context.rules) for each in absolute), *guess))
-                return Neighbor(name, found.table_uuid, metadata_location, places)
-            if found is not None and not found.is_table and found.locations:
-                return self._view(name, metadata_location, found.locations)
-            if object_at is not None and (found is None or not found.is_table):
-                return Neighbor(name, None, metadata_location, (*object_at, *guess), is_readable=False)
-            return Neighbor(name, None, metadata_location, guess, str(error))
+            guess, found = self._guess(metadata_location), Described(places is None, False, None, ())
+            with suppress(UnreadableMetadata, StorageError):
+                found = described(stores, metadata_location)
+            theirs = [normalize(each, rules) for each in found.locations]
+            if isinstance(error, NewerFormat) and found.table_uuid is not None:
+                return Neighbor(name, found.table_uuid, metadata_location, outermost((*theirs, *guess)))
+            if found.is_table or (places is None and not found.locations):
+                return Neighbor(name, None, metadata_location, guess, str(error))
+            # Nothing lists the other versions of a view: they are where its metadata files are written.
+            own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
+            return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
         # Its metadata file may be outside its location: a table can be registered from any file.
-        place = parent(normalize(metadata_location, context.rules))
-        locations = outermost((*own_locations(metadata, context.rules), place))
+        locations = outermost((*own_locations(metadata, rules), place))
         return Neighbor(name, metadata.table_uuid, metadata_location, locations)
 
-    # --- objects that are not tables --------------------------------------------------------------------------------
-
     def _list_objects(self) -> list[str]:
-        """Read the catalog's other objects, and forget what was read of those that changed. Return their names, which
-        are impossible as table names."""
+        """Read the catalog's objects that are not tables, and forget what was read of those that changed. Return their
+        names, which are impossible as table names."""
         now = {f"{each.type} {each.catalog}:{each.identifier}": each for each in self._context.catalog.others()}
         for name in [name for name, entry in self._objects.items() if now.get(name) != entry]:
             self._known.pop(name, None)
@@ -266,27 +249,10 @@ class Neighbors:
         return list(now)
 
     def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
-        rules, place = self._context.rules, entry.location
-        places = () if not place else outermost([normalize(place.rstrip("/"), rules)])
+        places = outermost([normalize(entry.location.rstrip("/"), self._context.rules)] if entry.location else [])
         if not entry.metadata_location:
-            is_view = "VIEW" in entry.type.upper()
-            own = (f"{places[0]}/metadata",) if places and is_view else places
-            return Neighbor(name, None, "", own, is_readable=False, inside=places, reads_folder=not is_view)
+            return Neighbor(name, None, "", places, is_readable=False, reads_folder=True)
         return self._behind(name, entry.metadata_location, places)
-
-    def _described(self, metadata_location: str) -> Described | None:
-        try:
-            return described(self._context.stores, metadata_location)
-        except (UnreadableMetadata, StorageError):
-            return None
-
-    def _view(self, name: str, metadata_location: str, locations: Sequence[str]) -> Neighbor:
-        """Return the places of an object whose metadata file is not a table's. The folder of the file has its other
-        versions, which nothing lists."""
-        rules = self._context.rules
-        places = [normalize(each, rules) for each in locations]
-        folders = outermost((parent(normalize(metadata_location, rules)), f"{places[0]}/metadata", *places[1:]))
-        return Neighbor(name, None, metadata_location, folders, is_readable=False, inside=outermost(places))
 
     # --- tables that were dropped -----------------------------------------------------------------------------------
 
@@ -317,6 +283,8 @@ class Neighbors:
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
+            except NewerFormat:
+                locations = self._guess(known.metadata_location)
             except (UnreadableMetadata, StorageError):
                 locations, is_readable = self._guess(known.metadata_location), False
             name = f"dropped table {known.table} ({known.table_uuid})"

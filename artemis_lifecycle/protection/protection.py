@@ -36,7 +36,7 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
-from artemis_lifecycle.protection.other_formats import DELTA_LOG, OtherFormats, possible_roots
+from artemis_lifecycle.protection.other_formats import DELTA_LOG, claims, possible_roots
 from artemis_lifecycle.protection.ownership import (
     former_locations,
     metadata_locations,
@@ -195,7 +195,6 @@ class Protection:
         # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
-        self._formats = OtherFormats(context.stores)
         self._claims: dict[str, frozenset[str] | None] = {}
         self._places_of_logs: set[str] = set()
         self._unread_since: int | None = None
@@ -284,7 +283,7 @@ class Protection:
         for state in (self._own, *self._others.values()):
             self._reached[state.table] = self._reached_by(state.reaches)
             state.other_names = self._names_in_folders
-        self._unread_since = self.neighbors.unread_since() if self._context.cold is None else None
+        self._unread_since = self.neighbors.unread_since if self._context.cold is None else None
         self._may_be_read = self._reached_since(self._unread_since)
         if self._context.cold is None and self._context.own is None:
             roots = [normalize(root, rules) for root in self._context.roots]
@@ -293,8 +292,8 @@ class Protection:
 
     def _read_logs(self) -> None:
         """Read the logs of other formats around the considered files, as far as they are new."""
-        self._claims = self._formats.claims(self._places_of_logs)
-        self.neighbors.saw_formats(self._deletion.table, self._claims)
+        self._claims = claims(self._context.stores, self._places_of_logs)
+        self.neighbors.reached.saw_formats(self._deletion.table, self._claims)
 
     def _reached_since(self, since_ms: int | None) -> NDArray[np.uint64]:
         """Return the considered files that a table here reached at `since_ms` or later; all of them if that is not
@@ -354,7 +353,7 @@ class Protection:
         enough = False not in [state.refresh() for state in (self._own, *self._others.values())]
         self._require_collectable(self.metadata)
         self._settle_roots(self.metadata)
-        since = self.neighbors.unread_since() if self._context.cold is None else None
+        since = self.neighbors.unread_since if self._context.cold is None else None
         enough &= since == self._unread_since
         return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
 

@@ -130,7 +130,7 @@ class TableState:
         except NewerFormat:
             if self.reason == REACHABLE:
                 raise
-            metadata = self._context.newer.read(entry.metadata_location).metadata
+            metadata = self._context.newer(entry.metadata_location).metadata
         if metadata.table_uuid != self.table_uuid:
             raise self._gone(
                 f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
@@ -143,7 +143,7 @@ class TableState:
         Raises UnreadableMetadata.
         """
         if metadata.format_version > NEWEST_FORMAT_VERSION:
-            return self._context.newer.read(metadata.metadata_location)
+            return self._context.newer(metadata.metadata_location)
         if self._files is None or self._files.metadata is not metadata:
             self._files = IndexFiles(present_index(self._context, metadata))
         return self._files

@@ -1,19 +1,20 @@
-"""Tables of a format version that this release does not know, read through Iceberg's own metadata tables in Spark.
-Belongs here: what such a table reaches, so that other tables' deletions can go on. Nothing else is done with one."""
+"""Tables of a format version that this release does not know: what one reaches, by Iceberg's own metadata tables in
+Spark, so that other tables' deletions can go on. Nothing else is done with one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
-from artemis_lifecycle.metadata import kinds
-from artemis_lifecycle.metadata.types import MetadataLogEntry, StatisticsFile, TableMetadata
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, parse_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.jvm import java_map, jvm_of
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
@@ -21,11 +22,7 @@ from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 _PATH = pa.schema([("path", pa.string())])
-_DEFAULT_IO = "org.apache.iceberg.hadoop.HadoopFileIO"
 
 
 @dataclass(frozen=True)
@@ -51,100 +48,50 @@ class NewerFiles:
         return []
 
 
-class NewerTables:
-    """Reads each metadata file once. `catalog` names the Spark catalog whose settings say how files are read."""
-
-    def __init__(self, spark: Spark | None, catalog: str, rules: LocationRules) -> None:
-        self._spark = spark
-        self._catalog = catalog
-        self._rules = rules
-        self._read: dict[str, NewerFiles] = {}
-
-    def read(self, metadata_location: str) -> NewerFiles:
-        """Return everything that any snapshot of a metadata file reaches. Raises UnreadableMetadata if Iceberg cannot
-        read it either."""
-        if metadata_location not in self._read:
-            try:
-                self._read[metadata_location] = self._files(metadata_location)
-            except LifecycleError as error:
-                raise _unread(metadata_location, error.what) from error
-            except Exception as error:
-                # Whatever goes wrong in the JVM, the table's files are unknown.
-                raise _unread(metadata_location, brief(error)) from error
-        return self._read[metadata_location]
-
-    def _files(self, metadata_location: str) -> NewerFiles:
-        if self._spark is None:
-            raise _unread(metadata_location, "no Spark session")
-        runner = Runner(self._spark)
-        session, jvm = runner.session, jvm_of(runner.session)
-        prefix = f"spark.sql.catalog.{self._catalog}."
-        settings = {key[len(prefix) :]: value for key, value in session.conf.getAll.items() if key.startswith(prefix)}
-        hadoop = session._jsparkSession.sessionState().newHadoopConf()
-        io = jvm.org.apache.iceberg.CatalogUtil.loadFileIO(
-            settings.get("io-impl", _DEFAULT_IO), java_map(jvm, settings), hadoop
-        )
-        operations = jvm.org.apache.iceberg.StaticTableOperations(metadata_location, io)
-        metadata = _metadata(operations.current(), metadata_location)
-        rows = runner.rows(_paths(session, jvm.org.apache.iceberg.BaseTable(operations, metadata_location)), _PATH)
+def newer_files(spark: Spark, catalog: str, rules: LocationRules, metadata_location: str) -> NewerFiles:
+    """Return everything that any snapshot of a metadata file reaches. `catalog` names the Spark catalog whose settings
+    say how files are read. Raises UnreadableMetadata if Iceberg cannot read the table either."""
+    try:
+        metadata, rows = _read(Runner(spark), catalog, metadata_location)
         hashes, places = [np.empty(0, np.uint64)], set[str]()
         for batch in rows.batches():
             paths = batch.column("path")
-            hashes.append(hash_column(paths, self._rules))
-            firsts = paths.take(ByFolder.of(paths).starts)
-            places |= {path.rpartition("/")[0] for path in firsts.to_pylist()}
-        return NewerFiles(metadata, distinct(np.concatenate(hashes)), frozenset(places), rows)
+            hashes.append(hash_column(paths, rules))
+            places |= {path.rpartition("/")[0] for path in paths.take(ByFolder.of(paths).starts).to_pylist()}
+    except Exception as error:
+        # Whatever went wrong in the JVM, the table's files are unknown.
+        raise UnreadableMetadata(
+            f"The table's format version is newer than this release, and Iceberg cannot read it either: {brief(error)}",
+            path=metadata_location,
+            untouched="the table and all its files",
+            hint="check that Spark can read the table, or use a release of artemis-lifecycle that reads its version",
+        ) from error
+    return NewerFiles(metadata, distinct(np.concatenate(hashes)), frozenset(places), rows)
 
 
-def _paths(session: SparkSession, table: Any) -> DataFrame:
+def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMetadata, Rows]:
     from pyspark.sql import DataFrame
 
-    jvm = jvm_of(session)
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-
-    def column(name: str, kind: Any) -> DataFrame:
-        load = jvm.org.apache.iceberg.spark.SparkTableUtil.loadMetadataTable
-        found = DataFrame(load(session._jsparkSession, table, kind), session)
-        return found.selectExpr(f"{name} AS path").where("path IS NOT NULL")
-
-    every = jvm.org.apache.iceberg.MetadataTableType
-    return (
-        column("file_path", every.ALL_FILES)
-        .union(column("path", every.ALL_MANIFESTS))
-        .union(column("manifest_list", every.SNAPSHOTS))
+    session: Any = runner.session
+    iceberg, prefix = jvm_of(session).org.apache.iceberg, f"spark.sql.catalog.{catalog}."
+    settings = {key.removeprefix(prefix): each for key, each in session.conf.getAll.items() if key.startswith(prefix)}
+    jvm_of(session).org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    io = iceberg.CatalogUtil.loadFileIO(
+        settings.get("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO"),
+        java_map(jvm_of(session), settings),
+        session._jsparkSession.sessionState().newHadoopConf(),
     )
-
-
-def _metadata(read: Any, metadata_location: str) -> TableMetadata:
-    """Return what Iceberg says of the table, as far as protection asks for it."""
-    statistics = [str(each.path()) for each in (*read.statisticsFiles(), *read.partitionStatisticsFiles())]
-    return TableMetadata(
-        metadata_location=metadata_location,
-        location=str(read.location()).rstrip("/"),
-        table_uuid=str(read.uuid()),
-        format_version=int(read.formatVersion()),
-        last_updated_ms=int(read.lastUpdatedMillis()),
-        last_sequence_number=int(read.lastSequenceNumber()),
-        current_snapshot_id=None,
-        snapshots=(),
-        refs={},
-        snapshot_log=(),
-        metadata_log=tuple(
-            MetadataLogEntry(int(each.timestampMillis()), str(each.file())) for each in read.previousFiles()
-        ),
-        statistics=tuple(StatisticsFile(0, path, 0, kinds.STATISTICS) for path in statistics),
-        properties={str(key): str(value) for key, value in dict(read.properties()).items()},
-        current_schema_id=0,
-        schemas={},
-        default_spec_id=0,
-        partition_specs={},
-    )
-
-
-def _unread(metadata_location: str, why: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        f"The table's format version is newer than this release, and Iceberg cannot read it either: {why}",
-        path=metadata_location,
-        untouched="the table and all its files",
-        hint="check that Spark can read the table, or use a release of artemis-lifecycle that reads its version",
-    )
+    operations = iceberg.StaticTableOperations(metadata_location, io)
+    table, kinds = iceberg.BaseTable(operations, metadata_location), iceberg.MetadataTableType
+    named = {"file_path": kinds.ALL_FILES, "path": kinds.ALL_MANIFESTS, "manifest_list": kinds.SNAPSHOTS}
+    every = []
+    for column, kind in named.items():
+        found = iceberg.spark.SparkTableUtil.loadMetadataTable(session._jsparkSession, table, kind)
+        every.append(DataFrame(found, session).selectExpr(f"{column} AS path").where("path IS NOT NULL"))
+    rows = runner.rows(every[0].union(every[1]).union(every[2]), _PATH)
+    # As Iceberg describes it, without what needs the newer version.
+    said = json.loads(str(iceberg.TableMetadataParser.toJson(operations.current())))
+    known = {**said, "format-version": NEWEST_FORMAT_VERSION, "current-snapshot-id": -1}
+    known |= {"snapshots": [], "refs": {}, "snapshot-log": []}
+    metadata = parse_table_metadata(json.dumps(known).encode(), metadata_location.removesuffix(".gz"))
+    return replace(metadata, metadata_location=metadata_location, format_version=said["format-version"]), rows

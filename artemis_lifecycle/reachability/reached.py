@@ -122,57 +122,40 @@ class ReachedFolders:
         was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. What is known of
         the tables in `unchanged` stays; all others are removed. `lists` are sealed lists of files by a unique name,
         each read once. `now_ms` is a time before `tables` were read from the catalog."""
-        known = self._load()
+        known, lists = self._load(), {} if lists is None else lists
+        current = {name for name in tables if self._is_at(name, tables[name].metadata_location)}
         moved = {
             name: pointer
             for name, pointer in tables.items()
-            if pointer.metadata_location
-            not in (self._failed.get(name), name in known and known[name].metadata_location)
+            if name not in current and pointer.metadata_location != self._failed.get(name)
         }
-        lists = {} if lists is None else lists
         unread = {name: location for name, location in lists.items() if name not in known}
-        seen = {
-            name: replace(each, seen_ms=now_ms)
-            for name, each in known.items()
-            if name in tables
-            and tables[name].metadata_location == each.metadata_location
-            and now_ms - each.seen_ms >= _SEEN_EVERY_MS
+        stale = {name for name in current if now_ms - known[name].seen_ms >= _SEEN_EVERY_MS}
+        # Nothing is unknown of a table whose pointer was set back to a readable file.
+        problems = {
+            name: each for name, each in self._problems.items() if name in {*tables, *lists}.difference(current)
         }
-        # Of a table whose pointer was set back to a readable file, nothing is unknown.
-        kept = {
-            name: problem
-            for name, problem in self._problems.items()
-            if name in lists
-            or (
-                name in tables
-                and (name not in known or known[name].metadata_location != tables[name].metadata_location)
-            )
-        }
-        if not moved and not unread and not seen and kept == self._problems:
+        if not moved and not unread and not stale and problems == self._problems:
             return {}
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             read = dict(zip(moved, readers.map(lambda item: self._read(*item), moved.items()), strict=True))
             read |= zip(unread, readers.map(self._read_list, unread.values()), strict=True)
-        found = {name: replace(each, seen_ms=now_ms) for name, (each, _) in read.items() if each is not None}
-        self._failed |= {
-            name: moved[name].metadata_location
-            for name, (_, problem) in read.items()
-            if problem is not None and name in moved
+        failed = {name: problem for name, (_, problem) in read.items() if problem is not None}
+        self._failed |= {name: moved[name].metadata_location for name in failed if name in moved}
+        found = {name: each for name, (each, _) in read.items() if each is not None} | {
+            name: known[name] for name in stale
         }
         gone = set(known).difference(tables, unchanged, lists)
-        known |= seen | found
+        known |= {name: replace(each, seen_ms=now_ms) for name, each in found.items()}
         for name in gone:
             del known[name]
-        problems = {name: problem for name, (_, problem) in read.items() if problem is not None}
-        now = {name: problem for name, problem in kept.items() if name not in read} | problems
-        changed, self._problems = now != self._problems, now
-        if gone or found or seen or changed:
+        before, self._problems = self._problems, {n: each for n, each in problems.items() if n not in read} | failed
+        if gone or found or before != self._problems:
             self._store(known)
-        return problems
+        return failed
 
     def problems(self) -> Mapping[str, str]:
-        """Return why the current pointers of tables could not be read; as of the last call of `refresh` by any process,
-        before the first one by this object."""
+        """Return why the current pointers of tables could not be read, as of the last `refresh` by any process."""
         self._load()
         return self._problems
 
@@ -183,15 +166,18 @@ class ReachedFolders:
 
     def saw_formats(self, table: str, folders: Iterable[str]) -> None:
         """Record such folders."""
-        known = self._load()
-        found = sorted({*folders, *self._formats.get(table, ())})
-        if found != self._formats.get(table, []):
-            self._formats[table] = found
+        known, before = self._load(), self._formats.get(table, [])
+        if not set(folders).issubset(before):
+            self._formats[table] = sorted({*folders, *before})
             self._store(known)
 
     def seen_ms(self, table: str) -> int:
         """Return when the last readable pointer of a known table was last the current one, in epoch milliseconds."""
         return self._load()[table].seen_ms
+
+    def _is_at(self, table: str, metadata_location: str) -> bool:
+        known = self._load().get(table)
+        return known is not None and known.metadata_location == metadata_location
 
     def of(self, table: str) -> tuple[str, ...]:
         """Return the folders of a known table; nothing for an unknown one."""
@@ -213,18 +199,17 @@ class ReachedFolders:
         """Return what a table reaches, or why that is unknown: its previous metadata file does not show what was added
         since."""
         try:
-            return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
-        except NewerFormat as error:
-            if self._newer is None:
-                return None, error.what
             try:
+                metadata = read_table_metadata(self._stores, pointer.metadata_location)
+            except NewerFormat:
+                if self._newer is None:
+                    raise
                 files = self._newer(pointer.metadata_location)
-            except UnreadableMetadata as unread:
-                return None, unread.what
-            places = {normalize(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in files.folders()}
-            before = self._before(files.metadata.table_uuid)
-            every = places | set(before.folders if before is not None else ())
-            return Reached(files.metadata.table_uuid, pointer.metadata_location, covering(every), ()), None
+                return self._covered(files.metadata, files.folders(), ()), None
+            view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root, files=self._files)
+            before = self._before(metadata)
+            fresh, segments = reached_folders(view, () if before is None else before.segments)
+            return self._covered(metadata, (folder for part in fresh for folder in part), segments), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
             return None, error.what
 
@@ -240,22 +225,19 @@ class ReachedFolders:
             return None, error.what
         return Reached("", location, covering(found), ()), None
 
-    def _reached(self, name: str, metadata: TableMetadata) -> Reached:
-        before = self._before(metadata.table_uuid)
-        rules = self._rules_of(name)
-        view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
-        found: set[str] = set()
-        fresh, segments = reached_folders(view, () if before is None else before.segments)
-        for part in fresh:
-            found |= {normalize(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
+    def _covered(self, metadata: TableMetadata, folders: Iterable[str], segments: tuple[str, ...]) -> Reached:
+        """Return what a table reaches: these folders, and those that it is known to have reached."""
+        before, found = self._before(metadata), set[str]()
+        for folder in folders:
+            found.add(normalize(f"{folder}/x", _PLAIN).rpartition("/")[0])
             if len(found) > _AT_ONCE:
                 found = set(covering(found))
         every = found | set(before.folders if before is not None else ())
         return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), segments)
 
-    def _before(self, table_uuid: str) -> Reached | None:
+    def _before(self, metadata: TableMetadata) -> Reached | None:
         # By its uuid, because it may have been renamed or dropped.
-        return next((each for each in self._load().values() if each.table_uuid == table_uuid), None)
+        return next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
 
     # --- storing ----------------------------------------------------------------------------------------------------
 

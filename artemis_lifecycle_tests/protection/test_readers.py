@@ -14,7 +14,6 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.reachability.newer import NewerTables
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.protection.foreign import (
     append,
@@ -166,10 +165,10 @@ def shared(lifecycle: Lifecycle) -> Path:
 
 
 def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: NewerTables, metadata_location: str) -> Any:
+    def fails(*_: Any) -> Any:
         raise RuntimeError("no such encoding")
 
-    monkeypatch.setattr(NewerTables, "_files", fails)
+    monkeypatch.setattr("artemis_lifecycle.reachability.newer._read", fails)
 
 
 def test_a_table_of_a_newer_version_keeps_what_it_reads_and_stops_nobody(lifecycle: Lifecycle, shared: Path) -> None:
