@@ -192,6 +192,19 @@ class UnreadableMetadata(LifecycleError):
         return cls.of("A metadata file that the table needs is not in the store any more", path, table)
 
 
+class NewerFormat(UnreadableMetadata):
+    """The table has a format version that this release does not know."""
+
+    @classmethod
+    def version(cls, version: int, newest: int, path: str) -> NewerFormat:
+        return cls(
+            f"The table has format version {version}, newer than this release, which reads versions up to {newest}",
+            path=path,
+            untouched="the table and all its files",
+            hint="use a release of artemis-lifecycle that reads it, or exclude the table from lifecycle.yaml",
+        )
+
+
 class StorageError(LifecycleError):
     """The object store refused, failed or timed out."""
 

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import Engine, Row, select, union
+from sqlalchemy import Engine, Row, not_, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
+from artemis_lifecycle.catalogs.entry import TABLE
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
@@ -25,7 +26,14 @@ from artemis_lifecycle.catalogs.identifier import (
 )
 from artemis_lifecycle.catalogs.pointer import compare_and_swap, name_taken, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
-from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.catalogs.tables import (
+    IS_TABLE,
+    can_read_publications,
+    ensure_tables,
+    iceberg_namespace_properties,
+    iceberg_tables,
+    publications,
+)
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.errors import (
     BadInput,
@@ -92,10 +100,15 @@ class CatalogReader:
         return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}, errors
 
     def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
-        """Return the rows of other catalogs in the same `iceberg_tables`, except those in `without`, by
-        `<catalog>:<namespace.table>`; only one of them if `table` has such a name. Nothing for a catalog that is not in
-        SQL."""
+        """Return the rows of other catalogs in the same `iceberg_tables`, by `<catalog>:<namespace.table>`; only one of
+        them if `table` has such a name. Of the catalogs in `without`, only tables that no handoff published: they were
+        there before the guard. Nothing for a catalog that is not in SQL."""
         return self._source.beside(without, table)
+
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table of Iceberg: views, functions, tables of other formats. Of a SQL
+        catalog, those of all catalogs in the same `iceberg_tables`."""
+        return self._source.others()
 
     def exists(self, table: str) -> bool:
         """Raises BadInput as `entry` does."""
@@ -206,16 +219,28 @@ class _Sql:
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = select(iceberg_tables, name.label("name")).where(
-            columns.catalog_name.not_in([self._name, *without]), columns.metadata_location.is_not(None), IS_TABLE
+            columns.catalog_name != self._name, columns.metadata_location.is_not(None), IS_TABLE
         )
         if table is not None:
             query = query.where(name == table)
         with self._engine.connect() as connection:
+            if without and can_read_publications(connection):
+                as_row = columns.table_namespace + "." + columns.table_name
+                published = select(publications.c.table_identifier).where(
+                    publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
+                )
+                query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
             return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
+
+    def others(self) -> list[CatalogEntry]:
+        query = select(iceberg_tables).where(not_(IS_TABLE), iceberg_tables.c.metadata_location != "")
+        with self._engine.connect() as connection:
+            return [self._entry(row) for row in connection.execute(query)]
 
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
-        return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
+        previous = row.previous_metadata_location
+        return CatalogEntry(row.catalog_name, name, row.metadata_location, previous, row.iceberg_type or TABLE)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with around("catalog.create_namespace"), self._engine.begin() as connection:
@@ -258,7 +283,9 @@ class _Other:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
-        self._properties = pyiceberg_properties(catalog)
+        # Servers that do not say which endpoints they have are asked for views, too.
+        self._properties = {"view-endpoints-supported": "true", **pyiceberg_properties(catalog)}
+        self._seen_views: dict[Identifier, CatalogEntry] = {}
         # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it arrive out of order.
         self._loaded = threading.local() if catalog.type == "hive" else SimpleNamespace()
         with self._answering():
@@ -285,22 +312,26 @@ class _Other:
             ]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 
         with self._answering():
             try:
                 table = self._catalog().load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-            except ValueError:
-                if is_addressable(str(identifier)):
+            except (ValueError, ValidationError):
+                if not is_addressable(str(identifier)):
+                    return None  # pyiceberg does not send a request for it.
+                newer = self._newer(identifier)
+                if newer is None or not newer.metadata_location:
                     raise
-                return None  # pyiceberg does not send a request for it.
+                return newer
         log = table.metadata.metadata_log
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
+        self._seen_views.clear()  # From here on, each view is loaded again.
         listed = self.tables()
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             found = dict(zip(listed, readers.map(self._loaded_entry, listed), strict=True))
@@ -332,6 +363,73 @@ class _Other:
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         return {}
+
+    def others(self) -> list[CatalogEntry]:
+        with self._answering():
+            found = [each for namespace in self._all_namespaces() for each in self._objects(namespace)]
+        return [entry for entry, is_iceberg in found if not is_iceberg]
+
+    def _objects(self, namespace: tuple[str, ...]) -> list[tuple[CatalogEntry, bool]]:
+        """Return what the catalog has besides what pyiceberg lists, and (Hive, Glue) with that, which is marked."""
+        catalog: Any = self._catalog()
+        rows: list[tuple[str, str | None, Mapping[str, str] | None, str | None]] = []
+        if self._properties["type"] == "rest":
+            return [(each, False) for each in self._views(namespace)]
+        if self._properties["type"] == "hive":
+            with catalog._client as client:
+                names = client.get_all_tables(db_name=namespace[-1])
+                found = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
+            rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in found]
+        elif self._properties["type"] == "glue":
+            for page in catalog.glue.get_paginator("get_tables").paginate(DatabaseName=namespace[-1]):
+                for each in page["TableList"]:
+                    place = each.get("StorageDescriptor", {}).get("Location")
+                    rows.append((each["Name"], each.get("TableType"), each.get("Parameters"), place))
+        objects = []
+        for name, kind, parameters, place in rows:
+            said = dict(parameters or {})
+            pointers = said.get("metadata_location", ""), said.get("previous_metadata_location")
+            entry = CatalogEntry(self._name, Identifier(namespace, name), *pointers, kind or "OBJECT", place)
+            objects.append((entry, said.get("table_type", "").lower() == "iceberg"))
+        return objects
+
+    def _views(self, namespace: tuple[str, ...]) -> list[CatalogEntry]:
+        from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
+
+        try:
+            listed = [Identifier.of(parts) for parts in self._catalog().list_views(namespace)]
+        except (NoSuchNamespaceError, NotImplementedError, RESTError) as error:
+            # Dropped in the meantime; or the server has no such endpoint, which status 405 says, too.
+            if isinstance(error, RESTError) and type(error) is not RESTError:
+                raise
+            return []
+        unseen = [each for each in listed if each not in self._seen_views]
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            found = readers.map(lambda each: self._fetched(each, "view"), unseen)
+        self._seen_views |= {entry.name: entry for entry in found if entry is not None}
+        return [self._seen_views[each] for each in listed if each in self._seen_views]
+
+    def _fetched(self, name: Identifier, kind: Literal["table", "view"]) -> CatalogEntry | None:
+        """Load what pyiceberg's models reject: they know neither later formats nor a view's metadata location."""
+        from pyiceberg.catalog.rest import Endpoints, IdentifierKind
+
+        catalog: Any = self._catalog()
+        route = Endpoints.load_view if kind == "view" else Endpoints.load_table
+        answer = catalog._session.get(
+            catalog.url(route, **catalog._split_identifier_for_path(name.parts, IdentifierKind(kind)))
+        )
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        found = answer.json()
+        place = found.get("metadata", {}).get("location")
+        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, kind.upper(), place)
+
+    def _newer(self, name: Identifier) -> CatalogEntry | None:
+        """Return the pointer of a table whose metadata pyiceberg cannot read."""
+        if self._properties["type"] == "rest":
+            return self._fetched(name, "table")
+        return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):

@@ -16,7 +16,8 @@ from artemis_lifecycle.errors import LocationConflict
 class CatalogsOfDatabase:
     """The live catalog's tables by their names, and those of sibling catalogs as `<catalog>:<namespace.table>`.
 
-    `without` are excluded catalogs: the cold one, whose whole warehouse is off limits. A live catalog that is not in
+    `without` are excluded catalogs, except tables that no handoff put there: the cold one, whose whole warehouse is
+    off limits. A live catalog that is not in
     SQL has no siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
     raises if no more work may be done in the catalog.
     """
@@ -43,6 +44,10 @@ class CatalogsOfDatabase:
         live, others = self._live.pointers(), self._others()
         self._apart(live, others)
         return live | others
+
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table, of the live catalog and of all catalogs in its database."""
+        return self._live.others()
 
     def _others(self) -> dict[str, CatalogEntry]:
         return self._live.beside(self._without)

@@ -60,6 +60,9 @@ class ColdSide:
     def entry(self, table: str) -> CatalogEntry:
         return self._catalog.entry(table)
 
+    def others(self) -> list[CatalogEntry]:
+        return self._catalog.others()
+
     def pointers(self) -> dict[str, CatalogEntry]:
         rows = self._catalog.pointers()
         self._as_of(rows)

@@ -70,7 +70,10 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
     has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
     for tier, of in (("live", live), ("cold", cold)):
         known = has_rows[tier] or of.type != "sql"
-        yield _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
+        answer = _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
+        yield answer
+        if tier == "live" and answer.status in ("ok", "warning") and config.operations.root is not None:
+            yield from _readers(config)
     yield _if(uri is not None, "operations", partial(services.operations, uri or ""), "operations.uri")
     yield _if(uri is not None, "roles", partial(services.roles, uri or ""), "operations.uri")
     yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
@@ -87,6 +90,13 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
         if root is not None and found.status in ("ok", "warning"):
             roots.append((root, of))
     yield _if(uri is not None, "clocks", partial(services.clocks, config, roots), "operations.uri")
+
+
+def _readers(config: LifecycleConfig) -> list[Check]:
+    try:
+        return services.readers(config)
+    except LifecycleError as error:
+        return [Check("readers", "failed", error.what, error.hint or "")]
 
 
 def _apart(config: LifecycleConfig) -> Check:

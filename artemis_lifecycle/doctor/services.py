@@ -16,11 +16,13 @@ from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
+from artemis_lifecycle.catalogs.tables import has_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.gate import status_of
+from artemis_lifecycle.lifecycle.unread import unread_readers
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
@@ -125,6 +127,21 @@ def gate(config: LifecycleConfig) -> Check:
         do = "artemis gate enable, by the owner of iceberg_tables; see who changed it"
         return Check("lineage gate", "failed", "; ".join(status.problems), do)
     return Check("lineage gate", "ok", f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}")
+
+
+def readers(config: LifecycleConfig) -> list[Check]:
+    """Tables that cannot be read, and folders with the log of another table format; nothing if there are none."""
+    live = config.catalogs.live
+    if live.type == "sql":
+        with connected(require_uri(live)) as engine:
+            if not has_tables(engine):
+                return []
+    with CatalogReader(live) as catalog:
+        found = unread_readers(config, catalog, _stores(live))
+    do = f"repair or drop them; or, if they read no other table's files, set under catalogs.live: {found.lines}"
+    apart = "keep each format in a folder of its own"
+    unread = [Check("readers", "failed", each, do) for each in found.tables]
+    return unread + [Check("other formats", "warning", each, apart) for each in found.folders]
 
 
 def store(key: str, root: str, of: Catalog) -> Check:

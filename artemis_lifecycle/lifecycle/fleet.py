@@ -16,6 +16,7 @@ from artemis_lifecycle.lifecycle.fleet_page import page
 from artemis_lifecycle.lifecycle.maintenance import storage_classes
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.tonight import forecasts
+from artemis_lifecycle.lifecycle.unread import unread_readers
 from artemis_lifecycle.operations.fleet import freed_by_day, freed_by_job, last_done, red_checks
 from artemis_lifecycle.operations.held_bytes import HeldBytes
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
@@ -222,6 +223,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     others = tuple(
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )
+    others += unread_readers(config, resources.live_catalog, resources.live_stores).sentences
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
 
 

@@ -57,6 +57,9 @@ class _BesideLive:
     def pointers(self) -> Mapping[str, Pointer]:
         return {**self.live.pointers(), **self.nessie.pointers()}
 
+    def others(self) -> Sequence[CatalogEntry]:
+        return self.live.others()
+
 
 class NessieTables:
     """Implements `formats.OtherTables`. Its tables are those of the newest live-contents set, or of the one that is

@@ -14,6 +14,7 @@ from itertools import takewhile
 from threading import RLock
 from typing import Protocol
 
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.references import VIEW, Commit, Content, Reference, ReferenceSource
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError, UnreadableMetadata
 from artemis_lifecycle.live_sets.contents import at_reference
@@ -105,6 +106,9 @@ class LiveTables:
 
     def pointers(self) -> Mapping[str, Pointer]:
         return dict(self._current())
+
+    def others(self) -> Sequence[CatalogEntry]:
+        return ()  # Views count by `view_folders`.
 
     def live(self) -> tuple[LiveTable, ...]:
         """Return every table, by name."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from artemis_lifecycle.errors import NewerFormat
 from artemis_lifecycle.metadata.fast_json import long_lists
 from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT, Kind
 from artemis_lifecycle.metadata.types import (
@@ -103,11 +105,38 @@ def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:
     return node
 
 
+@dataclass(frozen=True)
+class Described:
+    """What a metadata file of any object and any version says of itself. `locations` are its own and the one that its
+    properties set for metadata, without relative ones. `is_table` is False for anything without a table's fields."""
+
+    is_table: bool
+    is_view: bool
+    table_uuid: str | None
+    locations: tuple[str, ...]
+
+
+def described(stores: Stores, metadata_location: str) -> Described:
+    """Read a metadata file as far as every object's can be read. Raises UnreadableMetadata if it is not JSON."""
+    node = metadata_json(read_file(stores, metadata_location), metadata_location, stores.limits)
+    properties = node.get("properties")
+    places = (node.get("location"), properties.get("write.metadata.path") if isinstance(properties, dict) else None)
+    uuid = node.get("table-uuid")
+    return Described(
+        not _TABLE_FIELDS.isdisjoint(node),
+        "view-uuid" in node,
+        uuid if isinstance(uuid, str) and _UUID.fullmatch(uuid) else None,
+        tuple(each.rstrip("/") for each in places if isinstance(each, str) and _PLACE.match(each)),
+    )
+
+
 class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Internal: which field is wrong. Becomes UnreadableMetadata with the path."""
 
 
 _LONG_LIMIT = 2**63
+_PLACE = re.compile(r"[^/]+://.|/.")
+_TABLE_FIELDS = frozenset({"table-uuid", "last-column-id", "current-snapshot-id", "snapshots"})
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -132,7 +161,9 @@ class _Parser:
 
     def metadata(self, node: dict[str, Any]) -> TableMetadata:
         version = _integer(node, "format-version")
-        if not 1 <= version <= NEWEST_FORMAT_VERSION:
+        if version > NEWEST_FORMAT_VERSION:
+            raise NewerFormat.version(version, NEWEST_FORMAT_VERSION, self._location)
+        if version < 1:
             raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
         table_uuid = _optional_text(node, "table-uuid")
         if table_uuid is None:

@@ -22,6 +22,7 @@ from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_
 from artemis_lifecycle.orphans.listing import list_table
 from artemis_lifecycle.orphans.scan import require_after
 from artemis_lifecycle.protection.context import Asking, DeletionContext
+from artemis_lifecycle.protection.future import somebodys
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
@@ -99,6 +100,8 @@ def scan_cold(
     parts = listed_hashes(listing.files_location, records, context.rules)
     counts = _Counts()
     with candidates(context.spark, listing, records, [reaches(view, part) for part in parts]) as unreached:
+        named = list(unreached.metadata_files())
+        protection.protect(somebodys(context.stores, named, context.rules, metadata.table_uuid))
         protection.consider(unreached.paths())
         cutoff = listing.started_at - min_age
         unknown = _unknown(context, ledger, protection.protected(Ages(cutoff, cutoff)), unreached, counts)

@@ -125,6 +125,12 @@ def observe(
         behind = read.get(pointer.metadata_location)
         if isinstance(behind, Behind):
             operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
+    if {known.table_uuid for known in before if known.missing_since is None}.difference(present):
+        # One of them may be in the catalog as another kind of object.
+        others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}
+        for location, other in tables_behind(stores, others).items():
+            if isinstance(other, Behind):
+                present.setdefault(other.table_uuid, Seen(others[location], location))
     return operations.known_tables.observe(name, present, complete=not strangers), problems
 
 

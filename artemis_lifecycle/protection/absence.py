@@ -7,12 +7,13 @@ files would destroy an existing table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.errors import NewerFormat, NoSuchTable, StalePlan, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.ownership import spelled_locations
@@ -27,6 +28,8 @@ class HasPointers(Protocol):
     """The tables of a catalog, by name."""
 
     def pointers(self) -> Mapping[str, Pointer]: ...
+
+    def others(self) -> Sequence[CatalogEntry]: ...
 
 
 def dropped_folder(root: str, table_uuid: str) -> str:
@@ -54,6 +57,9 @@ def tables_behind(stores: Stores, locations: Collection[str]) -> dict[str, Behin
         try:
             metadata = read_table_metadata(stores, location)
             return Behind(metadata.table_uuid, spelled_locations(metadata))
+        except NewerFormat as error:
+            newer = described(stores, location)
+            return error if newer.table_uuid is None else Behind(newer.table_uuid, newer.locations)
         except (UnreadableMetadata, StorageError) as error:
             return error
 
@@ -97,8 +103,13 @@ class Absence:
                     hint="fix that table, or drop it from the catalog",
                 ) from found
             self._known[location] = found.table_uuid
-        for name, pointer in pointers.items():
-            if self._known[pointer.metadata_location] == self.metadata.table_uuid:
+        # Another object counts if its metadata file is the table's: it was registered as something else.
+        others = {each.metadata_location: each.identifier for each in self._catalog.others() if each.metadata_location}
+        behind = tables_behind(self._stores, set(others).difference(self._known))
+        self._known |= {place: each.table_uuid if isinstance(each, Behind) else "" for place, each in behind.items()}
+        named = [(name, each.metadata_location) for name, each in pointers.items()]
+        for name, location in (*named, *((name, location) for location, name in others.items())):
+            if self._known[location] == self.metadata.table_uuid:
                 raise StalePlan(
                     f"The table that was dropped as {self._table} is in the catalog again, as {name}",
                     table=self._table,

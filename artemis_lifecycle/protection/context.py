@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
@@ -18,6 +20,7 @@ from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.newer import newer_files
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.location import LocationRules
@@ -36,6 +39,9 @@ class TablesOfCatalog(Protocol):
     def entry(self, table: str) -> Pointer: ...
 
     def pointers(self) -> Mapping[str, Pointer]: ...
+
+    def others(self) -> Sequence[CatalogEntry]:
+        """Return every object that is not a table: views, functions, tables of other formats."""
 
 
 class ColdTables(Protocol):
@@ -192,6 +198,11 @@ class DeletionContext:
     def records(self) -> Stores:
         """The stores that can access `root`."""
         return self.stores if self.root_stores is None else self.root_stores
+
+    @cached_property
+    def newer(self) -> Callable[[str], ReachedFiles]:
+        """Return what a metadata file of a format version reaches that this release does not know; each read once."""
+        return cache(partial(newer_files, self.spark, self.catalog_name, self.rules))
 
     def entry(self) -> Pointer:
         """Read the table's current catalog entry. Raises NoSuchTable."""

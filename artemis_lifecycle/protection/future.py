@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.errors import MissingFile, StaleMetadata, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.errors import MissingFile, StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.protection.ownership import metadata_locations
@@ -22,6 +22,7 @@ from artemis_lifecycle.storage.threads import threaded
 _VERSION = re.compile(r"(?:v(\d+)|(\d+)-[0-9a-fA-F-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
 _READERS = 8
 _SHOWN = 3
+_BEGINNING = 1_000
 _IN_FLIGHT = timedelta(hours=1)
 """A commit swaps its pointer seconds after it wrote its metadata file."""
 
@@ -30,7 +31,8 @@ _IN_FLIGHT = timedelta(hours=1)
 class Evidence:
     """What unreferenced metadata files show. `newer` belong to the table, and were committed after its pointer or
     outside its history. `attempts` were written on top of the pointer by steps of this deployment that were killed
-    before their swap. `foreign` are locations of tables that no known catalog has."""
+    before their swap. `foreign` are locations of tables that no known catalog has, and folders with metadata files of
+    other objects, such as views."""
 
     newer: tuple[str, ...]
     attempts: tuple[TableMetadata, ...]
@@ -46,6 +48,7 @@ def evidence(
 
     `known` has the pointers that steps saw, and the swaps that they attempted (None for a dropped table).
     """
+    paths = list(paths)
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
     versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
@@ -70,7 +73,7 @@ def evidence(
 
     newest = {folder: max(files, key=lambda path: (_version(path) or 0, path)) for folder, files in elsewhere.items()}
     found = read_all(list(newest.values()))
-    foreign: list[str] = []
+    foreign = list(somebodys(stores, paths, rules, metadata.table_uuid))
     for folder, path in newest.items():
         if path in found and found[path].table_uuid != metadata.table_uuid:
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
@@ -97,6 +100,24 @@ def evidence(
         else:
             newer.append(path)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
+
+
+def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_uuid: str) -> tuple[str, ...]:
+    """Return the folders of those metadata files that are not a table's: nothing says which other files there belong to
+    the same view, function or unknown object. Files that are not JSON are ignored."""
+
+    def folder(path: str) -> str | None:
+        try:
+            # Every writer of tables writes the uuid first, and a table may have many large metadata files.
+            if table_uuid.encode() in stores.read_range(path, 0, _BEGINNING):
+                return None
+            found = described(stores, path)
+        except (UnreadableMetadata, StorageError):
+            return None
+        return parent(normalize(path, rules)) if found.locations and not found.is_table else None
+
+    read = threaded(folder, list(paths), _READERS)
+    return tuple(dict.fromkeys(each for each in read if each is not None))
 
 
 def require_no_future(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
-from artemis_lifecycle.errors import BadInput, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
@@ -25,6 +27,8 @@ from artemis_lifecycle.storage.location import normalize, parent
 from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
+_CLOCKS_MS = 600_000
+"""By how much the clock of a writer may differ from that of Postgres."""
 _QUICK = 1.0
 """Seconds. If a survey of other tables takes no longer, it runs before every piece of a deletion; otherwise it may take
 one tenth of the time."""
@@ -38,6 +42,9 @@ class Neighbor:
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
     For a dropped table its remaining files stay (`is_readable` False).
+
+    Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
+    its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
     """
 
     table: str
@@ -47,6 +54,7 @@ class Neighbor:
     problem: str | None = None
     dropped: bool = False
     is_readable: bool = True
+    reads_folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class _LastKnown:
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
-    """Return the locations of other tables that equal one of `ours` or are inside it."""
+    """Return the locations of others that equal one of `ours` or are inside it."""
     return tuple(
         theirs
         for other in others
@@ -79,10 +87,13 @@ class Neighbors:
         self._table_uuid = table_uuid
         # The name of a dropped table may now belong to another table.
         self._table = context.table if context.dropped is None else None
-        self._reached = ReachedFolders(
-            context.spark, context.stores, context.root, context.rules_of, context.root_stores
+        self.reached = ReachedFolders(
+            context.spark, context.stores, context.root, context.rules_of, context.root_stores, context.newer
         )
+        self.unread_since: int | None = None
+        """Epoch milliseconds since when a table that was readable may have taken up files in unreadable commits."""
         self._known: dict[str, Neighbor | None] = {}
+        self._objects: dict[str, CatalogEntry] = {}
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
@@ -93,6 +104,7 @@ class Neighbors:
         """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
         name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
+        names += self._list_objects()
         if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
@@ -114,6 +126,7 @@ class Neighbors:
         began = time.monotonic()
         if began < self._rested_until:
             return
+        now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -121,11 +134,17 @@ class Neighbors:
             # This project's result tables are not clones of other tables.
             if name != self._table and name not in RESULT_TABLES
         }
+        self._list_objects()
+        pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
         changed = [name for name, place in now.items() if self._read_at.get(name) != place]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._read_at = now
+        # What is not a table reads no files of tables by their paths.
+        for name, other in self._known.items():
+            if other is not None and not other.is_readable:
+                pointers.pop(name, None)
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -136,30 +155,34 @@ class Neighbors:
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
-        listed = {*listed_now, *self._context.catalog.tables()}
-        problems = self._reached.refresh({**pointers, **lost}, listed, lists)
+        listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
+        problems = self.reached.refresh({**pointers, **lost}, listed, lists, now_ms)
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
-        # A table that was never readable may read any file here.
+        # A table that was never readable may read any file here. One that was may read what was live since then.
         tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
+        failed = {name: problem for name, problem in self.reached.problems().items() if name in tables}
+        failed = {name: problem for name, problem in failed.items() if not self._is_isolated(tables[name])}
         self._unread = {
-            name: problem
-            for name, problem in (self._unread | problems).items()
-            if name in tables
-            and not self._reached.knows(name, listed_now.get(name))
-            and not self._is_isolated(tables[name])
+            name: problem for name, problem in failed.items() if not self.reached.knows(name, pointers.get(name))
         }
+        seen = [self.reached.seen_ms(name) for name in failed if name not in self._unread]
+        self.unread_since = min(seen) - _CLOCKS_MS if seen else None
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
 
     def entry(self, other: Neighbor) -> Pointer:
         """Read the catalog's current entry of a neighbor."""
+        if other.table in self._objects:
+            self._list_objects()
+            # Gone: like a dropped table, it counts with its last metadata until the next survey.
+            return self._objects.get(other.table, _LastKnown(other.metadata_location))
         return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""
         names = [other.table, *self._planned.get(other.table_uuid or "", ())]
-        return tuple(folder for name in names for folder in self._reached.of(name))
+        return tuple(folder for name in names for folder in self.reached.of(name))
 
     def unread(self) -> Mapping[str, str]:
         """Return the tables whose folders are unknown, with the reason."""
@@ -171,7 +194,7 @@ class Neighbors:
             # With a location `..`, its path surrounds all tables. That must not block files in their own places.
             inside = any(folders.is_in(one, another) for one in other.locations for another in locations)
             return inside or any(folders.overlap(one, another) for one in reads for another in locations)
-        if not other.metadata_location:
+        if other.problem is not None and not other.metadata_location:
             return not self._context.isolated(other.table)
         theirs = (*other.locations, *reads)
         return any(folders.overlap(one, another) for one in theirs for another in locations)
@@ -182,6 +205,8 @@ class Neighbors:
 
     def _read(self, name: str) -> Neighbor | None:
         context = self._context
+        if name in self._objects:
+            return self._object(name, self._objects[name])
         try:
             entry = context.catalog.entry(name)
         except BadInput as error:  # Includes NoSuchTable; or the catalog rejects the name.
@@ -189,14 +214,45 @@ class Neighbors:
                 return None  # Dropped between the two calls: it has no entry that a reader could follow.
             # It is unknown where it reads, so it may read anywhere.
             return Neighbor(name, None, "", (), f"the catalog lists it, but cannot load it: {error.what}")
+        return self._behind(name, entry.metadata_location)
+
+    def _behind(self, name: str, metadata_location: str, places: Sequence[str] | None = None) -> Neighbor:
+        """Return what a metadata file makes of a name, whatever the catalog calls it. `places` are those of an object
+        that the catalog does not call a table: they are its own even if nothing says what it is."""
+        stores, rules = self._context.stores, self._context.rules
+        place = parent(normalize(metadata_location, rules))
         try:
-            metadata = read_table_metadata(context.stores, entry.metadata_location)
+            metadata = read_table_metadata(stores, metadata_location)
         except (UnreadableMetadata, StorageError) as error:
-            return Neighbor(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
+            guess, found = self._guess(metadata_location), Described(places is None, False, None, ())
+            with suppress(UnreadableMetadata, StorageError):
+                found = described(stores, metadata_location)
+            theirs = [normalize(each, rules) for each in found.locations]
+            if isinstance(error, NewerFormat) and found.table_uuid is not None:
+                return Neighbor(name, found.table_uuid, metadata_location, outermost((*theirs, *guess)))
+            if found.is_table or (places is None and not found.locations):
+                return Neighbor(name, None, metadata_location, guess, str(error))
+            # Nothing lists the other versions of a view: they are where its metadata files are written.
+            own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
+            return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
         # Its metadata file may be outside its location: a table can be registered from any file.
-        place = parent(normalize(entry.metadata_location, context.rules))
-        locations = outermost((*own_locations(metadata, context.rules), place))
-        return Neighbor(name, metadata.table_uuid, entry.metadata_location, locations)
+        locations = outermost((*own_locations(metadata, rules), place))
+        return Neighbor(name, metadata.table_uuid, metadata_location, locations)
+
+    def _list_objects(self) -> list[str]:
+        """Read the catalog's objects that are not tables, and forget what was read of those that changed. Return their
+        names, which are impossible as table names."""
+        now = {f"{each.type} {each.catalog}:{each.identifier}": each for each in self._context.catalog.others()}
+        for name in [name for name, entry in self._objects.items() if now.get(name) != entry]:
+            self._known.pop(name, None)
+        self._objects = now
+        return list(now)
+
+    def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
+        places = outermost([normalize(entry.location.rstrip("/"), self._context.rules)] if entry.location else [])
+        if not entry.metadata_location:
+            return Neighbor(name, None, "", places, is_readable=False, reads_folder=True)
+        return self._behind(name, entry.metadata_location, places)
 
     # --- tables that were dropped -----------------------------------------------------------------------------------
 
@@ -227,6 +283,8 @@ class Neighbors:
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
+            except NewerFormat:
+                locations = self._guess(known.metadata_location)
             except (UnreadableMetadata, StorageError):
                 locations, is_readable = self._guess(known.metadata_location), False
             name = f"dropped table {known.table} ({known.table_uuid})"

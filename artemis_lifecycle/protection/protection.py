@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from artemis_lifecycle.errors import Busy, Held, UnreadableMetadata
+from artemis_lifecycle import escaping
+from artemis_lifecycle.errors import Busy, Held, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.heartbeats import Heartbeat
@@ -35,6 +36,7 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
+from artemis_lifecycle.protection.other_formats import DELTA_LOG, claims, possible_roots
 from artemis_lifecycle.protection.ownership import (
     former_locations,
     metadata_locations,
@@ -42,13 +44,14 @@ from artemis_lifecycle.protection.ownership import (
     require_collectable,
     subject_array,
 )
-from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
+from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, OTHER_TABLE, RECEIPTS, Places
 from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import (
     ColdTableState,
     DroppedTableState,
     LostNeighborState,
     TableState,
+    files_since,
     hash_texts,
     metadata_files,
 )
@@ -86,11 +89,16 @@ TOO_YOUNG = "too_young"
 UNKNOWN_AGE = "unknown_age"
 """The listing does not have the file's modification time."""
 
-WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING})
+UNREAD_READER = "unread_reader"
+"""A table whose newest commits cannot be read may have taken up the file: it was live at its last readable commit, or
+later."""
+
+WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING, UNREAD_READER})
 """Reasons that end by themselves or by a person's action. An expired file that is kept for one of them is tried
 again."""
 
 _FULL_LOOKS = 4
+_log = escaping.logger(__name__)
 
 Considered = Callable[[], "Iterable[pa.Array]"]
 """Returns the paths of all files of a deletion, read again at each call."""
@@ -187,6 +195,10 @@ class Protection:
         # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
+        self._claims: dict[str, frozenset[str] | None] = {}
+        self._places_of_logs: set[str] = set()
+        self._unread_since: int | None = None
+        self._may_be_read = np.empty(0, np.uint64)
         self._attempts: list[ReachedFiles] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
@@ -220,6 +232,7 @@ class Protection:
     def refresh_neighbors(self) -> None:
         """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
         self.neighbors.refresh()
+        self._read_logs()
         if self._context.dropped is not None:
             self._context.dropped.require()
 
@@ -252,23 +265,54 @@ class Protection:
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
         aliases = Aliases(Folders(rules), self._reachable_folders(reached), links=links) if self._is_local else None
-        hashes = [np.empty(0, np.uint64)]
+        hashes, folders = [np.empty(0, np.uint64)], set[str]()
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for array in paths:
             subjects = subject_array(array)
             hashed = hash_column(subjects, rules)
             hashes += [hashed, sidecar_hashes(array, rules)[1]]
+            folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
             if aliases is not None:
-                self._folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
                 for rows, others in self._other_names(subjects, aliases):
                     named.append(hashed[rows])
                     other_names.append(others)
+        self._folders = folders if aliases is not None else set()
         self._hashes = distinct(np.concatenate(hashes))
         self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
         for state in (self._own, *self._others.values()):
             self._reached[state.table] = self._reached_by(state.reaches)
             state.other_names = self._names_in_folders
+        self._unread_since = self.neighbors.unread_since if self._context.cold is None else None
+        self._may_be_read = self._reached_since(self._unread_since)
+        if self._context.cold is None and self._context.own is None:
+            roots = [normalize(root, rules) for root in self._context.roots]
+            self._places_of_logs = possible_roots(folders, self._own_roots, roots, rules)
+        self._read_logs()
+
+    def _read_logs(self) -> None:
+        """Read the logs of other formats around the considered files, as far as they are new."""
+        self._claims = claims(self._context.stores, self._places_of_logs)
+        self.neighbors.reached.saw_formats(self._deletion.table, self._claims)
+
+    def _reached_since(self, since_ms: int | None) -> NDArray[np.uint64]:
+        """Return the considered files that a table here reached at `since_ms` or later; all of them if that is not
+        known."""
+        assert self._hashes is not None
+        found = [np.empty(0, np.uint64)]
+        if since_ms is None:
+            return found[0]
+        try:
+            for state in (self._own, *self._others.values()):
+                if self._context.own_state is not None and state is self._own:
+                    return self._hashes  # Its metadata has no log.
+                if state.metadata is not None:
+                    files = files_since(self._context, state.metadata, since_ms)
+                    found.append(self._reached_by(files.reaches))
+        except (UnreadableMetadata, StorageError) as error:
+            _log.warning("All files of %s wait for a table that cannot be read: %s", self._deletion.job_id, error.what)
+            return self._hashes
+        return distinct(np.concatenate(found))
 
     def _reached_by(self, reached_of: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> NDArray[np.uint64]:
         """Return the considered files that are reached under any of their names."""
@@ -309,6 +353,8 @@ class Protection:
         enough = False not in [state.refresh() for state in (self._own, *self._others.values())]
         self._require_collectable(self.metadata)
         self._settle_roots(self.metadata)
+        since = self.neighbors.unread_since if self._context.cold is None else None
+        enough &= since == self._unread_since
         return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
 
     def _read_heartbeats(self) -> None:
@@ -386,6 +432,9 @@ class Protection:
         known = [(state.reason, self._reached[state.table]) for state in states]
         known += [later for state in states for later in state.later()]
         known += self._sealed()
+        known.append((UNREAD_READER, self._may_be_read))
+        for named in self._claims.values():
+            known.append((OTHER_TABLE, hash_texts(named or (), self._context.rules, self._names_in_folders)))
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
     def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:
@@ -516,7 +565,14 @@ class Protection:
         roots = self._former_roots if is_expiration else self._own_roots
         # The other tiers may be in a folder that the table owns.
         reserved = (normalize(each, rules) for each in (context.root, *context.reserved))
-        nested = (*nested_locations(self._found, roots, folders), *reserved, *self._foreign)
+        readers = (other for other in self._found if other.reads_folder)
+        nested = (
+            *nested_locations(self._found, roots, folders),
+            *nested_locations(readers, self._own_roots, folders),
+            *reserved,
+            *self._foreign,
+            *(root if named is None else f"{root}/{DELTA_LOG}" for root, named in self._claims.items()),
+        )
         # Only handoffs and restores write in the cold tier, and no other system.
         kept_names = context.policy.orphans.hidden == "keep" and context.cold is None
         kept_names &= not is_expiration and self._deletion.kind != "purge"
@@ -567,7 +623,8 @@ class Protection:
             table=self._deletion.table,
             path=path,
             untouched="all files that were not deleted before",
-            hint=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files",
+            hint=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files; "
+            "artemis doctor lists all such tables, with the lines to paste",
         )
 
     def _other(self, other: Neighbor) -> TableState:

@@ -4,16 +4,18 @@ new."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, NewerFormat, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
@@ -56,6 +58,21 @@ def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
     paths += [file.path for file in metadata.statistics]
     paths += [f"{folder}/version-hint.text" for folder in metadata_locations(metadata, rules)]
     return {normalize(path, rules) for path in paths}
+
+
+def files_since(context: DeletionContext, metadata: TableMetadata, since_ms: int) -> ReachedFiles:
+    """Return what any metadata file reaches that was current at `since_ms` or later, by the metadata log. Raises
+    UnreadableMetadata if the log does not go back that far, or if any of it cannot be read."""
+    log, stores = metadata.metadata_log, context.stores
+    first = max((number for number, entry in enumerate(log) if entry.timestamp_ms < since_ms), default=None)
+    before = [read_table_metadata(stores, entry.metadata_file) for entry in log[first or 0 :]]
+    if first is None and before and before[0].metadata_log:
+        raise UnreadableMetadata.of("The metadata log does not go back far enough", metadata.metadata_location)
+    snapshots = {each.snapshot_id: each for each in chain(*(old.snapshots for old in before), metadata.snapshots)}
+    whole = replace(metadata, snapshots=tuple(snapshots.values()))
+    # A separate index, because it has other snapshots of the same table.
+    view = indexed(context.spark, stores, whole, context.rules, f"{context.root}/unarchived")
+    return IndexFiles(view)
 
 
 def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
@@ -108,7 +125,12 @@ class TableState:
             raise self._gone(f"The catalog has no table {self.table} any more") from error
         if self.metadata is not None and self.metadata.metadata_location == entry.metadata_location:
             return self.metadata
-        metadata = read_table_metadata(self._context.stores, entry.metadata_location)
+        try:
+            metadata = read_table_metadata(self._context.stores, entry.metadata_location)
+        except NewerFormat:
+            if self.reason == REACHABLE:
+                raise
+            metadata = self._context.newer(entry.metadata_location).metadata
         if metadata.table_uuid != self.table_uuid:
             raise self._gone(
                 f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
@@ -120,6 +142,8 @@ class TableState:
 
         Raises UnreadableMetadata.
         """
+        if metadata.format_version > NEWEST_FORMAT_VERSION:
+            return self._context.newer(metadata.metadata_location)
         if self._files is None or self._files.metadata is not metadata:
             self._files = IndexFiles(present_index(self._context, metadata))
         return self._files
@@ -146,6 +170,8 @@ class TableState:
         metadata = self.read()
         if metadata is self.metadata:
             return True
+        if metadata.format_version > NEWEST_FORMAT_VERSION:
+            return False
         unread: dict[str, ManifestListEntry] = {}
         lists: set[str] = set()
         stores, rules = self._context.stores, self._context.rules

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import EncryptedTable, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.runner import Spark
@@ -34,6 +35,7 @@ MOST_FOLDERS = 64
 
 _AT_ONCE = 100_000  # Folders in memory before they are reduced to a few.
 _READERS = 4
+_SEEN_EVERY_MS = 3_600_000
 # Each deletion has its own equalities; stored folders use none.
 _PLAIN = LocationRules({}, {})
 
@@ -53,12 +55,13 @@ class Pointer(Protocol):
 @dataclass(frozen=True)
 class Reached:
     """Folders that cover everything that any snapshot of a metadata file reaches. The index's `segments` were read for
-    it."""
+    it. `seen_ms` is when it was last known to be the current one, at most an hour ago while it stays that."""
 
     table_uuid: str
     metadata_location: str
     folders: tuple[str, ...]
     segments: tuple[str, ...]
+    seen_ms: int = 0
 
 
 def covering(folders: Iterable[str], most: int = MOST_FOLDERS) -> tuple[str, ...]:
@@ -94,6 +97,7 @@ class ReachedFolders:
         root: str,
         rules_of: Callable[[str], LocationRules],
         files: Stores | None = None,
+        newer: Callable[[str], ReachedFiles] | None = None,
     ) -> None:
         self._spark = spark
         self._stores = stores
@@ -103,41 +107,77 @@ class ReachedFolders:
         self._path = f"{root}/reached/tables.json"
         self._known: dict[str, Reached] | None = None
         self._failed: dict[str, str] = {}
+        self._newer = newer
+        self._problems: dict[str, str] = {}
+        self._formats: dict[str, list[str]] = {}
 
     def refresh(
-        self, tables: Mapping[str, Pointer], unchanged: Collection[str] = (), lists: Mapping[str, str] | None = None
+        self,
+        tables: Mapping[str, Pointer],
+        unchanged: Collection[str] = (),
+        lists: Mapping[str, str] | None = None,
+        now_ms: int = 0,
     ) -> dict[str, str]:
         """Update what is known of `tables` to their pointers. Return the error of each table that cannot be read; what
         was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. What is known of
         the tables in `unchanged` stays; all others are removed. `lists` are sealed lists of files by a unique name,
-        each read once."""
-        known = self._load()
+        each read once. `now_ms` is a time before `tables` were read from the catalog."""
+        known, lists = self._load(), {} if lists is None else lists
+        current = {name for name in tables if self._is_at(name, tables[name].metadata_location)}
         moved = {
             name: pointer
             for name, pointer in tables.items()
-            if pointer.metadata_location
-            not in (self._failed.get(name), name in known and known[name].metadata_location)
+            if name not in current and pointer.metadata_location != self._failed.get(name)
         }
-        lists = {} if lists is None else lists
         unread = {name: location for name, location in lists.items() if name not in known}
-        if not moved and not unread:
+        stale = {name for name in current if now_ms - known[name].seen_ms >= _SEEN_EVERY_MS}
+        # Nothing is unknown of a table whose pointer was set back to a readable file.
+        problems = {
+            name: each for name, each in self._problems.items() if name in {*tables, *lists}.difference(current)
+        }
+        if not moved and not unread and not stale and problems == self._problems:
             return {}
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             read = dict(zip(moved, readers.map(lambda item: self._read(*item), moved.items()), strict=True))
             read |= zip(unread, readers.map(self._read_list, unread.values()), strict=True)
-        found = {name: reached for name, (reached, _) in read.items() if reached is not None}
-        self._failed |= {
-            name: moved[name].metadata_location
-            for name, (_, problem) in read.items()
-            if problem is not None and name in moved
+        failed = {name: problem for name, (_, problem) in read.items() if problem is not None}
+        self._failed |= {name: moved[name].metadata_location for name in failed if name in moved}
+        found = {name: each for name, (each, _) in read.items() if each is not None} | {
+            name: known[name] for name in stale
         }
         gone = set(known).difference(tables, unchanged, lists)
-        known |= found
+        known |= {name: replace(each, seen_ms=now_ms) for name, each in found.items()}
         for name in gone:
             del known[name]
-        if gone or found:
+        before, self._problems = self._problems, {n: each for n, each in problems.items() if n not in read} | failed
+        if gone or found or before != self._problems:
             self._store(known)
-        return {name: problem for name, (_, problem) in read.items() if problem is not None}
+        return failed
+
+    def problems(self) -> Mapping[str, str]:
+        """Return why the current pointers of tables could not be read, as of the last `refresh` by any process."""
+        self._load()
+        return self._problems
+
+    def formats(self) -> Mapping[str, Sequence[str]]:
+        """Return the folders of each table in which deletions found the log of another table format."""
+        self._load()
+        return self._formats
+
+    def saw_formats(self, table: str, folders: Iterable[str]) -> None:
+        """Record such folders."""
+        known, before = self._load(), self._formats.get(table, [])
+        if not set(folders).issubset(before):
+            self._formats[table] = sorted({*folders, *before})
+            self._store(known)
+
+    def seen_ms(self, table: str) -> int:
+        """Return when the last readable pointer of a known table was last the current one, in epoch milliseconds."""
+        return self._load()[table].seen_ms
+
+    def _is_at(self, table: str, metadata_location: str) -> bool:
+        known = self._load().get(table)
+        return known is not None and known.metadata_location == metadata_location
 
     def of(self, table: str) -> tuple[str, ...]:
         """Return the folders of a known table; nothing for an unknown one."""
@@ -159,7 +199,17 @@ class ReachedFolders:
         """Return what a table reaches, or why that is unknown: its previous metadata file does not show what was added
         since."""
         try:
-            return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
+            try:
+                metadata = read_table_metadata(self._stores, pointer.metadata_location)
+            except NewerFormat:
+                if self._newer is None:
+                    raise
+                files = self._newer(pointer.metadata_location)
+                return self._covered(files.metadata, files.folders(), ()), None
+            view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root, files=self._files)
+            before = self._before(metadata)
+            fresh, segments = reached_folders(view, () if before is None else before.segments)
+            return self._covered(metadata, (folder for part in fresh for folder in part), segments), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
             return None, error.what
 
@@ -175,19 +225,19 @@ class ReachedFolders:
             return None, error.what
         return Reached("", location, covering(found), ()), None
 
-    def _reached(self, name: str, metadata: TableMetadata) -> Reached:
-        # By its uuid, because it may have been renamed or dropped.
-        before = next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
-        rules = self._rules_of(name)
-        view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
-        found: set[str] = set()
-        fresh, segments = reached_folders(view, () if before is None else before.segments)
-        for part in fresh:
-            found |= {normalize(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
+    def _covered(self, metadata: TableMetadata, folders: Iterable[str], segments: tuple[str, ...]) -> Reached:
+        """Return what a table reaches: these folders, and those that it is known to have reached."""
+        before, found = self._before(metadata), set[str]()
+        for folder in folders:
+            found.add(normalize(f"{folder}/x", _PLAIN).rpartition("/")[0])
             if len(found) > _AT_ONCE:
                 found = set(covering(found))
         every = found | set(before.folders if before is not None else ())
         return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), segments)
+
+    def _before(self, metadata: TableMetadata) -> Reached | None:
+        # By its uuid, because it may have been renamed or dropped.
+        return next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
 
     # --- storing ----------------------------------------------------------------------------------------------------
 
@@ -204,9 +254,15 @@ class ReachedFolders:
             content = stored["tables"]
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
                 raise ValueError("its checksum does not match")
+            self._problems = dict(stored.get("problems", {}))
+            self._formats = dict(stored.get("formats", {}))
             return {
                 name: Reached(
-                    each["table_uuid"], each["metadata_location"], tuple(each["folders"]), tuple(each["segments"])
+                    each["table_uuid"],
+                    each["metadata_location"],
+                    tuple(each["folders"]),
+                    tuple(each["segments"]),
+                    int(each.get("seen_ms", 0)),
                 )
                 for name, each in content.items()
             }
@@ -216,7 +272,8 @@ class ReachedFolders:
 
     def _store(self, known: Mapping[str, Reached]) -> None:
         content = {name: asdict(each) for name, each in sorted(known.items())}
-        data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
+        beside = {"problems": self._problems, "formats": self._formats}
+        data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content, **beside})
         try:
             # Of two concurrent writers, the last one wins: missing entries are read again.
             self._files.write(self._path, data.encode(), overwrite=True)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyiceberg.schema import Schema
@@ -308,3 +310,105 @@ def test_threads_share_no_thrift_transport(monkeypatch: pytest.MonkeyPatch, kind
         thread.join()
     assert len(made) == loads
     assert all(len(threads_of) == 1 for threads_of in users.values()) is (kind == "hive")
+
+
+VIEW = {"view-uuid": "u", "format-version": 9, "location": "s3://b/w/db/v"}
+
+
+class _Rest(BaseHTTPRequestHandler):
+    """A REST server with a view of a format that pyiceberg rejects, and a table of one."""
+
+    def do_GET(self) -> None:
+        answers: dict[str, object] = {
+            "/v1/config?warehouse=w": {"defaults": {}, "overrides": {}},
+            "/v1/namespaces": {"namespaces": [["db"]]},
+            "/v1/namespaces?parent=db": {"namespaces": []},
+            "/v1/namespaces/db/tables": {"identifiers": [{"namespace": ["db"], "name": "t"}]},
+            "/v1/namespaces/db/tables/t": {
+                "metadata-location": "s3://b/w/db/t.json",
+                "metadata": {"format-version": 4},
+            },
+            "/v1/namespaces/db/views": {"identifiers": [{"namespace": ["db"], "name": name} for name in ("v", "gone")]},
+            "/v1/namespaces/db/views/v": {"metadata-location": "s3://b/w/db/v.json", "metadata": VIEW},
+        }
+        path = self.path.partition("?snapshots")[0]
+        content = json.dumps(answers.get(path, {"error": {"message": path, "type": "No", "code": 404}})).encode()
+        self.send_response(200 if path in answers else 404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_rest_catalog_lists_its_views_and_tables_of_any_format() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Rest) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with CatalogReader(Catalog(name="live", type="rest", uri=uri, warehouse="w")) as reader:
+            [view] = reader.others()
+            assert (view.identifier, view.metadata_location, view.location) == (
+                "db.v",
+                "s3://b/w/db/v.json",
+                VIEW["location"],
+            )
+            assert reader.pointers()["db.t"].metadata_location == "s3://b/w/db/t.json"
+        server.shutdown()
+
+
+ROWS = {
+    "t": ("EXTERNAL_TABLE", {"table_type": "ICEBERG", "metadata_location": "s3://b/w/db/t.json"}, "s3://b/w/db/t"),
+    "v": ("VIRTUAL_VIEW", {"table_type": "iceberg-view", "metadata_location": "s3://b/w/db/v.json"}, "s3://b/w/db/v"),
+    "raw": ("EXTERNAL_TABLE", {}, "s3://b/w/raw"),
+    "plain": ("VIRTUAL_VIEW", None, None),
+}
+OTHERS = [
+    ("db.plain", "VIRTUAL_VIEW", "", None),
+    ("db.raw", "EXTERNAL_TABLE", "", "s3://b/w/raw"),
+    ("db.v", "VIRTUAL_VIEW", "s3://b/w/db/v.json", "s3://b/w/db/v"),
+]
+
+
+def _others(reader: CatalogReader) -> list[tuple[object, ...]]:
+    return sorted((each.identifier, each.type, each.metadata_location, each.location) for each in reader.others())
+
+
+def test_a_hive_catalog_lists_views_and_tables_of_other_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def get_all_tables(self, db_name: str) -> list[str]:
+            return list(ROWS)
+
+        def get_table_objects_by_name(self, dbname: str, tbl_names: list[str]) -> list[SimpleNamespace]:
+            return [
+                SimpleNamespace(
+                    tableName=name, tableType=kind, parameters=parameters, sd=place and SimpleNamespace(location=place)
+                )
+                for name, (kind, parameters, place) in ROWS.items()
+            ]
+
+    hive = SimpleNamespace(_client=Client(), list_namespaces=lambda parent: [] if parent else [("db",)])
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", lambda name, **properties: hive)
+    assert _others(CatalogReader(Catalog(name="live", type="hive", uri="thrift://127.0.0.1:1"))) == OTHERS
+
+
+def test_a_glue_catalog_lists_views_and_tables_of_other_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from moto import mock_aws
+
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "k")
+    with mock_aws():
+        client = boto3.client("glue", region_name="us-east-1")
+        client.create_database(DatabaseInput={"Name": "db"})
+        for name, (kind, parameters, place) in ROWS.items():
+            row: dict[str, Any] = {"Name": name, "TableType": kind, "Parameters": parameters or {}}
+            row |= {"StorageDescriptor": {"Location": place}} if place else {}
+            client.create_table(DatabaseName="db", TableInput=row)
+        glue = Catalog(name="live", type="glue", warehouse="s3://b/w", properties={"glue.region": "us-east-1"})
+        assert _others(CatalogReader(glue)) == OTHERS

@@ -30,7 +30,7 @@ from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import recheck
 from artemis_lifecycle.deletion.worker import DeletionSettings
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.contexts import deletion_context
@@ -619,6 +619,68 @@ def the_lock_is_lost_at_the_last_second(stage: Stage) -> None:
         lifecycle.delete_files(plan)
 
 
+def create_view(lifecycle: Lifecycle, location: Path) -> Path:
+    """A view; returns its metadata file."""
+    live = lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(f"CREATE VIEW {live}.db.v TBLPROPERTIES ('location'='file://{location}') AS SELECT 1 AS one")
+    [found] = (location / "metadata").glob("*.metadata.json")
+    return found
+
+
+def a_view_lies_inside(stage: Stage, *, is_listed: bool = True) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    stage.others.append(create_view(lifecycle, place(lifecycle) / "data" / "v"))
+    if not is_listed:
+        with lifecycle.resources.unchecked_operations.engine.begin() as connection:
+            connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'v'"))
+    sweep(lifecycle)
+
+
+def a_neighbor_of_a_newer_version_takes_up_a_file(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    lifecycle.scan_orphans(T)
+    live = lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(f"ALTER TABLE {live}.db.reader SET TBLPROPERTIES ('format-version'='4')")
+    file = append(lifecycle)
+    commit(lifecycle, "db.reader", file)
+    stage.others.append(on_disk(str(file.location())))
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+
+
+def a_delta_table_shares_the_folder(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    named, log = place(lifecycle) / "data" / "delta.parquet", place(lifecycle) / "_delta_log"
+    named.write_bytes(b"x")
+    log.mkdir()
+    (log / f"{0:020}.json").write_text('{"add": {"path": "data/delta.parquet"}}')
+    stage.others.append(named)
+    sweep(lifecycle)
+
+
+def a_table_was_in_the_cold_catalog_before_its_guard(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    tiers = lifecycle.config.catalogs
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE iceberg_tables SET catalog_name = :cold WHERE catalog_name = :live AND table_name = 'reader'"),
+            {"cold": tiers.cold.name, "live": tiers.live.name},
+        )
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+
+
 # --- the guards -------------------------------------------------------------------------------------------------------
 
 
@@ -688,6 +750,19 @@ def _as_listed(patch: pytest.MonkeyPatch) -> None:
         return np.zeros_like(changed), gone
 
     patch.setattr(recheck, "_as_listed", unchanged)
+
+
+def _the_cold_catalog_is_left_out(self: CatalogsOfDatabase) -> dict[str, Any]:
+    found = self._live.beside(())
+    return {name: each for name, each in found.items() if each.catalog not in self._without}
+
+
+def _cannot_be_read(*asked: Any) -> Any:
+    raise UnreadableMetadata("no such encoding", path=asked[-1])
+
+
+def _hashes_of_nothing(*_: Any) -> Any:
+    return np.empty(0, np.uint64)
 
 
 def nothing(*_: Any, **__: Any) -> None: ...
@@ -910,6 +985,42 @@ GUARDS = (
         taken(("protection.protection", "require_collectable", nothing)),
         partial(nothing_tells_of_a_stranger_inside, properties="'gc.enabled'='false'"),
     ),
+    Guard(
+        "objects that are not tables",
+        taken((CatalogsOfDatabase, "others", none), ("protection.future", "somebodys", none)),
+        a_view_lies_inside,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "metadata files of other objects",
+        taken(("protection.future", "somebodys", none)),
+        partial(a_view_lies_inside, is_listed=False),
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "tables of a newer format version",
+        taken(
+            ("protection.context", "newer_files", _cannot_be_read), (Protection, "_reached_since", _hashes_of_nothing)
+        ),
+        a_neighbor_of_a_newer_version_takes_up_a_file,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "newest commits that cannot be read",
+        taken((Protection, "_reached_since", _hashes_of_nothing)),
+        partial(a_neighbor_that_cannot_be_read_has_taken_up_a_file, only_the_newest=True, read_before=True),
+    ),
+    Guard(
+        "logs of other formats",
+        taken(("protection.protection", "claims", lambda *_: {})),
+        a_delta_table_shares_the_folder,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "foreign tables in the cold catalog",
+        taken((CatalogsOfDatabase, "_others", _the_cold_catalog_is_left_out)),
+        a_table_was_in_the_cold_catalog_before_its_guard,
+    ),
 )
 
 every_guard = pytest.mark.parametrize("guard", GUARDS, ids=[guard.name.replace(" ", "-") for guard in GUARDS])
@@ -947,7 +1058,6 @@ def test_nothing_is_lost_while_the_newest_commit_of_a_reader_that_was_never_read
     GUARDIAN.require_no_loss()
 
 
-@pytest.mark.xfail(raises=LossError, strict=True, reason="decision 13: what was last known of it stands for it")
 def test_nothing_is_lost_while_the_newest_commit_of_a_reader_cannot_be_read(stage: Stage) -> None:
     a_neighbor_that_cannot_be_read_has_taken_up_a_file(stage, only_the_newest=True, read_before=True)
     GUARDIAN.require_no_loss()

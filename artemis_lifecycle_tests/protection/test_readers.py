@@ -1,0 +1,336 @@
+"""Every object of every catalog is a reader: views, functions, tables of other formats, tables of a version that this
+release does not know. What they need stays, and what is unknown counts as needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.doctor.services import readers
+from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
+from artemis_lifecycle_tests.protection.foreign import (
+    append,
+    ids,
+    make_all_old,
+    outcomes,
+    overwrite,
+    place,
+    sql,
+    stray,
+    take_up,
+    warehouse,
+)
+from artemis_lifecycle_tests.protection.test_finding_10 import create, drop, is_over
+
+
+@pytest.fixture
+def lifecycle(all_of_db: Lifecycle) -> Lifecycle:
+    return all_of_db
+
+
+def create_view(lifecycle: Lifecycle, name: str, location: Path | None = None) -> None:
+    at = "" if location is None else f"TBLPROPERTIES ('location'='file://{location}')"
+    sql(lifecycle, f"CREATE OR REPLACE VIEW {{live}}.db.{name} {at} AS SELECT 1 AS one")
+
+
+def row_of(lifecycle: Lifecycle, name: str) -> tuple[str, str]:
+    """The type and the pointer of any object."""
+    with lifecycle.operations.engine.connect() as connection:
+        found = connection.execute(
+            text(
+                "SELECT iceberg_type, metadata_location FROM iceberg_tables "
+                "WHERE catalog_name = :catalog AND table_name = :name"
+            ),
+            {"catalog": lifecycle.config.catalogs.live.name, "name": name},
+        ).one()
+    return found[0], found[1]
+
+
+def set_row(lifecycle: Lifecycle, name: str, **columns: str | None) -> None:
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(
+            text(
+                f"UPDATE iceberg_tables SET {', '.join(f'{each} = :{each}' for each in columns)} "
+                "WHERE catalog_name = :catalog AND table_name = :name"
+            ),
+            {"catalog": lifecycle.config.catalogs.live.name, "name": name, **columns},
+        )
+
+
+def collect(lifecycle: Lifecycle, table: str) -> None:
+    make_all_old(warehouse(lifecycle, "live"))
+    lifecycle.delete_orphans(lifecycle.scan_orphans(table))
+
+
+def versions(lifecycle: Lifecycle, view: str) -> set[Path]:
+    """A view's metadata files, all of its versions."""
+    return set(on_disk(row_of(lifecycle, view)[1]).parent.glob("*.metadata.json"))
+
+
+@pytest.mark.parametrize("where", ["inside", "at the table", "in its metadata folder"])
+def test_a_view_at_or_inside_a_table_outlives_an_orphan_scan(lifecycle: Lifecycle, where: str) -> None:
+    table = create(lifecycle, "db.t")
+    at = {"inside": table / "data" / "v", "at the table": table, "in its metadata folder": table / "metadata"}[where]
+    for _ in range(2):
+        create_view(lifecycle, "v", at)
+    kept, lost = versions(lifecycle, "v"), stray(table)
+    # The folder has the table's files, too, where the two share it.
+    assert len(kept) >= 2
+
+    collect(lifecycle, "db.t")
+
+    assert all(path.exists() for path in kept) and not lost.exists()
+    assert sql(lifecycle, "SELECT * FROM {live}.db.v")[0]["one"] == 1
+
+
+@pytest.mark.parametrize("kind", ["VIEW", None, "view", "MVIEW"])
+def test_a_view_that_replaced_a_table_outlives_the_tables_files(lifecycle: Lifecycle, kind: str | None) -> None:
+    table = create(lifecycle, "db.t")
+    data = set((table / "data").glob("*.parquet"))
+    uuid = drop(lifecycle, "db.t")
+    create_view(lifecycle, "t", table)
+    set_row(lifecycle, "t", iceberg_type=kind)
+    kept = on_disk(row_of(lifecycle, "t")[1])
+    make_all_old(warehouse(lifecycle, "live"))
+    lifecycle.observe_catalog()
+    is_over(lifecycle, uuid)
+
+    if kind is not None:
+        scan = lifecycle.scan_dropped(uuid)
+        lifecycle.approve(scan.scan_id, who="ann", why="nobody needs it")
+        lifecycle.delete_dropped(scan)
+        assert not any(path.exists() for path in data)
+    assert kept.exists()
+
+
+def test_a_view_that_no_catalog_lists_keeps_its_folder(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    create_view(lifecycle, "v", table / "data" / "v")
+    [kept] = versions(lifecycle, "v")
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'v'"))
+    lost = stray(table)
+    collect(lifecycle, "db.t")
+    assert kept.exists() and not lost.exists()
+
+
+def test_a_table_registered_as_another_kind_of_object_is_a_reader(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    set_row(lifecycle, "reader", iceberg_type="table")
+    overwrite(lifecycle, "db.owner", 2)
+
+    done = lifecycle.expire("db.owner")
+
+    live = lifecycle.config.catalogs.live.name
+    assert outcomes(done)[str(shared)] == ("kept", f"reachable from table {live}:db.reader") and shared.exists()
+
+
+def test_a_dropped_table_that_is_registered_as_another_kind_of_object_is_not_missing(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    lifecycle.observe_catalog()
+    set_row(lifecycle, "t", iceberg_type="table")
+    lifecycle.observe_catalog()
+    assert lifecycle.dropped_tables() == []
+
+
+# --- tables of a version that this release does not know --------------------------------------------------------------
+
+
+def upgrade(lifecycle: Lifecycle, table: str) -> None:
+    sql(lifecycle, f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('format-version'='4')")
+
+
+@pytest.fixture
+def shared(lifecycle: Lifecycle) -> Path:
+    """A file of db.owner that db.reader took up as a table of version 4, after it was seen as one of version 2. Of the
+    owner, only an expired snapshot has it."""
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    lifecycle.scan_orphans("db.owner")
+    upgrade(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    overwrite(lifecycle, "db.owner", 2)
+    return shared
+
+
+def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no such encoding")
+
+    monkeypatch.setattr("artemis_lifecycle.reachability.newer._read", fails)
+
+
+def test_a_table_of_a_newer_version_keeps_what_it_reads_and_stops_nobody(lifecycle: Lifecycle, shared: Path) -> None:
+    append(lifecycle, "db.owner", 3)
+    overwrite(lifecycle, "db.owner", 4)
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)] == ("kept", "reachable from db.reader")
+    assert done.deleted >= 4 and done.pending == 0
+    lost = stray(place(lifecycle, "db.owner"))
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert not lost.exists() and ids(lifecycle, "db.reader") == [1, 1]
+    uuid = drop(lifecycle, "db.owner")
+    is_over(lifecycle, uuid)
+    scan = lifecycle.scan_dropped(uuid)
+    lifecycle.approve(scan.scan_id, who="ann", why="nobody needs it")
+    lifecycle.delete_dropped(scan)
+    assert ids(lifecycle, "db.reader") == [1, 1]
+
+
+def test_what_was_live_since_an_unreadable_table_was_last_read_waits(
+    lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iceberg_cannot_read(monkeypatch)
+    lost = stray(place(lifecycle, "db.owner"))
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)] == ("kept", "unread_reader") and done.pending
+    # No snapshot ever had it.
+    lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert not lost.exists() and ids(lifecycle, "db.reader") == [1, 1]
+
+    monkeypatch.undo()
+    assert outcomes(lifecycle.delete_files(done.job_id))[str(shared)] == ("kept", "reachable from db.reader")
+
+
+def test_a_person_releases_what_waits_for_an_unreadable_table(
+    lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iceberg_cannot_read(monkeypatch)
+    monkeypatch.setattr(Catalog, "is_isolated", lambda self, table: table == "db.reader")
+    done = lifecycle.expire("db.owner")
+    assert outcomes(done)[str(shared)][0] == "deleted"
+
+
+def test_an_unreadable_table_whose_pointer_did_not_move_counts_with_its_last_look(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    append(lifecycle, "db.owner", 2)
+    lifecycle.scan_orphans("db.owner")
+    overwrite(lifecycle, "db.owner", 3)
+    metadata = on_disk(row_of(lifecycle, "reader")[1])
+    aside = metadata.rename(metadata.with_name("aside"))
+    GUARDIAN.damaged.add(str(metadata))
+    with pytest.raises(UnreadableMetadata, match=r"db\.reader"):
+        lifecycle.expire("db.owner")
+    aside.rename(metadata)
+    assert ids(lifecycle, "db.reader") == [1, 1]
+
+
+def test_the_error_of_a_newer_version_says_so(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    upgrade(lifecycle, "db.t")
+    with pytest.raises(NewerFormat, match="format version 4, newer than this release") as raised:
+        lifecycle.plan_expiration("db.t")
+    assert "restore the file" not in str(raised.value)
+    lifecycle.observe_catalog()
+    assert lifecycle.dropped_tables() == []
+
+
+# --- two formats in one folder ----------------------------------------------------------------------------------------
+
+
+def delta_commit(folder: Path, number: int, *actions: dict[str, Any]) -> None:
+    log = folder / "_delta_log"
+    log.mkdir(exist_ok=True)
+    (log / f"{number:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_what_a_delta_log_names_stays_and_the_rest_goes(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    [live] = (table / "data").glob("*.parquet")
+    named = [stray(table, name) for name in ("data/a b.parquet", "delta/removed.parquet", "data/cdc.parquet")]
+    absolute, lost = stray(table, "x/absolute.parquet"), stray(table, "data/lost.parquet")
+    delta_commit(table, 0, {"protocol": {"minReaderVersion": 1}}, {"add": {"path": "data/a%20b.parquet"}})
+    delta_commit(table, 1, {"remove": {"path": "delta/removed.parquet"}}, {"cdc": {"path": "data/cdc.parquet"}})
+    delta_commit(table, 2, {"add": {"path": f"file://{absolute}"}}, {"add": {"path": f"data/{live.name}"}})
+    collect(lifecycle, "db.t")
+    assert all(path.exists() for path in (*named, absolute)) and not lost.exists()
+    overwrite(lifecycle, "db.t", 2)
+    assert outcomes(lifecycle.expire("db.t"))[str(live)] == ("kept", "other_table")
+
+
+@pytest.mark.parametrize(
+    "doubt", ["a commit is missing", "an action is unknown", "a vector", "not JSON", "Hudi", "inside"]
+)
+def test_a_log_with_any_doubt_keeps_its_whole_folder(lifecycle: Lifecycle, doubt: str) -> None:
+    table = create(lifecycle, "db.t")
+    folder = table / "data" / "delta" if doubt == "inside" else table
+    kept = stray(folder, "data/part-0.parquet")
+    add = {"add": {"path": "other.parquet"}}
+    if doubt == "Hudi":
+        stray(table, ".hoodie/hoodie.properties")
+    else:
+        delta_commit(folder, 1 if doubt in ("a commit is missing", "inside") else 0, add)
+    if doubt == "an action is unknown":
+        delta_commit(folder, 1, {"sidecar": {"path": "x"}})
+    if doubt == "a vector":
+        delta_commit(folder, 1, {"add": {"path": "y.parquet", "deletionVector": {"storageType": "u"}}})
+    if doubt == "not JSON":
+        (folder / "_delta_log" / f"{1:020}.json").write_text('{"add": {"pa')
+    collect(lifecycle, "db.t")
+    assert kept.exists()
+
+
+def test_a_log_around_a_table_keeps_the_folder(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    kept = stray(table)
+    delta_commit(table.parent, 3, {"add": {"path": "t/data/stray.parquet"}})
+    collect(lifecycle, "db.t")
+    assert kept.exists()
+
+
+def test_a_table_that_no_handoff_put_into_the_cold_catalog_is_a_reader(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+    take_up(lifecycle, "db.reader", shared.parent)
+    cold = lifecycle.config.catalogs.cold.name
+    set_row(lifecycle, "reader", catalog_name=cold)
+    overwrite(lifecycle, "db.owner", 2)
+    assert outcomes(lifecycle.expire("db.owner"))[str(shared)] == ("kept", f"reachable from {cold}:db.reader")
+
+
+# --- what a person does about them ------------------------------------------------------------------------------------
+
+
+def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(lifecycle: Lifecycle) -> None:
+    for name in ("t", "bad", "odd", "worse"):
+        create(lifecycle, f"db.{name}")
+    set_row(lifecycle, "odd", table_name="x[y]")
+    for name in ("bad", "x[y]", "worse"):
+        metadata = on_disk(row_of(lifecycle, name)[1])
+        GUARDIAN.damaged.add(str(metadata))
+        metadata.write_text("{")
+        metadata.with_name(f".{metadata.name}.crc").unlink()
+    delta_commit(place(lifecycle, "db.t"), 0, {"add": {"path": "data/x.parquet"}})
+    before = lifecycle.fleet().sentences
+    with pytest.raises(UnreadableMetadata, match="artemis doctor lists all such tables"):
+        lifecycle.scan_orphans("db.t")
+    [check] = readers(lifecycle.config)
+    assert check.status == "failed" and all(f"db.{name} (" in check.detail for name in ("bad", "x[y]", "worse"))
+    assert check.fix.endswith('isolated: ["db.bad", "db.worse", "db.x[[]y]"]')
+    assert [each for each in lifecycle.fleet().sentences if each in before] == list(before)
+    assert any("db.worse (" in each and 'catalogs.live.isolated: ["db.bad"' in each for each in before)
+
+    live = lifecycle.config.catalogs.live.model_copy(update={"isolated": ("db.bad", "db.worse", "db.x[[]y]")})
+    config = lifecycle.config.model_copy(
+        update={"catalogs": lifecycle.config.catalogs.model_copy(update={"live": live})}
+    )
+    with Lifecycle.open(config, spark=lifecycle.spark) as released:
+        released.scan_orphans("db.t")
+        [check] = readers(config)
+        assert check.status == "warning" and str(place(lifecycle, "db.t")) in check.detail
+        assert any("another table format" in each for each in released.fleet().sentences)
