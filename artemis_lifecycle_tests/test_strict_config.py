@@ -72,7 +72,9 @@ def test_every_value_takes_variables_from_the_environment_and_none_of_them_is_sh
 def test_a_variable_that_is_not_set_is_an_error_with_its_line(
     tmp_path: Path, value: str, environment: dict[str, str]
 ) -> None:
-    text = f"defaults:\n  retention:\n    window: {value}\ntables:\n  a.b: {{lineage: {{required: [x, '${{NONE}}']}}}}\n"
+    text = (
+        f"defaults:\n  retention:\n    window: {value}\ntables:\n  a.b: {{lineage: {{required: [x, '${{NONE}}']}}}}\n"
+    )
     first, second = _problems(tmp_path, text, environment)
     assert re.match(r"line 3: defaults\.retention\.window: the environment variable WINDOW is (not set|empty)", first)
     assert second.partition(": ")[2] == "tables.a.b.lineage.required: the environment variable NONE is not set"
@@ -143,7 +145,10 @@ def test_a_configuration_made_in_python_has_one_entry_for_a_table_too() -> None:
         ("defaults: {retention: {min_snapshots: 1:30}}", r"YAML reads 1:30 as the number 90: quote it"),
         ("defaults: {deletion: {max_files: 010}}", r"YAML reads 010 as the number 8"),
         ("defaults: {deletion: {max_files: yes}}", r"YAML reads yes as the boolean True: expected a number"),
-        ("catalogs: {others: {n: {type: nessie, uri: 'http://h', warehouse: w, mark: {policies: {main: on}}}}}", "True"),
+        (
+            "catalogs: {others: {n: {type: nessie, uri: 'http://h', warehouse: w, mark: {policies: {main: on}}}}}",
+            "True",
+        ),
         ("defaults: {retention: {rule: no}}", r"YAML reads no as the boolean False: quote it"),
         ("catalogs: {live: {name: 2024}}", r"YAML reads 2024 as the number 2024: quote it"),
         ("catalogs: {live: {name: }}", r"YAML reads an empty value as null: quote it"),

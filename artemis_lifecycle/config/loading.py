@@ -119,7 +119,9 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
     if raw is not None and not isinstance(raw, dict):
         raise ConfigError(f"{file} line 1: expected a mapping of sections", hint="see docs/configuration.md")
     absent = None if raw else f"{file} is empty"
-    return _Document(str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent, tuple(strict.problems))
+    return _Document(
+        str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent, tuple(strict.problems)
+    )
 
 
 _MOST_TEXT = 4 << 20

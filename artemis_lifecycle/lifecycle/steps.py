@@ -103,7 +103,7 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment()
+        self.resources.require_deployment(record=not dry_run)
         self.resources.progress.require()
         if not pausable:
             with self._leased(state, step, dry_run=dry_run) as running:
