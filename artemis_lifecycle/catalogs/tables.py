@@ -8,6 +8,7 @@ from sqlalchemy.schema import CreateTable
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.operations.locks import starters_lock
+from artemis_lifecycle.operations.roles import refusing
 
 _log = escaping.logger(__name__)
 _metadata = MetaData()
@@ -46,6 +47,12 @@ def is_v0(connection: Connection) -> bool:
     return bool(there) and not typed
 
 
+def has_tables(engine: Engine) -> bool:
+    """Whether the catalog has both tables, of schema version V1."""
+    with engine.connect() as connection:
+        return all(connection.execute(_PROBE).one())
+
+
 _PROBE = text(
     "SELECT to_regclass('iceberg_tables') IS NOT NULL, EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = "
     "to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped), "
@@ -60,7 +67,16 @@ def ensure_tables(engine: Engine, *, upgrade: bool = False) -> None:
         there, typed, has_namespaces = connection.execute(_PROBE).one()
     if there and has_namespaces and (typed or not upgrade):
         return
-    with engine.begin() as connection:
+    allowed = refusing(
+        f"Login {engine.url.username} may not {'alter' if there else 'make'} the catalog's tables",
+        hint="their owner runs: artemis init; or says: "
+        + (
+            "ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)"
+            if there and has_namespaces
+            else f"GRANT CREATE ON SCHEMA public TO {engine.url.username}"
+        ),
+    )
+    with allowed, engine.begin() as connection:
         starters_lock(connection, "artemis-catalog-tables")
         for table in (iceberg_tables, iceberg_namespace_properties):
             connection.execute(CreateTable(table, if_not_exists=True))

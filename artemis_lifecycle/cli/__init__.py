@@ -77,7 +77,13 @@ def main() -> None:
         else:
             err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
-    except Exception:
+    except Exception as error:
+        # What a database says, with its statement and parameters, would fill a screen. SQLAlchemy is loaded late.
+        said = getattr(error, "orig", None)
+        if said is not None:
+            first = str(said).partition("\n")[0]
+            err.print(f"[red]{type(error).__name__}[/red]: {plain(first)}. Next: docs/roles.md", soft_wrap=True)
+            raise SystemExit(1) from None
         # An unexpected error also quotes names and paths.
         for line in traceback.format_exc().splitlines():
             err.print(plain(line), soft_wrap=True)

@@ -59,7 +59,7 @@ from artemis_lifecycle.lifecycle.live_sets import LiveSetDetails, LiveSets
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.nessie import NessieTables
-from artemis_lifecycle.lifecycle.operating import forget_records, take_over
+from artemis_lifecycle.lifecycle.operating import Part, forget_records, prepare, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
 from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
@@ -1190,6 +1190,14 @@ class Lifecycle:
         Changes nothing. Raises UnreadableMetadata.
         """
         return self._maintenance.costs(table, curve)
+
+    def prepare(self, *, dry_run: bool = False) -> list[Part]:
+        """Make ahead what the first writing steps would make: the operations schema with its roles, the catalogs'
+        tables (V0 becomes V1), the record of the deployment, the cold catalog's guard. For logins that may not; no step
+        needs it where its login has the rights. Return each part with its place and the right that it needs.
+
+        Raises Refused, with the statement for the owner."""
+        return prepare(self.resources, dry_run=dry_run)
 
     def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
         """Transfer the live catalog to this deployment: the steps of its current deployment are refused from now on.

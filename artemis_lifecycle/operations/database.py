@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self
 
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
-from sqlalchemy.schema import CreateTable
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
@@ -213,6 +212,19 @@ _OBSERVED = frozenset({"health", "health_history", "held_bytes", "known_tables"}
 """What questions record of what they saw, where they may."""
 
 
+def _temporary(table: Table) -> str:
+    columns = []
+    for each in table.columns:
+        kind = "BIGSERIAL" if each.autoincrement is True else each.type.compile(_DIALECT)
+        default = str(getattr(each.server_default, "arg", ""))
+        columns.append(
+            f'"{each.name}" {kind}' + (f" DEFAULT {default}" if default and "nextval" not in default else "")
+        )
+    keys = ", ".join(f'"{each.name}"' for each in table.primary_key)
+    columns += [f"PRIMARY KEY ({keys})"] if keys else []
+    return f"CREATE TEMP TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})"
+
+
 class Operations:
     """All small mutable state, in one database."""
 
@@ -281,11 +293,7 @@ class Operations:
         existed, claim = self.exists, self.claim
         self.exists, self.claim = True, None
         try:
-            with refusing(
-                f"The role of {shown(self.engine.url)} may not make schema {SCHEMA}",
-                hint=f"run as a login that may: artemis init; or its administrator says: GRANT CREATE ON DATABASE "
-                f"{self.engine.url.database} TO {self.engine.url.username}",
-            ):
+            with self._may_not_make():
                 migrate(self.engine)
         except BaseException:
             self.exists = existed
@@ -294,6 +302,13 @@ class Operations:
             self.claim = claim
         if not existed:
             _log.warning("Schema %s was made in %s, with its roles (docs/roles.md)", SCHEMA, shown(self.engine.url))
+
+    def _may_not_make(self) -> AbstractContextManager[None]:
+        return refusing(
+            f"Schema {SCHEMA} does not exist, and the role of {shown(self.engine.url)} may not make it",
+            hint=f"run as a login that may: artemis init; or its administrator says: GRANT CREATE ON DATABASE "
+            f"{self.engine.url.database} TO {self.engine.url.username}",
+        )
 
     def _before(
         self, connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
@@ -319,11 +334,9 @@ class Operations:
                     self.claim = claim
                     raise
         elif not self.exists:
-            for table in tables:
-                copy = table.to_metadata(MetaData(), schema="pg_temp")
-                copy._prefixes = []
-                made = CreateTable(copy, include_foreign_key_constraints=[], if_not_exists=True)
-                cursor.execute(str(made.compile(dialect=_DIALECT)))
+            with self._may_not_make():
+                for table in tables:
+                    cursor.execute(_temporary(table))
             return _OWN_NAME.sub(r"pg_temp.\1", statement), parameters
         return statement, parameters
 
