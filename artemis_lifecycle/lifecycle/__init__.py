@@ -719,8 +719,8 @@ class Lifecycle:
         """
         return self._live_sets.mark(catalog, policies, now, snapshots)
 
-    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True) -> Sweep:
-        """Find the files that nothing live in the set reaches, table by table. The sealed scans wait for
+    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True, *, threads: int = 2) -> Sweep:
+        """Find the files that nothing live in the set reaches, `threads` tables at a time. The sealed scans wait for
         `delete_orphans`, or are deleted at once (not `deferred`), each within its own guards and approvals.
 
         References are read again before files are judged or deleted: new commits protect their files. A table that
@@ -728,7 +728,7 @@ class Lifecycle:
         is missing, and the set is `failed`; PlanStateError for a set that is not usable; NoSuchPlan.
         """
         chosen = live_set_id if isinstance(live_set_id, str) else live_set_id.live_set_id
-        return self._live_sets.sweep(chosen, deferred=deferred)
+        return self._live_sets.sweep(chosen, deferred=deferred, threads=threads)
 
     def live_sets(self) -> list[LiveSet]:
         """Return all live-contents sets, newest first."""

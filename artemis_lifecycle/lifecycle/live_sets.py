@@ -95,7 +95,7 @@ class LiveSets:
         marked = MarkedCatalog(catalog, PlainReferences(_Pointers(self.steps), resources.live_stores), "", False)
         return mark_catalog(resources, marked, policies_of(policies, instant), snapshots or "all", _THREADS)
 
-    def sweep(self, live_set_id: str, *, deferred: bool, threads: int = _THREADS) -> Sweep:
+    def sweep(self, live_set_id: str, *, deferred: bool, threads: int) -> Sweep:
         sets = self.resources.operations.live_sets
         # What is unseen becomes due some time later.
         self.resources.require_clocks()

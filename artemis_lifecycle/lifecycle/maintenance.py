@@ -155,6 +155,7 @@ class Maintenance:
                 dry_run=dry_run,
             )
             step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
+            step.counts["rewrites"] = int(done.snapshot_id is not None)
         before, after = self._figures(table, health, changed=done.snapshot_id is not None)
         return replace(done, before=before, after=after)
 

@@ -88,6 +88,7 @@ class Resources:
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
+        self.under_way: str | None = None
         self.others: dict[str, OtherTables] = {}
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
