@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.pointer import conflict, require_storable, swap
-from artemis_lifecycle.catalogs.tables import iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.catalogs.tables import iceberg_namespace_properties, iceberg_tables, is_v0
 
 
 def publish(
@@ -40,7 +40,7 @@ def publish(
             table_namespace=namespace,
             table_name=name,
             metadata_location=new_location,
-            iceberg_type="TABLE",
+            **({} if is_v0(connection) else {"iceberg_type": "TABLE"}),
         )
         .on_conflict_do_nothing()
         .returning(iceberg_tables.c.metadata_location)

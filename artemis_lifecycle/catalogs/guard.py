@@ -167,6 +167,12 @@ def guard_state(connection: Connection, catalog: str) -> GuardState:
     return _read(connection, catalog).state
 
 
+def is_guarded(engine: Engine, catalog: str) -> bool:
+    """Whether the guard of `catalog` is intact. Changes nothing."""
+    with engine.connect() as connection:
+        return guard_state(connection, catalog).condition == "present"
+
+
 def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
     """Make the rows of `catalog` refuse every writer except handoffs; errors tell writers to use `live_catalog`.
 

@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from artemis_lifecycle.config.names import dotted as dotted
+from artemis_lifecycle.config.names import parts_of as parts_of
+from artemis_lifecycle.config.names import quoted as quoted
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.spark.sql import name as sql_name
 
 _UNADDRESSABLE = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
-_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]*)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,33 +107,3 @@ def namespace_of_row(namespace: str) -> tuple[str, ...]:
 def namespace_row(levels: Sequence[str]) -> str:
     """Return the levels as in a SQL catalog's row."""
     return ".".join(levels)
-
-
-def dotted(parts: Sequence[str]) -> str:
-    """Return the text of an identifier or a namespace with those parts."""
-    return ".".join(map(quoted, parts))
-
-
-def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
-    """Return the parts of a dotted name, without their backticks. Raises BadInput for an empty part without
-    backticks."""
-    parts: list[str] = []
-    at = 0
-    while True:
-        match = _PART.match(text, at)
-        assert match is not None  # the second alternative also matches nothing
-        in_backticks, plain = match.groups()
-        at = match.end()
-        if plain == "" or text[at : at + 1] not in ("", "."):
-            raise BadInput(f"{text!r} is not a valid {what}", hint=do)
-        parts.append(plain if in_backticks is None else in_backticks.replace("``", "`"))
-        if at == len(text):
-            return tuple(parts)
-        at += 1
-
-
-def quoted(part: str) -> str:
-    """Return a part as in texts: in backticks if it could not be parsed without them."""
-    if part and part == part.strip() and "." not in part and "`" not in part:
-        return part
-    return "`" + part.replace("`", "``") + "`"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import Engine, Row, not_, select, union
+from sqlalchemy import Engine, Row, Select, not_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
-from artemis_lifecycle.catalogs.entry import TABLE
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
@@ -27,7 +28,9 @@ from artemis_lifecycle.catalogs.identifier import (
 from artemis_lifecycle.catalogs.pointer import compare_and_swap, name_taken, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import (
+    ICEBERG_TYPE,
     IS_TABLE,
+    POINTER,
     can_read_publications,
     ensure_tables,
     iceberg_namespace_properties,
@@ -47,12 +50,14 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
+from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 _READERS = 8
+_UNDEFINED_TABLE = "42P01"
 
 
 class CatalogReader:
@@ -182,68 +187,84 @@ class _Sql:
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
-        ensure_tables(self._engine)
+
+    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
+        with self._allowed("read", "SELECT"), self._engine.connect() as connection:
+            try:
+                return connection.execute(query).all()
+            except ProgrammingError as error:
+                if getattr(error.orig, "pgcode", None) != _UNDEFINED_TABLE:
+                    raise
+                return ()
+
+    def _allowed(self, what: str, right: str) -> AbstractContextManager[None]:
+        return refusing(
+            f"Login {self._engine.url.username} may not {what} catalog {self._name}",
+            hint=f"the owner of its tables says: GRANT {right} ON iceberg_tables, iceberg_namespace_properties TO "
+            f"{self._engine.url.username} (docs/roles.md)",
+        )
 
     def namespaces(self) -> list[tuple[str, ...]]:
-        query = union(
-            select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name),
-            select(iceberg_namespace_properties.c.namespace).where(
-                iceberg_namespace_properties.c.catalog_name == self._name
-            ),
-        )
-        with self._engine.connect() as connection:
-            return [namespace_of_row(namespace) for namespace in connection.execute(query).scalars()]
+        rows = iceberg_namespace_properties.c
+        found = self._read(select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name))
+        made = self._read(select(rows.namespace).where(rows.catalog_name == self._name))
+        return [namespace_of_row(namespace) for namespace in {row[0] for row in (*found, *made)}]
 
     def tables(self) -> list[Identifier]:
         query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
-        with self._engine.connect() as connection:
-            return [Identifier.of_row(namespace, name) for namespace, name in connection.execute(query)]
+        return [Identifier.of_row(namespace, name) for namespace, name in self._read(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        query = select(iceberg_tables).where(*row_of(self._name, identifier), IS_TABLE)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
+        row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        query = select(iceberg_tables).where(
+        query = select(*POINTER).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
-        with self._engine.connect() as connection:
-            return [self._entry(row) for row in connection.execute(query)], {}
+        return [self._entry(row) for row in self._read(query)], {}
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         # Compared separately: any of the three names may contain the separators.
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
-        query = select(iceberg_tables, name.label("name")).where(
+        query = select(*POINTER, name.label("name")).where(
             columns.catalog_name != self._name, columns.metadata_location.is_not(None), IS_TABLE
         )
         if table is not None:
             query = query.where(name == table)
+        if without and self._has_publications():
+            as_row = columns.table_namespace + "." + columns.table_name
+            published = select(publications.c.table_identifier).where(
+                publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
+            )
+            query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
+        return {row.name: self._entry(row) for row in self._read(query.order_by(name))}
+
+    def _has_publications(self) -> bool:
         with self._engine.connect() as connection:
-            if without and can_read_publications(connection):
-                as_row = columns.table_namespace + "." + columns.table_name
-                published = select(publications.c.table_identifier).where(
-                    publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
-                )
-                query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
-            return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
+            return can_read_publications(connection)
 
     def others(self) -> list[CatalogEntry]:
-        query = select(iceberg_tables).where(not_(IS_TABLE), iceberg_tables.c.metadata_location != "")
-        with self._engine.connect() as connection:
-            return [self._entry(row) for row in connection.execute(query)]
+        query = select(*POINTER, ICEBERG_TYPE.label("kind")).where(
+            not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
+        )
+        return [replace(self._entry(row), type=row.kind) for row in self._read(query)]
 
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
-        previous = row.previous_metadata_location
-        return CatalogEntry(row.catalog_name, name, row.metadata_location, previous, row.iceberg_type or TABLE)
+        return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
-        with around("catalog.create_namespace"), self._engine.begin() as connection:
+        with self._allowed("write", "SELECT, INSERT, UPDATE, DELETE"), around("catalog.create_namespace"):
+            ensure_tables(self._engine)
+            self._create_namespace(levels)
+
+    def _create_namespace(self, levels: tuple[str, ...]) -> None:
+        with self._engine.begin() as connection:
             connection.execute(
                 upsert(iceberg_namespace_properties)
                 .values(

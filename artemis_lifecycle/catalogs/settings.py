@@ -12,12 +12,13 @@ from urllib.parse import quote, urlsplit
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from artemis_lifecycle.catalogs.tables import is_v0
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
-from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.operations.database import Purpose, shown
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.operations.database import Purpose, connected, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
@@ -76,7 +77,20 @@ def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
     A catalog with a custom client factory, or with the analytics accelerator, is not rate-limited.
     """
     uri = of.operations.uri
-    return spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
+    conf = spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
+    for catalog in (of.catalogs.live, of.catalogs.cold):
+        # With V1, Iceberg's JdbcCatalog alters a table of V0 at its first use. With V0, it takes either as it is.
+        if catalog.type == "sql" and _is_v0(require_uri(catalog)):
+            conf[f"spark.sql.catalog.{catalog.name}.jdbc.schema-version"] = "V0"
+    return conf
+
+
+def _is_v0(uri: str) -> bool:
+    try:
+        with connected(uri) as engine, engine.connect() as connection:
+            return is_v0(connection)
+    except OperationsUnavailable:
+        return True
 
 
 def spark_conf(
@@ -158,7 +172,6 @@ def pyiceberg_properties(catalog: deployment.Catalog) -> dict[str, str]:
     if catalog.type == "sql":
         properties["uri"] = require_uri(catalog)
         properties.setdefault("pool_pre_ping", "true")
-        properties.setdefault("schema_version", "v1")
     return properties
 
 

@@ -3,11 +3,14 @@ pyiceberg's SqlCatalog share. They are in the first schema of the connection's s
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, column, table, text
+from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, column, func, literal_column, table, text
 from sqlalchemy.schema import CreateTable
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.operations.locks import starters_lock
+from artemis_lifecycle.operations.roles import refusing
 
+_log = escaping.logger(__name__)
 _metadata = MetaData()
 
 iceberg_tables = Table(
@@ -35,8 +38,12 @@ publications = table(
 )
 """What handoffs published in cold catalogs (`guard.py`)."""
 
-# V1: a row is a table or a view, or is older than views.
-IS_TABLE = (iceberg_tables.c.iceberg_type == "TABLE") | iceberg_tables.c.iceberg_type.is_(None)
+POINTER = tuple(column for column in iceberg_tables.c if column.name != "iceberg_type")
+"""The columns of every schema version: V0 has no `iceberg_type`."""
+
+# Of V0 too, whose rows are all tables, as those of V1 without a type are.
+ICEBERG_TYPE = func.coalesce(literal_column("to_jsonb(iceberg_tables) ->> 'iceberg_type'"), "TABLE")
+IS_TABLE = ICEBERG_TYPE == "TABLE"
 
 
 def can_read_publications(connection: Connection) -> bool:
@@ -49,22 +56,45 @@ def can_read_publications(connection: Connection) -> bool:
     return bool(connection.execute(probe).scalar_one())
 
 
+def is_v0(connection: Connection) -> bool:
+    """Whether the catalog has `iceberg_tables` without `iceberg_type`: Iceberg's schema version V0."""
+    there, typed = connection.execute(_PROBE).one()[:2]
+    return bool(there) and not typed
+
+
 def has_tables(engine: Engine) -> bool:
-    """Return True if the tables exist, in version V1."""
-    probe = text(
-        "SELECT to_regclass('iceberg_namespace_properties') IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute WHERE "
-        "attrelid = to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped)"
-    )
+    """Whether the catalog has both tables, of schema version V1."""
     with engine.connect() as connection:
-        return bool(connection.execute(probe).scalar_one())
+        return all(connection.execute(_PROBE).one())
 
 
-def ensure_tables(engine: Engine) -> None:
-    """Create the tables, or migrate V0 to V1. If they exist, nothing is written, and no right to create is needed."""
-    if has_tables(engine):
+_PROBE = text(
+    "SELECT to_regclass('iceberg_tables') IS NOT NULL, EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = "
+    "to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped), "
+    "to_regclass('iceberg_namespace_properties') IS NOT NULL"
+)
+
+
+def ensure_tables(engine: Engine, *, upgrade: bool = False) -> None:
+    """Create the tables that do not exist; `upgrade` V0 to V1, which only `artemis init` and the gate do. Otherwise
+    nothing is written, and no right to create is needed."""
+    with engine.connect() as connection:
+        there, typed, has_namespaces = connection.execute(_PROBE).one()
+    if there and has_namespaces and (typed or not upgrade):
         return
-    with engine.begin() as connection:
+    allowed = refusing(
+        f"Login {engine.url.username} may not {'alter' if there else 'make'} the catalog's tables",
+        hint="their owner runs: artemis init; or says: "
+        + (
+            "ALTER TABLE iceberg_tables ADD COLUMN iceberg_type VARCHAR(5)"
+            if there and has_namespaces
+            else f"GRANT CREATE ON SCHEMA public TO {engine.url.username}"
+        ),
+    )
+    with allowed, engine.begin() as connection:
         starters_lock(connection, "artemis-catalog-tables")
         for each in (iceberg_tables, iceberg_namespace_properties):
             connection.execute(CreateTable(each, if_not_exists=True))
-        connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))
+        if upgrade:
+            connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))
+    _log.warning("Tables of a SQL catalog were %s in %s", "upgraded" if there else "made", engine.url.database)

@@ -29,8 +29,9 @@ from artemis_lifecycle.cli import (
     tables,
     tags_and_holds,
 )
-from artemis_lifecycle.cli.output import err, plain, show_json
+from artemis_lifecycle.cli.output import err, interrupted, plain, show_json
 from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.spark.interrupts import Terminated, interruptible
 
 app = typer.Typer(
     name="artemis",
@@ -69,7 +70,17 @@ def main() -> None:
     collector.daemon = True
     collector.start()
     try:
-        app()
+        with interruptible():
+            app()
+    except SystemExit as end:
+        # Typer ends the process itself, with "Aborted".
+        error: BaseException | None = end
+        while error is not None and not isinstance(error, KeyboardInterrupt):
+            error = error.__cause__ or error.__context__
+        if error is None:
+            raise
+        _say_what_was_interrupted()
+        raise SystemExit(143 if isinstance(error, Terminated) else 130) from None
     except LifecycleError as error:
         if "--json" in sys.argv:
             failure = {"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path}
@@ -77,8 +88,27 @@ def main() -> None:
         else:
             err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
-    except Exception:
+    except Exception as error:
+        # What a database says, with its statement and parameters, would fill a screen. SQLAlchemy is loaded late.
+        said = getattr(error, "orig", None)
+        if said is not None:
+            first = str(said).partition("\n")[0]
+            err.print(f"[red]{type(error).__name__}[/red]: {plain(first)}. Next: docs/roles.md", soft_wrap=True)
+            raise SystemExit(1) from None
         # An unexpected error also quotes names and paths.
         for line in traceback.format_exc().splitlines():
             err.print(plain(line), soft_wrap=True)
         raise SystemExit(1) from None
+
+
+def _say_what_was_interrupted() -> None:
+    doing = interrupted[0] if interrupted else "nothing of a table"
+    message = (
+        f"Interrupted. Under way: {doing}. Safe: what was not finished counts as not done. A catalog moves in one "
+        "statement, each finished batch is recorded, and no live file was touched. Next: run the same command again, "
+        "which resumes; artemis plans TABLE shows how far it came."
+    )
+    if "--json" in sys.argv:
+        show_json({"error": "Interrupted", "message": message, "table": None, "path": None})
+    else:
+        err.print(plain(message), soft_wrap=True)

@@ -56,12 +56,13 @@ def sweep(
     immediate: Annotated[
         bool, typer.Option("--immediate", help="Delete what is found at once; otherwise `artemis delete-orphans` does.")
     ] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Sweep this many tables at a time.")] = 2,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the files that nothing live in a set reaches, table by table, and seal a scan of each."""
     with opened(config, f"sweeping {live_set}") as lifecycle:
-        done = lifecycle.sweep(live_set, deferred=not immediate)
+        done = lifecycle.sweep(live_set, deferred=not immediate, threads=threads)
     if json:
         show_json(done)
     else:

@@ -112,6 +112,21 @@ def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None,
 
 
 @app.command()
+def init(config: ConfigOption = None, dry_run: DryRunOption = False, json: JsonOption = False) -> None:
+    """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
+    needs it where its own login has the rights."""
+    with opened(config, "preparing the databases") as lifecycle:
+        found = lifecycle.prepare(dry_run=dry_run)
+    show_list(
+        found,
+        json=json,
+        title="In the databases",
+        columns=("where", "what", "making it needs", ""),
+        row=lambda each: (each.where, each.what, each.needs, each.state),
+    )
+
+
+@app.command()
 def doctor(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Check the configuration and everything that it references in one pass, and show how to fix problems. Changes
     nothing."""

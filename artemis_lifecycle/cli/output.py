@@ -258,9 +258,16 @@ def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] |
             lifecycle = stack.enter_context(Lifecycle.open(config, owner="artemis"))
         if first is not None:
             first(lifecycle)
-        with spinner(doing):
-            yield lifecycle
+        try:
+            with spinner(doing):
+                yield lifecycle
+        except KeyboardInterrupt:
+            interrupted.append(lifecycle.resources.under_way or doing)
+            raise
 
+
+interrupted: list[str] = []
+"""What was under way when the process was interrupted."""
 
 _SIGNS = {"ok": "[green]✓[/]", "warning": "[yellow]! warning[/]", "failed": "[red]✗ failed[/]", "skipped": "- skipped"}
 

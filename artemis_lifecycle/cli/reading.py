@@ -28,9 +28,14 @@ def explain(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what holds this file, since when and until when; or which plan or scan deleted it."""
+    """Show what holds this file, since when and until when; or which plan or scan deleted it. Exits with 2 for a path
+    that nothing knows."""
     with opened(config, "searching for the file") as lifecycle:
-        show(lifecycle.explain(table, path), json=json, title=path)
+        found = lifecycle.explain(table, path)
+    show(found, json=json, title=path)
+    if found.verdict == "unknown":
+        # A script that checks a file before it removes it must not take this for an answer.
+        raise typer.Exit(2)
 
 
 @app.command()

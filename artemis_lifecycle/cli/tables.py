@@ -28,11 +28,12 @@ app = typer.Typer()
 
 @app.command()
 def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List the tables of all catalogs, and which entry of lifecycle.yaml governs each. Fails, after the list, for a
+    """List the tables of all catalogs, and which entry of lifecycle.yaml governs each; `a = b` where two match
+    equally well, which is an error before any step of the table. Fails, after the list, for a
     catalog in `catalogs.others` that does not answer."""
     with opened(config, "reading the catalogs") as lifecycle:
         names, errors = lifecycle.answering_tables()
-        entries = {name: lifecycle.config.entry(name) for name in names}
+        entries = {name: " = ".join(lifecycle.config.matching(name)) or None for name in names}
     if json:
         show_json(entries)
     else:

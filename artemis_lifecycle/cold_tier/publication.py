@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
 from artemis_lifecycle.catalogs.settings import require_uri
+from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.cold_entries import ColdEntries, ColdEntry, open_entries
 from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
@@ -64,6 +65,7 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
     try:
         with open_entries(context, plan.table, plan.table_uuid) as entries:
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+                ensure_tables(engine)
                 ensure_guard(engine, cold, context.config.catalogs.live.name)
                 current, changes = _changes(context, entries, what)
                 if not changes:

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from artemis_lifecycle.config.deployment import Catalogs
+from artemis_lifecycle.config.model import hidden
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.strict_yaml import StrictYaml, made_of, shown
 from artemis_lifecycle.errors import ConfigError
-
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
 
 _Place = tuple[int | str, ...]
 """Where pydantic found something: the keys, from the outside in."""
@@ -45,19 +45,18 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     taken from the file's own folder.
 
     Raises ConfigError, naming file, line and key of each problem, when a file that was named is missing, or the file is
-    not YAML, has unknown keys or values of the wrong kind.
+    not YAML, has a key twice, unknown keys, values of the wrong kind, or `${NAME}` of a variable that is not set.
     """
     document = _read(path, os.environ if environment is None else environment)
-    try:
+    problems = _problems(_errors(document.values), document)
+    if not problems:
         return document.validated()
-    except ValidationError as error:
-        problems = _problems(error.errors(), document)
-        count = f" has {len(problems)} problems," if problems[1:] else ""
-        raise ConfigError(
-            f"{document.name}{count} {'; '.join(problems)}",
-            problems=problems,
-            hint=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
-        ) from error
+    count = f" has {len(problems)} problems," if problems[1:] else ""
+    raise ConfigError(
+        f"{document.name}{count} {'; '.join(problems)}",
+        problems=problems,
+        hint=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
+    )
 
 
 def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None:
@@ -73,13 +72,15 @@ def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None
 
 @dataclass(frozen=True)
 class _Document:
-    """A file that was read: `values` with those of the environment laid over them, and the lines in `node`."""
+    """A file that was read: `values` with those of the environment laid over them, the lines in `node`, and the
+    `problems` of the text itself, which `values` does without."""
 
     name: str
     folder: Path
     values: dict[str, Any]
     node: yaml.Node | None = None
     absent: str | None = None
+    problems: tuple[tuple[int, str], ...] = ()
 
     def validated(self) -> LifecycleConfig:
         config = LifecycleConfig.model_validate(self.values)
@@ -100,7 +101,8 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
         if len(text) > _MOST_TEXT:
             raise ValueError(f"it has {len(text):,} characters")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
+        strict = StrictYaml(env)
+        raw = strict.values(node)
         _require_few(raw)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
@@ -117,7 +119,9 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
     if raw is not None and not isinstance(raw, dict):
         raise ConfigError(f"{file} line 1: expected a mapping of sections", hint="see docs/configuration.md")
     absent = None if raw else f"{file} is empty"
-    return _Document(str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent)
+    return _Document(
+        str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent, tuple(strict.problems)
+    )
 
 
 _MOST_TEXT = 4 << 20
@@ -150,7 +154,7 @@ def _with_environment(raw: dict[str, Any], env: Mapping[str, str]) -> dict[str, 
 def _problems(errors: list[ErrorDetails], document: _Document) -> tuple[str, ...]:
     """Every problem of a document, by line. Removes what is wrong from its values and validates the rest again:
     pydantic checks how parts fit together only once each part is right."""
-    found: set[tuple[int, str]] = set()
+    found: set[tuple[int, str]] = set(document.problems)
     removed: list[_Place] = []
     while errors:
         before = tuple(removed)
@@ -159,15 +163,30 @@ def _problems(errors: list[ErrorDetails], document: _Document) -> tuple[str, ...
             if not any(each["loc"][: len(place)] == place for place in removed):
                 removed += filter(None, [_remove(document.values, each["loc"])])
         errors = [] if len(removed) == len(before) else _errors(document.values)
-    return tuple(f"line {line}: {what}" if line else what for line, what in sorted(found))
+    return tuple(f"line {line}: {hidden(what)}" if line else hidden(what) for line, what in sorted(found))
 
 
 def _errors(values: dict[str, Any]) -> list[ErrorDetails]:
     try:
-        LifecycleConfig.model_validate(values)
+        taken = LifecycleConfig.model_validate(values).model_dump(by_alias=True)
     except ValidationError as error:
         return error.errors()
-    return []
+    return [
+        {"type": "int_type", "loc": place, "msg": "expected a number", "input": None}
+        for place in _taken_for_numbers(values, taken)
+    ]
+
+
+def _taken_for_numbers(given: Any, taken: Any, place: _Place = ()) -> Iterator[_Place]:
+    """Where pydantic made a number of a boolean, which `yes` and `off` are in YAML."""
+    if isinstance(given, bool):
+        if not isinstance(taken, bool):
+            yield place
+    elif isinstance(given, dict | list | tuple) and isinstance(taken, dict | list | tuple):
+        for key in given if isinstance(given, dict) else range(len(given)):
+            # A key that stands under its name in Python is that of a text.
+            if not isinstance(taken, dict) or key in taken:
+                yield from _taken_for_numbers(given[key], taken[key], (*place, key))
 
 
 def _remove(values: Any, place: _Place) -> _Place:
@@ -184,15 +203,17 @@ def _described(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node |
     """(Line, or 0; key and what is wrong with it). Nothing about a key that was removed as wrong itself."""
     where, message = [str(part) for part in error["loc"]], str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
-    # What stands in the place of a key may be what belongs behind it.
-    key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
+        message = "unknown key" + (f" {where[-1]!r}" if shown(where[-1]) == where[-1] else "")
+    if error["type"] in ("string_type", "literal_error", "int_type"):
+        made = made_of(_at(node, where)[1], "".join(where[-1:]))
+        message = message if made is None else f"{made}: {'quote it' if error['type'] != 'int_type' else message}"
+    key = ".".join(map(shown, where))
     # Of the whole there may be several, as `LifecycleConfig` writes them.
     for said in message.splitlines():
         if not any(re.search(rf"\b{re.escape(str(gone[-1]))}\b", said) for gone in removed):
             table, _, named = said.partition(": ") if said.startswith("tables.") else ("", "", said)
             keys = [*where, *(table.split(".", 1) if table else ()), *named.split(" ", 1)[0].split(".")]
-            yield _line_of(node, keys) or 0, f"{key + ': ' if key else ''}{said}"
+            yield _at(node, keys)[0], f"{key + ': ' if key else ''}{said}"
 
 
 def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
@@ -232,15 +253,19 @@ def _put(values: dict[str, Any], key: tuple[str, ...], value: str) -> None:
         values.setdefault("name", key[1])
 
 
-def _line_of(node: yaml.Node | None, keys: list[str]) -> int | None:
-    line: int | None = None
+def _at(node: yaml.Node | None, keys: list[str]) -> tuple[int, yaml.Node | None]:
+    """(The line of the innermost of `keys` that is there, or 0; the value of the last one, or None.)"""
+    line = 0
     for key in keys:
-        if not isinstance(node, yaml.MappingNode):
+        inner: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key_node, value_node in node.value:
+                if key_node.value == key:
+                    line, inner = key_node.start_mark.line + 1, value_node
+        elif isinstance(node, yaml.SequenceNode) and key.isdecimal() and int(key) < len(node.value):
+            inner = node.value[int(key)]
+            line = inner.start_mark.line + 1
+        node = inner
+        if node is None:
             break
-        for key_node, value_node in node.value:
-            if key_node.value == key:
-                line, node = key_node.start_mark.line + 1, value_node
-                break
-        else:
-            break
-    return line
+    return line, node

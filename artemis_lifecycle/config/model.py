@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -12,12 +13,30 @@ SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionke
 """Words in the name of a setting whose value is secret."""
 
 _HIDDEN = "***"
+_FROM_ENVIRONMENT: dict[str, str] = {}
+
+
+def hide(value: str, name: str) -> None:
+    """Show `name` in the place of `value`, which came from the environment, from now on."""
+    _FROM_ENVIRONMENT[value] = name
+
+
+def hidden(text: str) -> str:
+    """Return a text with the names of what came from the environment in the place of the values."""
+    # The longest first: one may be a part of another.
+    for value in sorted(_FROM_ENVIRONMENT, key=len, reverse=True):
+        text = text.replace(value, _FROM_ENVIRONMENT[value])
+    return text
 
 
 def masked(name: str, value: Any) -> Any:
     """A setting's value as it may be shown: without what it logs in with."""
     if isinstance(value, Mapping):
         return {key: masked(str(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(name, each) for each in value)
+    if isinstance(value, Path):
+        return Path(hidden(str(value)))
     if not isinstance(value, str):
         return value
     if SECRET.search(name):
@@ -26,8 +45,8 @@ def masked(name: str, value: Any) -> Any:
     address, asked, _ = rest.partition("?")
     if between and "@" in address:
         # libpq takes a password in the query, too.
-        return f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if asked else ''}"
-    return value
+        return hidden(f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if asked else ''}")
+    return hidden(value)
 
 
 def _address(value: str | None) -> str | None:

@@ -26,8 +26,10 @@ from artemis_lifecycle.config.deployment import (
     Spark,
 )
 from artemis_lifecycle.config.model import Model
+from artemis_lifecycle.config.names import spelled
 from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
 from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
+from artemis_lifecycle.errors import ConfigError
 
 
 class LifecycleConfig(Model):
@@ -53,6 +55,7 @@ class LifecycleConfig(Model):
     home: Path = Path(".artemis")
 
     _policies: dict[str, TablePolicy] = PrivateAttr(default_factory=dict)
+    _spelled: dict[str, str] = PrivateAttr(default_factory=dict)
     _absent: str | None = PrivateAttr(default=None)
 
     @property
@@ -74,6 +77,9 @@ class LifecycleConfig(Model):
                 if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
                     wrong.append(f"{key} and {other_key} are equal or nested: {root}, {other}")
         for pattern, overrides in self.tables.items():
+            other = self._spelled.setdefault(spelled(pattern), pattern)
+            if other != pattern:
+                wrong.append(f"tables.{pattern}: is another spelling of {other}")
             try:
                 self._policies[pattern] = overlay(self.defaults, overrides)
             except ValidationError as error:
@@ -93,18 +99,40 @@ class LifecycleConfig(Model):
             **{f"catalogs.others.{name}.warehouse": each.warehouse for name, each in self.catalogs.others.items()},
         }
 
+    def matching(self, table: str) -> tuple[str, ...]:
+        """The keys in `tables` that match `table` best: the exact one, or the pattern that leaves least to its
+        wildcards. None for a table that no entry matches; several where patterns match equally well."""
+        exact = table if table in self.tables else self._spelled.get(table)
+        if exact is not None:
+            return (exact,)
+        matches = [(len(pattern.replace("*", "")), pattern) for pattern in self.tables if fnmatchcase(table, pattern)]
+        most = max(matches, default=(0, ""))[0]
+        return tuple(sorted(pattern for exactness, pattern in matches if exactness == most))
+
     def entry(self, table: str) -> str | None:
-        """The key in `tables` that governs `table`: an exact one, or the longest pattern that matches; None if none."""
-        if table in self.tables:
-            return table
-        matches = [pattern for pattern in self.tables if fnmatchcase(table, pattern)]
-        # The most exact pattern is the one that leaves least to its wildcards.
-        return max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern), default=None)
+        """The key in `tables` that governs `table`; None if none. Raises ConfigError where patterns match it equally
+        well: which policy the table has is then unknown."""
+        matches = self.matching(table)
+        if matches[1:]:
+            raise ConfigError(
+                f"Entries of tables in lifecycle.yaml match this table equally well: {', '.join(matches)}",
+                table=table,
+                hint="give the table an entry of its own, or make one of the patterns more exact",
+            )
+        return matches[0] if matches else None
+
+    def governs(self, table: str) -> bool:
+        """Whether one entry governs `table`, which schedules and sensors then work on."""
+        return len(self.matching(table)) == 1
 
     def policy(self, table: str) -> TablePolicy:
-        """The policy of `table`: `defaults`, overlaid by its entry."""
+        """The policy of `table`: `defaults`, overlaid by its entry. Raises ConfigError as `entry`."""
         entry = self.entry(table)
         return self.defaults if entry is None else self._policies[entry]
+
+    def policies(self, table: str) -> tuple[TablePolicy, ...]:
+        """The policies that `table` may have: one, or those of each entry that matches it equally well."""
+        return tuple(self._policies[entry] for entry in self.matching(table)) or (self.defaults,)
 
     def warnings(self) -> tuple[str, ...]:
         """What a person has to know at each start: the delays that are zero, and what happens without them."""

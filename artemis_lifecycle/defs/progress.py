@@ -41,7 +41,7 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
     return [
         table
         for table in lifecycle.answering_tables()[0]
-        if table in known and lifecycle.config.entry(table) is not None and table not in paused
+        if table in known and lifecycle.config.governs(table) and table not in paused
     ]
 
 
@@ -56,9 +56,10 @@ def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
     canceled = []
     for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
         day = run.tags.get(WINDOW_TAG)
-        if day is None:
+        table = table_of(run.tags.get(PARTITION_TAG, ""))
+        if day is None or len(lifecycle.config.matching(table)) > 1:
             continue
-        window = window_of(now, lifecycle.config.policy(table_of(run.tags.get(PARTITION_TAG, ""))).quiet_window)
+        window = window_of(now, lifecycle.config.policy(table).quiet_window)
         if window.day.isoformat() == day and now < window.closes:
             continue
         # In the same way as the queue's coordinator cancels runs.

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from dagster import DagsterInstance
+from dagster import DagsterError, DagsterInstance
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.defs.resources import keep_session
@@ -84,11 +84,18 @@ def main(
 ) -> None:
     """Take the runs of the Dagster instance of $DAGSTER_HOME."""
     try:
-        with DagsterInstance.get() as instance:
+        try:
+            instance = DagsterInstance.get()
+        except DagsterError as error:
+            raise BadInput(
+                f"There is no Dagster instance: {str(error).partition('.')[0]}",
+                hint="set DAGSTER_HOME to the absolute path of the folder with the instance's dagster.yaml",
+            ) from None
+        with instance:
             app = application(instance)
         work(app, count=count, recycle_after=recycle_after)
     except LifecycleError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         raise SystemExit(error.exit_code) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config, load_what_is_right
-from artemis_lifecycle.config.model import SECRET
+from artemis_lifecycle.config.model import SECRET, hidden
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor import machine, services
 from artemis_lifecycle.doctor.results import Check, checked
@@ -67,13 +67,17 @@ def _of_the_configuration(config: LifecycleConfig) -> Iterator[Check]:
 
 def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
     live, cold, uri = config.catalogs.live, config.catalogs.cold, config.operations.uri
+    found_live = uri is not None and config.operations.root is not None
     has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
     for tier, of in (("live", live), ("cold", cold)):
         known = has_rows[tier] or of.type != "sql"
-        answer = _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
-        yield answer
-        if tier == "live" and answer.status in ("ok", "warning") and config.operations.root is not None:
-            yield from _readers(config)
+        read = _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
+        found_live = found_live and read.status in ("ok", "warning")
+        yield read
+    if found_live and config.operations.root is not None:
+        yield from _rows("readers", services.readers, config)
+    if config.tables and found_live:
+        yield from _rows("tables", services.entries, config)
     yield _if(uri is not None, "operations", partial(services.operations, uri or ""), "operations.uri")
     yield _if(uri is not None, "roles", partial(services.roles, uri or ""), "operations.uri")
     yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
@@ -92,11 +96,11 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
     yield _if(uri is not None, "clocks", partial(services.clocks, config, roots), "operations.uri")
 
 
-def _readers(config: LifecycleConfig) -> list[Check]:
+def _rows(name: str, check: Callable[[LifecycleConfig], Iterable[Check]], config: LifecycleConfig) -> Iterator[Check]:
     try:
-        return services.readers(config)
+        yield from check(config)
     except LifecycleError as error:
-        return [Check("readers", "failed", error.what, error.hint or "")]
+        yield Check(name, "failed", error.what, error.hint or "")
 
 
 def _apart(config: LifecycleConfig) -> Check:
@@ -129,7 +133,7 @@ def _secrets(config: LifecycleConfig) -> tuple[str, ...]:
 
 
 def _without(secrets: tuple[str, ...], check: Check) -> Check:
-    detail, fix = check.detail, check.fix
+    detail, fix = hidden(check.detail), hidden(check.fix)
     for secret in secrets:
         detail, fix = detail.replace(secret, "***"), fix.replace(secret, "***")
     return replace(check, detail=detail, fix=fix)

@@ -6,8 +6,10 @@ They read, and write one probe file per root, which they remove. No schema is ma
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from sqlalchemy import text
 
@@ -16,10 +18,12 @@ from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
-from artemis_lifecycle.catalogs.tables import has_tables
+from artemis_lifecycle.catalogs.tables import is_v0
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check
+from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.gate import status_of
 from artemis_lifecycle.lifecycle.unread import unread_readers
@@ -47,22 +51,50 @@ def catalog(tier: str, of: Catalog) -> Check:
     with connected(require_uri(of)) as engine, engine.connect() as connection:
         version = connection.execute(text("SHOW server_version")).scalar_one()
         if not connection.execute(text("SELECT to_regclass('iceberg_tables') IS NOT NULL")).scalar_one():
-            return Check(name, "ok", f"Postgres {version}; its tables are made at first use")
+            may = connection.execute(text("SELECT has_schema_privilege(current_schema(), 'CREATE')")).scalar_one()
+            if may:
+                return Check(name, "ok", f"Postgres {version}; its tables are made by the first step that writes")
+            return Check(name, "failed", f"Postgres {version}; no tables, and this login may not make them", _INIT)
+        login = connection.execute(text("SELECT session_user")).scalar_one()
+        lacking = [
+            right
+            for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+            if not connection.execute(_HAS_RIGHT, {"right": right}).scalar_one()
+        ]
+        grant = (
+            f"their owner says: GRANT {', '.join(lacking)} ON iceberg_tables, iceberg_namespace_properties TO {login}"
+        )
+        if "SELECT" in lacking:
+            return Check(name, "failed", f"Postgres {version}; login {login} may not read the catalog's tables", grant)
+        old = "; schema version V0, which is read as it is" if is_v0(connection) else ""
         count = connection.execute(
             text("SELECT count(*) FROM iceberg_tables WHERE catalog_name = :name"), {"name": of.name}
         ).scalar_one()
     if tier == "live" and not count:
         fix = f"if it should have some, check catalogs.live.uri and catalogs.live.name ({of.name})"
         return Check(name, "warning", f"Postgres {version}, no table", fix)
-    return Check(name, "ok", f"Postgres {version}, {count} tables")
+    if lacking:
+        return Check(name, "warning", f"Postgres {version}, {count} tables{old}; login {login} can only look", grant)
+    return Check(name, "ok", f"Postgres {version}, {count} tables{old}")
+
+
+_INIT = "run as a login that may: artemis init"
+_HAS_RIGHT = text(
+    "SELECT bool_and(has_table_privilege(to_regclass(name), :right)) FROM unnest(ARRAY['iceberg_tables', "
+    "'iceberg_namespace_properties']) AS name WHERE to_regclass(name) IS NOT NULL"
+)
 
 
 def operations(uri: str) -> Check:
     """The operations database answers, with the schema of this version."""
     with connected(uri) as engine:
         found, known, newest = schema_state(engine)
+        with engine.connect() as connection:
+            may = connection.execute(text("SELECT has_database_privilege(current_database(), 'CREATE')")).scalar_one()
+    if found is None and not may:
+        return Check("operations", "warning", "no schema lifecycle yet, and this login may not make it", _INIT)
     if found is None:
-        return Check("operations", "ok", "answers; its schema is made at first use")
+        return Check("operations", "ok", "answers; its schema is made by the first step that writes")
     if not known:
         do = "use the version of artemis-lifecycle that made it, or a newer one"
         return Check("operations", "failed", f"schema revision {found} is of another version", do)
@@ -70,6 +102,40 @@ def operations(uri: str) -> Check:
         do = "the next start by its owner brings it up to date; back it up before"
         return Check("operations", "warning", f"schema revision {found}, and this version has {newest}", do)
     return Check("operations", "ok", f"schema revision {found}")
+
+
+def entries(config: LifecycleConfig) -> Iterator[Check]:
+    """Every entry of `tables` matches a table, and no table has two that match it equally well."""
+    with Lifecycle.open(config) as lifecycle:
+        tables, errors = lifecycle.answering_tables()
+    names = [config.catalogs.live.name, config.catalogs.cold.name, *config.catalogs.others]
+    for table in tables:
+        if len(config.matching(table)) > 1:
+            try:
+                config.entry(table)
+            except ConfigError as error:
+                yield Check("tables", "failed", f"{table}: {error.what}", error.hint or "")
+    idle = [entry for entry in config.tables if not any(entry in config.matching(table) for table in tables)]
+    idle = [entry for entry in idle if not errors or ":" not in entry]
+    for entry in idle:
+        if any(fnmatchcase(table, entry) for table in tables):
+            yield Check("tables", "ok", f"{entry} matches only tables that a more exact entry governs")
+            continue
+        near = _near(entry, tables, names)
+        said = f"; near: {', '.join(near)}" if near else ""
+        do = f"write {near[0]}" if near else "remove it, or correct the name: artemis tables lists them"
+        yield Check("tables", "warning", f"entry {entry!r} of lifecycle.yaml matches no table{said}", do)
+    if not idle:
+        yield Check("tables", "ok", f"{len(config.tables)} entries, each with a table")
+
+
+def _near(entry: str, tables: Sequence[str], catalogs: Sequence[str]) -> list[str]:
+    """Tables that the entry may mean: but for case, blanks, a catalog's name before it, or a slip of the pen."""
+    plain = {"".join(table.replace("`", "").casefold().split()): table for table in tables}
+    meant = "".join(entry.replace("`", "").casefold().split())
+    texts = [meant, *(meant.removeprefix(f"{name.casefold()}.") for name in catalogs)]
+    same = [table for text, table in plain.items() if any(fnmatchcase(text, each) for each in texts)]
+    return same[:3] or [plain[each] for each in get_close_matches(meant, plain, 3, 0.8)]
 
 
 def roles(uri: str) -> Check:
@@ -132,10 +198,6 @@ def gate(config: LifecycleConfig) -> Check:
 def readers(config: LifecycleConfig) -> list[Check]:
     """Tables that cannot be read, and folders with the log of another table format; nothing if there are none."""
     live = config.catalogs.live
-    if live.type == "sql":
-        with connected(require_uri(live)) as engine:
-            if not has_tables(engine):
-                return []
     with CatalogReader(live) as catalog:
         found = unread_readers(config, catalog, _stores(live))
     do = f"repair or drop them; or, if they read no other table's files, set under catalogs.live: {found.lines}"

@@ -37,11 +37,11 @@ class Rules:
 
     def findings(self, change: Change) -> tuple[Finding, ...]:
         """Return what is wrong with the change; empty if it may pass. Raises UnclearError."""
-        return tuple(finding for table in self._gated(change.table) for finding in self._judged(table, change))
+        gated = self._gated(change.table).items()
+        return tuple(finding for entry, table in gated for finding in self._judged(entry, table, change))
 
-    def _judged(self, table: str, change: Change) -> Iterator[Finding]:
-        refused = self.config.policy(table).lineage.mode == "reject"
-        requirements = self._requirements[self.config.entry(table)]
+    def _judged(self, entry: str, table: str, change: Change) -> Iterator[Finding]:
+        refused, requirements = self._refuses(entry), self._requirements[entry]
         if change.unclear is not None:
             yield Finding(table, (f"its new snapshots cannot be validated: {change.unclear}",), refused)
         if change.source is not None and not self._as_strict(change.source, requirements):
@@ -54,20 +54,23 @@ class Rules:
 
     def _as_strict(self, source: TableName, requirements: LineageRequirements) -> bool:
         """Return whether every commit to `source` was held to the same requirements."""
-        gated = [each for each in self._gated(source) if self.config.policy(each).lineage.mode == "reject"]
-        return any(self._requirements[self.config.entry(each)] == requirements for each in gated)
+        gated = self._gated(source)
+        return any(self._requirements[entry] == requirements for entry in gated if self._refuses(entry))
 
-    def _gated(self, table: TableName) -> list[str]:
-        """Return the names by which entries of lifecycle.yaml gate the table, one for each entry."""
+    def _refuses(self, entry: str) -> bool:
+        return self.config.policy(entry).lineage.mode == "reject"
+
+    def _gated(self, table: TableName) -> dict[str, str]:
+        """Return the entries of lifecycle.yaml that gate the table, each with a name of the table. Entries that match
+        it equally well all do."""
         by_entry: dict[str, str] = {}
         for parts in _readings(table):
-            entry = None if parts[:-1] == (NAMESPACE,) else self.config.entry(dotted(parts))
-            if entry is not None:
+            for entry in () if parts[:-1] == (NAMESPACE,) else self.config.matching(dotted(parts)):
                 by_entry.setdefault(entry, dotted(parts))
-        return list(by_entry.values())
+        return by_entry
 
     @cached_property
-    def _requirements(self) -> Mapping[str | None, LineageRequirements]:
+    def _requirements(self) -> Mapping[str, LineageRequirements]:
         return {
             entry: LineageRequirements.from_config(self.config.policy(entry).lineage) for entry in self.config.tables
         }

@@ -59,7 +59,7 @@ from artemis_lifecycle.lifecycle.live_sets import LiveSetDetails, LiveSets
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.nessie import NessieTables
-from artemis_lifecycle.lifecycle.operating import forget_records, take_over
+from artemis_lifecycle.lifecycle.operating import Part, forget_records, prepare, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
 from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
@@ -727,8 +727,8 @@ class Lifecycle:
         """
         return self._live_sets.mark(catalog, policies, now, snapshots)
 
-    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True) -> Sweep:
-        """Find the files that nothing live in the set reaches, table by table. The sealed scans wait for
+    def sweep(self, live_set_id: LiveSet | str, deferred: bool = True, *, threads: int = 2) -> Sweep:
+        """Find the files that nothing live in the set reaches, `threads` tables at a time. The sealed scans wait for
         `delete_orphans`, or are deleted at once (not `deferred`), each within its own guards and approvals.
 
         References are read again before files are judged or deleted: new commits protect their files. A table that
@@ -736,7 +736,7 @@ class Lifecycle:
         is missing, and the set is `failed`; PlanStateError for a set that is not usable; NoSuchPlan.
         """
         chosen = live_set_id if isinstance(live_set_id, str) else live_set_id.live_set_id
-        return self._live_sets.sweep(chosen, deferred=deferred)
+        return self._live_sets.sweep(chosen, deferred=deferred, threads=threads)
 
     def live_sets(self) -> list[LiveSet]:
         """Return all live-contents sets, newest first."""
@@ -1218,6 +1218,14 @@ class Lifecycle:
         Changes nothing. Raises UnreadableMetadata.
         """
         return self._maintenance.costs(table, curve)
+
+    def prepare(self, *, dry_run: bool = False) -> list[Part]:
+        """Make ahead what the first writing steps would make: the operations schema with its roles, the catalogs'
+        tables (V0 becomes V1), the record of the deployment, the cold catalog's guard. For logins that may not; no step
+        needs it where its login has the rights. Return each part with its place and the right that it needs.
+
+        Raises Refused, with the statement for the owner."""
+        return prepare(self.resources, dry_run=dry_run)
 
     def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
         """Transfer the live catalog to this deployment: the steps of its current deployment are refused from now on.

@@ -217,7 +217,13 @@ class ColdTier:
         return done
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
-        instant = min(self.resources.instant("now", now), self.resources.instant("now", None))
+        instant, clock = self.resources.instant("now", now), self.resources.instant("now", None)
+        if instant > clock:
+            raise BadInput(
+                f"now={instant.isoformat()} is after {clock.isoformat()}, the time by Postgres' clock",
+                table=table,
+                hint="leave now out, or give an earlier instant: files are archived by their age, not ahead of it",
+            )
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
         state = self.steps.table_state(table)
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:

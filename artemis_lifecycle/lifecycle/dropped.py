@@ -58,7 +58,8 @@ class DroppedTables:
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
-        due_at = known.missing_since + self.resources.config.policy(known.table).dropped.keep
+        keep = max(each.dropped.keep for each in self.resources.config.policies(known.table))
+        due_at = known.missing_since + keep
         scans = self.resources.operations.scans.of_table(known.table_uuid, kind="dropped")
         state: dropped.State = "due" if self.resources.operations.clock.now() >= due_at else "waiting"
         if known.gone_at is not None:
@@ -159,7 +160,7 @@ class DroppedTables:
         return [
             self._clear(each, dry_run=dry_run)
             for each in self.dropped_tables()
-            if each.state == "due" and self.resources.config.entry(each.table) is not None
+            if each.state == "due" and self.resources.config.governs(each.table)
         ]
 
     def _clear(self, lost: DroppedTable, *, dry_run: bool) -> Cleared:

@@ -116,8 +116,9 @@ class Explaining:
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
-        unnamed = "no snapshot, open plan, journal or scan of the table names it"
-        return Explanation(path, "unknown", (unnamed, *((why,) if why is not None else ())), writers)
+        unnamed = "no snapshot, open plan, journal or scan of the table names it: check its spelling"
+        reasons = (unnamed,) if why is None else (unnamed, "it is outside the locations that the table owns")
+        return Explanation(path, "unknown", reasons, writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:
         """Return why an orphan deletion of the table would keep the file now, if it would."""

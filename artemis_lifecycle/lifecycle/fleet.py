@@ -177,10 +177,9 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     healths, scrubbed, held = operations.health.by_table(), operations.scrubs.last(), operations.held_bytes.by_table()
     found, governed = list[FleetTable](), dict[str, TablePolicy]()
     for table in tables:
-        entry = config.entry(table)
-        if entry is None:
+        if not config.governs(table):
             continue
-        governed[table] = config.policy(table)
+        (entry,), governed[table] = config.matching(table), config.policy(table)
         steps, plans = done.get(table, {}), under_way.get(table, [])
         planned_at, limit = steps.get("plan"), overdue_after(governed[table])
         scan = next(iter(scans.get(table, ())), None)

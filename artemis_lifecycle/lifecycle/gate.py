@@ -69,7 +69,7 @@ class Gate:
         with self._database("enabled") as engine:
             if not dry_run:
                 self.resources.require_deployment()
-                ensure_tables(engine)
+                ensure_tables(engine, upgrade=True)
                 install_gate(engine, config.catalogs.live.name, rules_of(config))
             return self._status(engine, dry_run)
 

@@ -20,6 +20,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.fleet import last_done_of
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.roles import where_allowed
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.retention.rules import decide
 from artemis_lifecycle.retention.views import view_of
@@ -91,7 +92,8 @@ class Measuring:
 
     def _note(self, state: TableState, found: TableHealth, measured_at: datetime) -> None:
         record = record_of(found, state.metadata.table_uuid, measured_at, state.read_at)
-        self.resources.operations.health.note(record, {part.name: part.score for part in found.parts})
+        with where_allowed():
+            self.resources.operations.health.note(record, {part.name: part.score for part in found.parts})
 
     def _scored(self, state: TableState, health: TableHealth) -> TableHealth:
         config = self.resources.config

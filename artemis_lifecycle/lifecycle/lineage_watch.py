@@ -76,7 +76,7 @@ class LineageWatching:
         return replace(watched, unreadable=unreadable, open=self._open(entries.keys() | errors.keys()))
 
     def _governs(self, table: str) -> bool:
-        return governed_mode(self.resources.config, table) != "none"
+        return self.resources.config.governs(table) and governed_mode(self.resources.config, table) != "none"
 
     def _open(self, tables: Set[str]) -> Mapping[str, datetime]:
         watch = self.resources.operations.lineage_watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
@@ -95,7 +95,7 @@ class LiveSets:
         marked = MarkedCatalog(catalog, PlainReferences(_Pointers(self.steps), resources.live_stores), "", False)
         return mark_catalog(resources, marked, policies_of(policies, instant), snapshots or "all", _THREADS)
 
-    def sweep(self, live_set_id: str, *, deferred: bool, threads: int = _THREADS) -> Sweep:
+    def sweep(self, live_set_id: str, *, deferred: bool, threads: int) -> Sweep:
         sets = self.resources.operations.live_sets
         # What is unseen becomes due some time later.
         self.resources.require_clocks()
@@ -191,11 +191,14 @@ class LiveSets:
                 None,
                 known.first_seen,
                 known.last_seen,
-                known.missing_since + self.resources.config.policy(known.table).dropped.keep,
+                known.missing_since + self._keep(known.table),
             )
             for known in self.resources.operations.known_tables.missing(catalog)
             if known.missing_since is not None and known.gone_at is None
         ]
+
+    def _keep(self, table: str) -> timedelta:
+        return max(each.dropped.keep for each in self.resources.config.policies(table))
 
     def _clear_gone(self, live_set: LiveSet, unseen: Sequence[Unseen], *, deferred: bool) -> tuple[TableSweep, ...]:
         done: list[TableSweep] = []
@@ -221,7 +224,7 @@ class LiveSets:
             live_set.created_at,
             rules,
         )
-        keep = {each.table: self.resources.config.policy(each.table).dropped.keep for each in found}
+        keep = {each.table: self._keep(each.table) for each in found}
         return [
             Unseen(
                 each.table,

@@ -39,6 +39,7 @@ from artemis_lifecycle.maintenance.statistics import compute_statistics, why_sta
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.operations.roles import where_allowed
 from artemis_lifecycle.planning.advice import Targets
 from artemis_lifecycle.planning.plan import Query
 from artemis_lifecycle.planning.plan import plan_query as planned
@@ -154,6 +155,7 @@ class Maintenance:
                 dry_run=dry_run,
             )
             step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
+            step.counts["rewrites"] = int(done.snapshot_id is not None)
         before, after = self._figures(table, health, changed=done.snapshot_id is not None)
         return replace(done, before=before, after=after)
 
@@ -178,16 +180,17 @@ class Maintenance:
         holdings = None if cold is None else self._cold_holdings(table, cold)
         found = table_costs(table, view, known.refs, holdings, storage_classes(config), config.prices)
         held = {tier.tier: tier.size_in_bytes for tier in found.tiers}
-        self.resources.operations.held_bytes.note(
-            HeldBytes(
-                table_uuid=metadata.table_uuid,
-                table=table,
-                measured_at=state.read_at,
-                live=held["live"],
-                cold=held.get("cold"),
-                deep_archive=held.get("deep-archive"),
+        with where_allowed():
+            self.resources.operations.held_bytes.note(
+                HeldBytes(
+                    table_uuid=metadata.table_uuid,
+                    table=table,
+                    measured_at=state.read_at,
+                    live=held["live"],
+                    cold=held.get("cold"),
+                    deep_archive=held.get("deep-archive"),
+                )
             )
-        )
         return found
 
     def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:

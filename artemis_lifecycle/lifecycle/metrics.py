@@ -12,6 +12,10 @@ from artemis_lifecycle.operations.fleet import Seconds, counted, seconds_to_dele
 _COUNTERS: Mapping[str, tuple[tuple[str, str], str]] = {
     "files_compacted": (("compaction", "files_rewritten"), "Data files that compaction rewrote."),
     "bytes_compacted": (("compaction", "bytes_rewritten"), "Bytes of data files that compaction rewrote."),
+    "manifest_compactions": (("manifest_compaction", "rewrites"), "Rewrites of manifests that were committed."),
+    "manifests_rewritten": (("manifest_compaction", "manifests_rewritten"), "Manifests that were rewritten into few."),
+    "history_compactions": (("history_compaction", "compactions"), "Compactions of a table's history."),
+    "history_entries": (("history_compaction", "entries"), "Entries of the snapshot log that those read."),
     "snapshots_expired": (("commit", "snapshots_removed"), "Snapshots that commits removed."),
     "files_deleted": (("deletion", "files_deleted"), "Files of expired snapshots that were deleted."),
     "bytes_deleted": (("deletion", "bytes_deleted"), "Bytes of expired snapshots that were deleted."),

@@ -3,18 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Literal
+
+from sqlalchemy import Engine, text
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
+from artemis_lifecycle.catalogs.guard import ensure_guard, is_guarded
+from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
+from artemis_lifecycle.catalogs.tables import ensure_tables, has_tables
 from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.pauses import paused
+from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.operations.texts import require_said
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that the product has in a database: where, what, which right making it needs, and its state."""
+
+    where: str
+    what: str
+    needs: str
+    state: Literal["there", "made", "to make"]
+
+
+def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
+    """See `Lifecycle.prepare`."""
+    live, cold, uri = resources.config.catalogs.live, resources.config.catalogs.cold, resources.config.operations.uri
+    operations, found = resources.unchecked_operations, list[Part]()
+
+    def part(
+        where: str | None, what: str, needs: str, is_there: Callable[[], bool], make: Callable[[], object]
+    ) -> None:
+        there = is_there()
+        if not there and not dry_run:
+            make()
+        state: Literal["there", "made", "to make"] = "there" if there else "to make" if dry_run else "made"
+        found.append(Part(without_secrets(where), what, needs, state))
+
+    roles = f"roles {', '.join((LIFECYCLE, APPROVER, INGEST, ANALYST))} (docs/roles.md)"
+    schema = "schema lifecycle: tables of plans, holds, leases, decisions and records; triggers on them"
+    part(uri, schema, "CREATE ON DATABASE", lambda: operations.exists, operations.make)
+    part(uri, roles, "CREATEROLE", partial(_has_roles, operations.engine), lambda: None)
+    for tier in (live, cold):
+        if tier.type == "sql":
+            with connected(require_uri(tier)) as engine:
+                part(
+                    tier.uri,
+                    f"{tier.name}: iceberg_tables with iceberg_type, iceberg_namespace_properties",
+                    "CREATE ON SCHEMA, or their owner's",
+                    partial(has_tables, engine),
+                    partial(ensure_tables, engine, upgrade=True),
+                )
+    records = resources.live_catalog.deployments(resources.live_stores)
+    part(
+        live.uri if live.type == "sql" else live.warehouse,
+        f"{live.name}: the record of its deployment, in schema artemis_live or the warehouse",
+        "CREATE ON DATABASE",
+        lambda: bool(records.newest()),
+        resources.require_deployment,
+    )
+    if cold.type == "sql":
+        with connected(require_uri(cold)) as engine:
+            part(
+                cold.uri,
+                f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables",
+                "CREATE ON DATABASE, and the tables' owner's",
+                partial(is_guarded, engine, cold.name),
+                partial(ensure_guard, engine, cold.name, live.name),
+            )
+    return found
+
+
+def _has_roles(engine: Engine) -> bool:
+    names = [LIFECYCLE, APPROVER, INGEST, ANALYST]
+    with engine.connect() as connection:
+        query = text("SELECT count(*) FROM pg_roles WHERE rolname = ANY(:names)")
+        return bool(connection.execute(query, {"names": names}).scalar_one() == len(names))
 
 
 def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:

@@ -153,6 +153,12 @@ class PaimonProcedures:
         if not waits and not dry_run:
             report = self.deletion.delete_files(plan)
             self._delete_due(plan)
+        warnings = summary.warnings
+        if waits and not dry_run and done.due_at is not None:
+            warnings += (
+                "snapshot.expire.execution-mode is async: no file is deleted yet, and this process waits for none. From "
+                f"{done.due_at:%Y-%m-%d %H:%M} UTC, delete them with: artemis delete {plan.plan_id}",
+            )
         return Expired(
             plan.table,
             plan.plan_id,
@@ -160,7 +166,7 @@ class PaimonProcedures:
             plan.expired_refs,
             summary.files,
             summary.size_in_bytes,
-            summary.warnings,
+            warnings,
             done.due_at,
             report,
             dry_run,

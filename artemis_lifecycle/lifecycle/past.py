@@ -81,7 +81,7 @@ class Past:
             metadata = self.steps.again(state).metadata
             cut = instant - self.resources.config.policy(table).retention.window
             index = self.record(table, metadata, cut=cut, confirm=step.check)
-            step.counts = {"entries": index.entries, "ranges": index.ranges.num_rows}
+            step.counts = {"compactions": 1, "entries": index.entries, "ranges": index.ranges.num_rows}
         return HistoryCompaction(
             table=table,
             location=index.folder,

@@ -88,6 +88,7 @@ class Resources:
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
+        self.under_way: str | None = None
         self.others: dict[str, OtherTables] = {}
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
@@ -203,14 +204,17 @@ class Resources:
         """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment if they do not belong to the
         live catalog's deployment."""
         if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
-            self.require_deployment()
+            self.require_deployment(record=False)
         return self.unchecked_operations
 
     @cached_property
     def unchecked_operations(self) -> Operations:
-        """`operations` without the check of the deployment: for reads of tables, which everyone may do."""
+        """`operations` without the check of the deployment: for reads of tables, which everyone may do. The first write
+        claims the catalog for this deployment."""
         assert self.config.operations.uri is not None
-        return Operations.open(self.config.operations.uri)
+        opened = Operations.open(self.config.operations.uri, make=False)
+        opened.claim = self.require_deployment
+        return opened
 
     @property
     def has_operations(self) -> bool:
@@ -231,12 +235,16 @@ class Resources:
 
     @property
     def deployment(self) -> Deployment:
-        """The current identity of this operations database, with the root."""
+        """The current identity of this operations database, with the root. Until a first write, it has none."""
+        if not self.unchecked_operations.exists:
+            return Deployment("not made yet", None, "", "operations.uri", normalize(self.root))
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
         """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
         assigned to this one, unless `record` is False."""
+        if record and not self.unchecked_operations.exists:
+            self.unchecked_operations.make()
         records = self.live_catalog.deployments(self.live_stores)
         require_deployment(records, self.live_catalog.name, self.deployment, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()

@@ -184,7 +184,7 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment()
+        self.resources.require_deployment(record=not dry_run)
         self.resources.progress.require()
         if not pausable:
             with self._leased(state, step, dry_run=dry_run) as running:
@@ -240,6 +240,8 @@ class Steps:
     def _leased(self, state: TableState, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
         table, resources, operations = state.name, self.resources, self.resources.unchecked_operations
         resources.require_apart()
+        # It stays where an interrupt ends the step, whose command says what that means.
+        resources.under_way = f"{step} of {table}{' (dry run)' if dry_run else ''}"
         if not dry_run:
             operations.leases.require_free(state.metadata.table_uuid)
         policy = resources.config.policy(table)
@@ -289,6 +291,7 @@ class Steps:
                 operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
             operations.steps.finish(step_id, state=running.state, counts=running.counts)
+            resources.under_way = None
 
     def _processes(self) -> str | None:
         """Return the mark of the processes that work under the leases of this object: this process, and Spark's driver

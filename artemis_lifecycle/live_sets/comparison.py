@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from artemis_lifecycle.operations.live_sets import LiveVersion
@@ -41,9 +42,9 @@ def compared(
     names: Mapping[str, str],
 ) -> LiveSetComparison:
     """Compare two sets, whose versions come in the order of their keys, in one pass. `names` has the contents of both.
-    At most 1,000 metadata files are listed of each."""
+    At most 1,000 metadata files are listed of each, once each: many snapshots are in one."""
     same, gone, new = 0, 0, 0
-    gone_files, new_files = list[str](), list[str]()
+    gone_files, new_files = dict[str, None](), dict[str, None]()
     contents: tuple[set[str], set[str]] = (set(), set())
     left, right = iter(first), iter(second)
     one, two = next(left, None), next(right, None)
@@ -57,13 +58,13 @@ def compared(
             contents[0].add(one.content_id)
             if not take_two:
                 gone += 1
-                gone_files += [one.metadata_location] if len(gone_files) < _SHOWN else []
+                gone_files[one.metadata_location] = None
             one = next(left, None)
         if take_two and two is not None:
             contents[1].add(two.content_id)
             if not take_one:
                 new += 1
-                new_files += [two.metadata_location] if len(new_files) < _SHOWN else []
+                new_files[two.metadata_location] = None
             two = next(right, None)
 
     def named(ids: set[str]) -> tuple[str, ...]:
@@ -72,5 +73,5 @@ def compared(
     return LiveSetComparison(
         before, after, same, gone, new,
         named(contents[0] - contents[1]), named(contents[1] - contents[0]),
-        tuple(gone_files), tuple(new_files),
+        tuple(islice(gone_files, _SHOWN)), tuple(islice(new_files, _SHOWN)),
     )  # fmt: skip

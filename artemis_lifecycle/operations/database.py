@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal, Self
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Self
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.check_results import CheckResults
 from artemis_lifecycle.operations.clock import Clock
@@ -41,10 +44,12 @@ from artemis_lifecycle.operations.scrubs import Scrubs
 from artemis_lifecycle.operations.settled_metadata import SettledMetadata
 from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.table_locations import TableLocations
-from artemis_lifecycle.operations.tables import SCHEMA
+from artemis_lifecycle.operations.tables import SCHEMA, metadata
 from artemis_lifecycle.operations.tags import Tags
 from artemis_lifecycle.operations.verdicts import Verdicts
 from artemis_lifecycle.operations.waits import Waits
+
+_log = escaping.logger(__name__)
 
 Purpose = Literal["lifecycle", "ingest"]
 
@@ -120,20 +125,21 @@ def migrate(engine: Engine) -> None:
     """Migrate schema `lifecycle` to this version, in one transaction. Concurrent starters wait for each other.
 
     An up-to-date schema is only read, so that a role without the right to create tables can open it. Raises
-    OperationsUnavailable if the schema has a newer version than this package.
+    OperationsUnavailable if the schema has a newer version than this package, or is not this project's.
     """
-    with engine.connect() as connection:
-        if _revision(connection) == HEAD:
-            return
+    revision = _usable(engine)
+    if revision == HEAD:
+        return
     from artemis_lifecycle.operations.migrations.running import upgrade
 
     with engine.begin() as connection:
         starters_lock(connection, "artemis-migrate")
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        # Creating one that exists needs a right on the database, too.
+        if connection.execute(text(f"SELECT to_regnamespace('{SCHEMA}') IS NULL")).scalar():
+            connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
         if not upgrade(connection):
             raise OperationsUnavailable(
-                f"Schema {SCHEMA} of {shown(engine.url)} is at revision {_revision(connection)}, which this "
-                "version does not know",
+                f"Schema {SCHEMA} of {shown(engine.url)} is at revision {revision}, which this version does not know",
                 untouched="the database",
                 hint="use the version of artemis-lifecycle that created it, or a newer one",
             )
@@ -141,21 +147,82 @@ def migrate(engine: Engine) -> None:
 
 def schema_state(engine: Engine) -> tuple[str | None, bool, str]:
     """Return (revision of schema `lifecycle` or None, whether this version knows it, the newest revision). Only
-    reads."""
+    reads. Raises OperationsUnavailable for a schema that is not this project's."""
     from artemis_lifecycle.operations.migrations.running import revisions
 
-    with engine.connect() as connection:
-        found = _revision(connection)
+    found = _usable(engine)
     return found, found in revisions(), HEAD
 
 
-def _revision(connection: Connection) -> str | None:
-    """Return the schema's revision. Reads Alembic's table without Alembic, which takes a tenth of a second to load."""
-    table = f"{SCHEMA}.alembic_version"
-    if connection.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar() is None:
-        return None
-    found: str | None = connection.execute(text(f"SELECT version_num FROM {table}")).scalar()
-    return found
+# From the system catalogs, which every login may read; information_schema shows only what a login has rights to.
+_COLUMNS = text(
+    "SELECT c.relname AS of_table, a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || "
+    "CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS column_is FROM pg_class AS c "
+    "JOIN pg_namespace AS n ON n.oid = c.relnamespace LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid "
+    "AND a.attnum > 0 AND NOT a.attisdropped WHERE n.nspname = :schema AND c.relkind::text IN ('r', 'p', 'v', 'm', 'f')"
+)
+_VERSIONS = "alembic_version"
+
+
+def _usable(engine: Engine) -> str | None:
+    """Return the revision of the schema, None where it has no tables. Reads Alembic's table without Alembic, which
+    takes a tenth of a second to load. Raises OperationsUnavailable for a schema of others, and for one of this revision
+    that has other columns than this version: until the first release, a revision is changed in place."""
+    found: dict[str, set[str]] = {}
+    with engine.connect() as connection:
+        for of_table, column in connection.execute(_COLUMNS, {"schema": SCHEMA}):
+            found.setdefault(of_table, set()).add(column)
+        if not found:
+            return None
+        revision = None
+        if found.get(_VERSIONS) == {"version_num character varying(32) NOT NULL"}:
+            revision = connection.execute(text(f"SELECT version_num FROM {SCHEMA}.{_VERSIONS}")).scalar()
+    differences = list(_differences(found)) if revision == HEAD else []
+    if revision is not None and not differences:
+        return str(revision)
+    said = f"has no {_VERSIONS} of this project, but {', '.join(sorted(found)[:5])}"
+    if differences:
+        said = f"is at revision {HEAD}, but not as this version makes it: {'; '.join(differences[:5])}"
+    raise OperationsUnavailable(
+        f"Schema {SCHEMA} of {shown(engine.url)} {said}",
+        untouched="the database",
+        hint="set operations.uri to a database whose schema of that name is this version's, or that has none; or use "
+        "the version of artemis-lifecycle that made it",
+    )
+
+
+def _differences(found: dict[str, set[str]]) -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        expected = {
+            f"{column.name} {column.type.compile(_DIALECT).lower()}{'' if column.nullable else ' NOT NULL'}"
+            for column in table.columns
+        }
+        if table.name not in found:
+            yield f"table {table.name} is missing"
+        elif found[table.name] != expected:
+            yield f"table {table.name} differs in {', '.join(sorted(found[table.name] ^ expected))}"
+
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_OWN_NAME = re.compile(rf"\b{SCHEMA}\.(\w+)")
+_WRITES = re.compile(
+    r"(?is)\s*(?:WITH\b.*\b)?(?:INSERT INTO|UPDATE|DELETE FROM|LOCK TABLE)\b|.*\bFOR (?:UPDATE|SHARE)\b"
+)
+_OBSERVED = frozenset({"health", "health_history", "held_bytes", "known_tables"})
+"""What questions record of what they saw, where they may."""
+
+
+def _temporary(table: Table) -> str:
+    columns = []
+    for each in table.columns:
+        kind = "BIGSERIAL" if each.autoincrement is True else each.type.compile(_DIALECT)
+        default = str(getattr(each.server_default, "arg", ""))
+        columns.append(
+            f'"{each.name}" {kind}' + (f" DEFAULT {default}" if default and "nextval" not in default else "")
+        )
+    keys = ", ".join(f'"{each.name}"' for each in table.primary_key)
+    columns += [f"PRIMARY KEY ({keys})"] if keys else []
+    return f"CREATE TEMP TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})"
 
 
 class Operations:
@@ -163,6 +230,8 @@ class Operations:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.exists = True
+        self.claim: Callable[[], None] | None = None
         self.clock = Clock(engine)
         self.plans = Plans(engine)
         self.journal = Journal(engine)
@@ -197,20 +266,79 @@ class Operations:
         self.live_sets = LiveSets(engine)
 
     @classmethod
-    def open(cls, uri: str) -> Self:
-        """Connect and migrate. Raises OperationsUnavailable; Refused for a role without rights to the schema;
-        ConfigError for an invalid address."""
+    def open(cls, uri: str, *, make: bool = True) -> Self:
+        """Connect and migrate. Without `make`, a schema that does not exist is made by the first write; until then its
+        tables are empty. Raises OperationsUnavailable; Refused for a role without rights to the schema; ConfigError for
+        an invalid address."""
         engine = connect(uri)
+        opened = cls(engine)
         try:
             with refusing(
                 f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}",
-                hint="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
+                hint=f"its owner says: GRANT artemis_lifecycle TO {engine.url.username}; or artemis_ingest, to what "
+                "only writes tables (docs/roles.md)",
             ):
-                migrate(engine)
+                revision = _usable(engine)
+            opened.exists = revision is not None
+            if revision != HEAD and (make or opened.exists):
+                opened.make()
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine)
+        event.listen(engine, "before_cursor_execute", opened._before, retval=True)
+        return opened
+
+    def make(self) -> None:
+        """Make or migrate the schema. Raises Refused, with the statement for the owner, where this login may not."""
+        existed, claim = self.exists, self.claim
+        self.exists, self.claim = True, None
+        try:
+            with self._may_not_make():
+                migrate(self.engine)
+        except BaseException:
+            self.exists = existed
+            raise
+        finally:
+            self.claim = claim
+        if not existed:
+            _log.warning("Schema %s was made in %s, with its roles (docs/roles.md)", SCHEMA, shown(self.engine.url))
+
+    def _may_not_make(self) -> AbstractContextManager[None]:
+        return refusing(
+            f"Schema {SCHEMA} does not exist, and the role of {shown(self.engine.url)} may not make it",
+            hint=f"run as a login that may: artemis init; or its administrator says: GRANT CREATE ON DATABASE "
+            f"{self.engine.url.database} TO {self.engine.url.username}",
+        )
+
+    def _before(
+        self, connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+    ) -> tuple[str, Any]:
+        """Before the first write, make the schema and claim the catalog. A question before that finds empty tables of
+        its own session, and leaves nothing behind."""
+        if self.exists and self.claim is None:
+            return statement, parameters
+        names = set(_OWN_NAME.findall(statement))
+        tables = [table for table in metadata.sorted_tables if table.name in names]
+        writes = bool(_WRITES.match(statement)) or len(tables) < len(names - {_VERSIONS})
+        if not names or (writes and names <= _OBSERVED and self.exists):
+            return statement, parameters
+        if writes and not names <= _OBSERVED:
+            if not self.exists:
+                self.make()
+            # A writer does not claim the catalog, because it may lack the right.
+            if self.claim is not None and not names <= {"heartbeats", "locks"}:
+                claim, self.claim = self.claim, None
+                try:
+                    claim()
+                except BaseException:
+                    self.claim = claim
+                    raise
+        elif not self.exists:
+            with self._may_not_make():
+                for table in tables:
+                    cursor.execute(_temporary(table))
+            return _OWN_NAME.sub(r"pg_temp.\1", statement), parameters
+        return statement, parameters
 
     def close(self) -> None:
         self.engine.dispose()

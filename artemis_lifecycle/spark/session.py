@@ -23,6 +23,7 @@ from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, IC
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.spark.executors import require_executors, use_python
+from artemis_lifecycle.spark.interrupts import interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +153,8 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
         if not _is_private(key):
             builder = builder.config(key, value)
     try:
-        with _quietly(), _private_properties({key: value for key, value in conf.items() if _is_private(key)}):
+        private = {key: value for key, value in conf.items() if _is_private(key)}
+        with _quietly(), interruptible(then_end=True), _private_properties(private):
             spark = builder.getOrCreate()
     except PySparkException as error:
         raise EnvironmentMissing(

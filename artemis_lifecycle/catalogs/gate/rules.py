@@ -11,6 +11,7 @@ from typing import Literal
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.names import spelled
 from artemis_lifecycle.contracts import LineageRequirements
 
 Mode = Literal["reject", "report", "none"]
@@ -45,7 +46,7 @@ def _rules(config: LifecycleConfig) -> Iterator[Rule]:
     # As LifecycleConfig.entry: an exact key first, then the pattern that leaves least to its wildcards.
     keys = sorted(config.tables, key=lambda key: (len(key.replace("*", "")), key), reverse=True)
     for key in keys:
-        yield _rule(config, key, key, exact=True)
+        yield _rule(config, key, spelled(key), exact=True)
     for key in keys:
         if re.search(r"[*?[]", key):
             yield _rule(config, key, regular_expression(key), exact=False)
