@@ -26,7 +26,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import instant_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +147,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     except cold_metadata.Diverged as apart:
         raise HandoffFailed(
             "The table's history is another one than the archive's from "
-            f"{of_milliseconds(apart.at_ms).isoformat()} on: it is registered under two names that both commit, or its "
+            f"{instant_text(apart.at_ms)} on: it is registered under two names that both commit, or its "
             "catalog was put back in time",
             table=plan.table,
             path=newest.location,

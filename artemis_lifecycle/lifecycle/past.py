@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from artemis_lifecycle.lineage.history_index import (
     read_history,
 )
 from artemis_lifecycle.metadata.types import LogEntry, Snapshot, TableMetadata
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ class Past:
         return HistoryCompaction(
             table=table,
             location=index.folder,
-            until=datetime.fromtimestamp(index.until_ms / 1000, UTC),
+            until=in_calendar(index.until_ms),
             ranges=index.ranges.num_rows,
             entries=index.entries,
             size_in_bytes=index.size_in_bytes(self.resources.live_stores),
