@@ -22,6 +22,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, refusing, role_statements
+from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.stores import Stores
 
 FOLDER = ".artemis-lifecycle"
@@ -180,7 +181,7 @@ class DeploymentsInFiles:
 
 def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
     try:
-        document = json.loads(content)
+        document = bounded_json(content, path)
         deployment = Deployment(**{field.name: document[field.name] for field in fields(Deployment)})
         recorded_at = datetime.fromisoformat(document["recorded_at"])
         return document["key"], DeploymentRecord(

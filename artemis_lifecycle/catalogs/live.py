@@ -317,7 +317,11 @@ class _Other:
 
         found: PyIcebergCatalog | None = getattr(self._loaded, "catalog", None)
         if found is None:
-            found = self._loaded.catalog = load_catalog(self._name, **self._properties)
+            properties = dict(self._properties)
+            if properties["type"] == "rest" and "py-catalog-impl" not in properties:
+                del properties["type"]
+                properties["py-catalog-impl"] = "artemis_lifecycle.catalogs.pyiceberg_rest.BoundedRestCatalog"
+            found = self._loaded.catalog = load_catalog(self._name, **properties)
         return found
 
     def namespaces(self) -> list[tuple[str, ...]]:

@@ -24,6 +24,7 @@ from typing_extensions import override
 from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, require_pass
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.operations.database import connect
 
 
 class GatedSqlCatalog(SqlCatalog):
@@ -34,7 +35,9 @@ class GatedSqlCatalog(SqlCatalog):
     """
 
     def __init__(self, name: str, engine: Engine | None = None, **properties: str) -> None:
-        """`engine`: use its connections. SqlCatalog makes an engine without a pool size or an application name."""
+        """`engine`: use its connections; None: connect to the property `uri`, as a writer."""
+        if engine is None and properties.get("uri", "").startswith("postgresql"):
+            engine = connect(properties["uri"], purpose="ingest")
         if engine is None:
             super().__init__(name, **properties)
         else:

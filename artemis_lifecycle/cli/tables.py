@@ -21,7 +21,7 @@ from artemis_lifecycle.cli.options import (
 )
 from artemis_lifecycle.cli.output import err, opened, plain, say, show, show_json, show_table
 from artemis_lifecycle.config.durations import parse_duration
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import in_calendar
 
 app = typer.Typer()
 
@@ -173,7 +173,7 @@ def snapshot_at(
         found = lifecycle.current_at(table, asked)
     figures = {
         "snapshot_id": found.snapshot_id,
-        "since": of_milliseconds(found.since_ms),
+        "since": in_calendar(found.since_ms),
         "schema_id": found.schema_id,
         "writer": found.writer,
         "operation": found.operation,

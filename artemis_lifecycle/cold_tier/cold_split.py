@@ -14,12 +14,12 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
 from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 Json = dict[str, Any]
 Period = Literal["year", "month"]
@@ -89,7 +89,7 @@ def split(
         return newest, {}
     pieces: dict[str, Json] = {}
     for start, until in pairwise(sorted(starts)):
-        name = name_for(datetime.fromtimestamp(start / 1000, UTC).strftime(_LABELS[by]))
+        name = name_for(in_calendar(start).strftime(_LABELS[by]))
         piece = _piece(newest, begins_at(closed), until)
         piece["table-uuid"] = str(uuid.uuid5(uuid.UUID(newest["table-uuid"]), name))
         # The newest table's log of older metadata files does not apply to this table.
@@ -121,9 +121,8 @@ def close(newest: Json, name: str) -> tuple[Json, Json]:
 
 
 def _start(at_ms: int, by: Period) -> int:
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return int((first.replace(month=1) if by == "year" else first).timestamp() * 1000)
+    first = in_calendar(at_ms).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return milliseconds(first.replace(month=1) if by == "year" else first)
 
 
 def _piece(whole: Json, since: int | None, until: int | None) -> Json:

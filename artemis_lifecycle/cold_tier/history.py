@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
+from artemis_lifecycle.storage.instants import in_calendar
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> Col
         found += [
             ColdSnapshot(
                 snapshot_id=snapshot.snapshot_id,
-                committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+                committed_at=in_calendar(snapshot.timestamp_ms),
                 tier="deep-archive" if snapshot.snapshot_id in archived else "cold",
                 cold_table=each.name,
                 tags=tuple(tags.get(snapshot.snapshot_id, ())),

@@ -16,6 +16,7 @@ from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import field_ids
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import schema_of
+from artemis_lifecycle.storage.bounded import bounded_json
 
 NAME_MAPPING = "schema.name-mapping.default"
 """The table property."""
@@ -58,7 +59,7 @@ def joint(one: str | None, other: str | None, read_by_one: set[int], read_by_oth
     if one is None or other is None:
         return None
     try:
-        first, second = json.loads(one), json.loads(other)
+        first, second = (bounded_json(text, "schema.name-mapping.default") for text in (one, other))
         names, others = dict(_paths(first)), dict(_paths(second))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

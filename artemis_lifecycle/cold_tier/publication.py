@@ -28,7 +28,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import instant_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +152,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
             live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset
         )
     except cold_metadata.Diverged as apart:
-        raise _two_lines(plan, newest, f" from {of_milliseconds(apart.at_ms).isoformat()} on") from apart
+        raise _two_lines(plan, newest, f" from {instant_text(apart.at_ms)} on") from apart
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, Json] = {}
     if policy.by != "never":

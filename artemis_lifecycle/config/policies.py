@@ -218,12 +218,23 @@ def _portable(pattern: str) -> str:
 
 
 class OverwritePermissions(Model):
-    """What commits with one of `operations` need, and the only writers and operators who may make them (empty: all)."""
+    """What commits with one of `counted` need, and the only writers and operators who may make them (empty: all)."""
 
     operations: tuple[Literal["append", "replace", "overwrite", "delete"], ...] = ("overwrite",)
     needs: tuple[str, ...] = ("trigger.operator", "trigger.ticket")
     writers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The operations that count as overwrites. Where overwrites are for a few, a `delete` is one, too, unless
+        `operations` is set: pyiceberg overwrites by a `delete` and an `append`."""
+        restricted = bool(self.writers or self.operators) and "operations" not in self.model_fields_set
+        return (*self.operations, "delete") if restricted else self.operations
+
+    @property
+    def leaves_deletes_open(self) -> bool:
+        return bool(self.writers or self.operators) and "delete" not in self.counted
 
 
 class Lineage(Model):

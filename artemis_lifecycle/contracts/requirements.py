@@ -16,6 +16,9 @@ from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts.summary import OPERATION, TRIGGER, value_problems
 from artemis_lifecycle.errors import LineageRejected
 
+DELETES_HINT = "; lineage.overwrite.operations: [overwrite] lets all writers delete"
+"""A delete counts as an overwrite by default where overwrites are for a few."""
+
 
 @dataclass(frozen=True)
 class LineageRequirements:
@@ -37,7 +40,7 @@ class LineageRequirements:
     def from_config(cls, lineage: Lineage) -> LineageRequirements:
         """Return the requirements in the section `lineage` of lifecycle.yaml."""
         overwrite = lineage.overwrite
-        of_operations = [(operation, overwrite.needs) for operation in overwrite.operations if overwrite.needs]
+        of_operations = [(operation, overwrite.needs) for operation in overwrite.counted if overwrite.needs]
         allow_lists = (("writer.id", overwrite.writers), ("trigger.operator", overwrite.operators))
         return cls(
             required_keys=lineage.required,
@@ -51,7 +54,7 @@ class LineageRequirements:
                 (OPERATION, "replace", ("input.snapshot_ids",)),
             ),
             permitted=tuple(
-                (operation, key, values) for operation in overwrite.operations for key, values in allow_lists if values
+                (operation, key, values) for operation in overwrite.counted for key, values in allow_lists if values
             ),
         )
 
@@ -99,7 +102,8 @@ def lineage_problems(summary: Mapping[str, str], requirements: LineageRequiremen
             problems.append(f"{key}={wanted} needs {', '.join(missing)}")
     for permitted_operation, key, values in requirements.permitted:
         if operation == permitted_operation and value(key) not in values:
-            problems.append(f"{key}={value(key)[:80]} may not {operation}; permitted: {', '.join(values)}")
+            hint = DELETES_HINT if operation == "delete" else ""
+            problems.append(f"{key}={value(key)[:80]} may not {operation}; permitted: {', '.join(values)}{hint}")
     return tuple(dict.fromkeys(problems))
 
 

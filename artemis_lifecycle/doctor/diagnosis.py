@@ -60,6 +60,7 @@ def _of_the_machine() -> Iterator[Check]:
 def _of_the_configuration(config: LifecycleConfig) -> Iterator[Check]:
     for warning in config.warnings():
         yield Check("delays", "warning", warning, "set it above zero in lifecycle.yaml")
+    yield from services.overwrites(config)
     yield checked("free space", partial(machine.free_space, config))
     yield from _of_the_services(config)
     yield checked("executors' Python", partial(machine.executors, config))

@@ -192,7 +192,26 @@ def gate(config: LifecycleConfig) -> Check:
     if status.problems:
         do = "artemis gate enable, by the owner of iceberg_tables; see who changed it"
         return Check("lineage gate", "failed", "; ".join(status.problems), do)
-    return Check("lineage gate", "ok", f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}")
+    said = f"refuses commits without lineage to: {', '.join(status.rejecting) or 'none'}"
+    return Check("lineage gate", "ok", said)
+
+
+def overwrites(config: LifecycleConfig) -> Iterator[Check]:
+    """Where overwrites are for a few, deletes are, too. No row where they are for everybody."""
+    policies = {"defaults": config.defaults, **{entry: config.policy(entry) for entry in config.tables}}
+    restricted = {
+        name: policy.lineage.overwrite
+        for name, policy in policies.items()
+        if policy.lineage.overwrite.writers or policy.lineage.overwrite.operators
+    }
+    opened = [name for name, overwrite in restricted.items() if overwrite.leaves_deletes_open]
+    if opened:
+        found = f"any writer can overwrite by delete and append, as pyiceberg does: {', '.join(opened)}"
+        do = "add delete to lineage.overwrite.operations there, or leave it out: delete is in its default"
+        yield Check("overwrites", "warning", found, do)
+    elif restricted:
+        said = "overwrite and delete (the default where lineage.overwrite lists writers or operators)"
+        yield Check("overwrites", "ok", f"only by who is listed, {said}: {', '.join(restricted)}")
 
 
 def readers(config: LifecycleConfig) -> list[Check]:

@@ -119,14 +119,15 @@ def _embedded_uri(config: LifecycleConfig) -> str | None:
 
 
 def _in_schema(uri: str, schema: str) -> str:
-    from sqlalchemy import create_engine, make_url
+    from sqlalchemy import make_url
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.schema import CreateSchema
 
     from artemis_lifecycle.errors import OperationsUnavailable
+    from artemis_lifecycle.postgres import engine_for
 
     address = make_url(uri)
-    engine = create_engine(address)
+    engine = engine_for(address)
     try:
         with engine.begin() as connection:
             connection.execute(CreateSchema(schema, if_not_exists=True))

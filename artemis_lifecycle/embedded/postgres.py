@@ -396,9 +396,9 @@ def _stop(place: Path, mode: str) -> bool:
 
 
 def _connect(state: _State, database: str) -> Any:
-    import psycopg2
+    from artemis_lifecycle.postgres import connect
 
-    return psycopg2.connect(
+    return connect(
         host="127.0.0.1",
         port=state.port,
         user=ROLE,

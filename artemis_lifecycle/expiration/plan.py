@@ -29,7 +29,7 @@ from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import drop_frame, owner_folder, read_frame, rows_digest, write_batches
-from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -204,7 +204,7 @@ def seal_plan(
         table_uuid=metadata.table_uuid,
         base_metadata_location=metadata.metadata_location,
         decided_at=request.now,
-        cutoff=None if decision.cutoff_ms is None else of_milliseconds(decision.cutoff_ms),
+        cutoff=None if decision.cutoff_ms is None else in_calendar(decision.cutoff_ms),
         settings=request.settings,
         expired_snapshots=tuple(decision.expired),
         expired_refs=tuple(decision.expired_refs),
@@ -423,8 +423,8 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
         table=record.table,
         table_uuid=record.table_uuid,
         base_metadata_location=record.base_metadata_location,
-        decided_at=of_milliseconds(content["decided_at_ms"]),
-        cutoff=None if content["cutoff_ms"] is None else of_milliseconds(content["cutoff_ms"]),
+        decided_at=in_calendar(content["decided_at_ms"]),
+        cutoff=None if content["cutoff_ms"] is None else in_calendar(content["cutoff_ms"]),
         settings=RetentionSettings(**settings, explicit_ids=tuple(explicit)),
         expired_snapshots=tuple(content["expired_snapshots"]),
         expired_refs=tuple(content["expired_refs"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,7 @@ from artemis_lifecycle.retention.rules import (
     view_of,
 )
 from artemis_lifecycle.retention.views import HistoryView
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def table_refs(
                 name=name,
                 type=ref.type,
                 snapshot_id=ref.snapshot_id,
-                committed_at=None if snapshot is None else _instant(snapshot.timestamp_ms),
+                committed_at=None if snapshot is None else if_in_calendar(snapshot.timestamp_ms),
                 who=None if made is None else made.who,
                 created_at=None if made is None else made.created_at,
                 why=None if made is None else made.why or None,
                 retention=_retention(ref, made, metadata.properties.get(_MAX_REF_AGE)),
-                ends_at=_instant(ends[name]),
+                ends_at=if_in_calendar(ends[name]),
                 keeps=_keeps(ref),
             )
         )
@@ -203,16 +203,6 @@ def _duration(age_ms: int) -> str:
         return format_duration(age_ms * _MS)
     except OverflowError:
         return f"{age_ms} ms"
-
-
-def _instant(at_ms: int | None) -> datetime | None:
-    """None for forever, and for times beyond the calendar."""
-    if at_ms is None:
-        return None
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + at_ms * _MS
-    except OverflowError:
-        return None
 
 
 def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:

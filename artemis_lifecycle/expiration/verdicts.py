@@ -9,7 +9,7 @@ from datetime import datetime
 
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import Ref
-from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, instant_text, milliseconds
 
 KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
     "plan_keeps_every_ref",
@@ -69,7 +69,7 @@ def judge_window_edge(plan: ExpirationPlan) -> Verdict:
     inside = before[-1:] + [entry for entry in log if entry.timestamp_ms > edge_ms]
     doomed = set(plan.expired_snapshots)
     broken = tuple(
-        f"snapshot {entry.snapshot_id}, current from {_instant(entry.timestamp_ms)}"
+        f"snapshot {entry.snapshot_id}, current from {instant_text(entry.timestamp_ms)}"
         for entry in inside
         if entry.snapshot_id in doomed
     )
@@ -80,14 +80,5 @@ def judge_window_edge(plan: ExpirationPlan) -> Verdict:
         if broken
         else f"All {len(inside)} entries of the log from the window's edge on keep their snapshot.",
         broken,
-        {"log_entries_in_window": len(inside), "window_edge": _instant(edge_ms)},
+        {"log_entries_in_window": len(inside), "window_edge": if_in_calendar(edge_ms) or instant_text(edge_ms)},
     )
-
-
-def _instant(since_ms: int) -> datetime | str:
-    """Return the instant, or the number itself if it is beyond the calendar: a writer may put any number into
-    metadata."""
-    try:
-        return of_milliseconds(since_ms)
-    except OverflowError:
-        return f"{since_ms} ms since 1970"

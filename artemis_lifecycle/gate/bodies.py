@@ -11,11 +11,16 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from artemis_lifecycle.errors import TooLarge
 from artemis_lifecycle.gate.routes import Route, TableName, UnclearError
+from artemis_lifecycle.storage.bounded import require_bounded_json
 
 LARGEST = 32 * 2**20
 """Bytes of a body that the gate reads, also after decompression."""
 
+_VALUES = 500_000
+"""Values in a body: of 20,000 snapshots at once."""
+_PIECE = 2**20
 _ADD = "add-snapshot"
 _KNOWN = frozenset(
     [
@@ -59,6 +64,9 @@ class Change:
 
 def changes(route: Route, body: bytes, encoding: str) -> tuple[Change, ...]:
     """Return what a request would change. Raises UnclearError if the body does not say which tables."""
+    if route.kind == "unknown":
+        assert route.table is not None
+        return (Change(route.table, unclear="the gate does not know this endpoint below a table"),)
     content = _object(_parsed(_decoded(body, encoding)), "the body")
     if route.kind == "transaction":
         each = (_object(change, "a table change") for change in _list(content.get("table-changes"), "table-changes"))
@@ -109,18 +117,30 @@ def _decoded(body: bytes, encoding: str) -> bytes:
             reader = zlib.decompressobj()
         case _:
             raise UnclearError(f"the gate does not read the content encoding {encoding[:80]}; send gzip, or none")
+    content, rest, values = bytearray(), body, 0
     try:
-        content = reader.decompress(body, LARGEST + 1)
+        while not reader.eof and len(content) <= LARGEST and values <= _VALUES:
+            piece = reader.decompress(rest, _PIECE)
+            rest = reader.unconsumed_tail
+            if not piece and not rest and not reader.eof:
+                break
+            content += piece
+            values += sum(map(piece.count, (b",", b"[", b"{")))
     except zlib.error:
         raise UnclearError(f"its body is not valid {encoding}") from None
-    if len(content) > LARGEST or not reader.eof or reader.unused_data:
-        raise UnclearError(f"its body is more than {LARGEST:,} bytes, or not one whole stream, when decompressed")
-    return content
+    if not reader.eof or len(content) > LARGEST or reader.unused_data:
+        raise UnclearError(
+            f"its body is more than {LARGEST:,} bytes or {_VALUES:,} values, or not one whole stream, when decompressed"
+        )
+    return bytes(content)
 
 
 def _parsed(content: bytes) -> object:
     try:
+        require_bounded_json(content, "the body", 0, _VALUES)
         return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except TooLarge as error:
+        raise UnclearError(f"its body takes too much memory: {error.what}") from None
     except (ValueError, RecursionError) as error:
         raise UnclearError(f"its body is not JSON that all servers read alike: {error or 'nested too deep'}") from None
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-Kind = Literal["update", "transaction", "register", "rename"]
+Kind = Literal["update", "transaction", "register", "rename", "unknown"]
 SEPARATOR = "\x1f"
 """Between the levels of a namespace in a path (REST spec, parameter `namespace`)."""
+_BELOW_A_TABLE = frozenset(("credentials", "metrics", "plan", "sign", "tasks"))
+"""The endpoints of the REST spec below a table that commit nothing."""
 _MOST_DECODINGS = 4
 _DELIMITERS = {b";": "semicolon", b"#": "hash sign", b"\\": "backslash"}
 
@@ -34,7 +36,8 @@ class TableName:
 
 @dataclass(frozen=True)
 class Route:
-    """A request that changes tables. `table` is the one that the path names; for `register`, without its name."""
+    """A request that changes tables, or could (`unknown`: an endpoint below a table that the REST spec does not have).
+    `table` is the one that the path names; for `register`, without its name."""
 
     kind: Kind
     table: TableName | None = None
@@ -104,6 +107,11 @@ def _matched(segments: list[bytes], errors: Literal["strict", "replace"] = "stri
             return Route("rename")
         case [*_, "transactions", "commit"]:
             return Route("transaction")
+    for at in range(len(parts) - 5, -1, -1):
+        if (parts[at], parts[at + 2]) == ("namespaces", "tables"):
+            below = parts[at + 4 :]
+            is_known = below[0] in _BELOW_A_TABLE and len(below) <= 1 + (below[0] == "plan")
+            return None if is_known else Route("unknown", TableName(_levels(parts[at + 1]), parts[at + 3]))
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import unquote
@@ -16,12 +16,13 @@ from artemis_lifecycle.gate.bodies import Change
 from artemis_lifecycle.gate.routes import SEPARATOR, TableName, UnclearError
 
 _MOST_READINGS = 16
+_MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A snapshot, or another change, that a table's requirements do not allow. `refused`: the table's mode is
-    `reject`."""
+    """What a table's requirements do not allow of one request: the first problems of its snapshots or of another
+    change, and the first summary with any. `refused`: the table's mode is `reject`."""
 
     table: str
     problems: tuple[str, ...]
@@ -36,29 +37,44 @@ class Rules:
     config: LifecycleConfig
 
     def findings(self, change: Change) -> tuple[Finding, ...]:
-        """Return what is wrong with the change; empty if it may pass. Raises UnclearError."""
+        """Return what is wrong with the change, one finding for each entry that gates the table; empty if it may pass.
+        Raises UnclearError."""
         gated = self._gated(change.table).items()
-        return tuple(finding for entry, table in gated for finding in self._judged(entry, table, change))
+        found = [(entry, table, *self._problems(entry, table, change)) for entry, table in gated]
+        return tuple(
+            Finding(table, problems, self._rejects(entry), summary)
+            for entry, table, problems, summary in found
+            if problems
+        )
 
-    def _judged(self, entry: str, table: str, change: Change) -> Iterator[Finding]:
-        refused, requirements = self._refuses(entry), self._requirements[entry]
+    def gates(self, change: Change) -> bool:
+        """Return True if a problem of the change would refuse it."""
+        return any(map(self._rejects, self._gated(change.table)))
+
+    def _rejects(self, entry: str) -> bool:
+        return self.config.policy(entry).lineage.mode == "reject"
+
+    def _problems(self, entry: str, table: str, change: Change) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        requirements = self._requirements[entry]
         if change.unclear is not None:
-            yield Finding(table, (f"its new snapshots cannot be validated: {change.unclear}",), refused)
+            return (f"its new snapshots cannot be validated: {change.unclear}",), {}
         if change.source is not None and not self._as_strict(change.source, requirements):
             source = dotted((*change.source.levels, change.source.name))
-            yield Finding(table, (f"{source} has snapshots that this table's requirements did not apply to",), refused)
-        for summary in change.summaries:
-            problems = lineage_problems(summary, requirements)
-            if problems:
-                yield Finding(table, problems, refused, summary)
+            return (f"{source} has snapshots that this table's requirements did not apply to",), {}
+        problems, first, rest = dict[str, None](), dict[str, str](), iter(change.summaries)
+        for summary in rest:
+            found = lineage_problems(summary, requirements)
+            problems |= dict.fromkeys(found)
+            first = first or (dict(summary) if found else {})
+            if len(problems) >= _MOST_PROBLEMS:
+                # One request has one bounded record and one bounded answer.
+                return (*list(problems)[:_MOST_PROBLEMS], f"and more; {len(list(rest)):,} snapshots not read"), first
+        return tuple(problems), first
 
     def _as_strict(self, source: TableName, requirements: LineageRequirements) -> bool:
         """Return whether every commit to `source` was held to the same requirements."""
-        gated = self._gated(source)
-        return any(self._requirements[entry] == requirements for entry in gated if self._refuses(entry))
-
-    def _refuses(self, entry: str) -> bool:
-        return self.config.policy(entry).lineage.mode == "reject"
+        gated = filter(self._rejects, self._gated(source))
+        return any(self._requirements[entry] == requirements for entry in gated)
 
     def _gated(self, table: TableName) -> dict[str, str]:
         """Return the entries of lifecycle.yaml that gate the table, each with a name of the table. Entries that match

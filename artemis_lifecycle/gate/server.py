@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+import h11
 import httpx
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.models import LifecycleConfig
@@ -20,6 +24,7 @@ from artemis_lifecycle.operations.database import Operations
 
 _log = escaping.logger(__name__)
 _SECONDS_TO_FINISH = 30
+_HEAD_SECONDS = 30.0
 _LONGEST_HEAD = 256 * 2**10
 """Bytes of a request's line and headers."""
 
@@ -43,7 +48,7 @@ def serve(
         raise ConfigError(
             "operations.uri is not set", hint="set it in lifecycle.yaml; refused commits are stored there"
         )
-    with Operations.open(config.operations.uri) as operations, listening(host, port) as listener:
+    with Operations.open(config.operations.uri, purpose="gate") as operations, listening(host, port) as listener:
 
         def record(finding: Finding, who: str) -> None:
             try:
@@ -55,7 +60,16 @@ def serve(
                 _log.error("An attempt on %s is not recorded: %s", finding.table, error)
             found(finding, who)
 
-        server = http_server(Gate(url, Rules(config), record))
+        def alive() -> bool:
+            try:
+                operations.clock.now()
+            except (LifecycleError, SQLAlchemyError):
+                return False
+            return True
+
+        # The databases of a SQL catalog and of operations are one, or on one server.
+        needs_pass = config.catalogs.live.type == "sql"
+        server = http_server(Gate(url, Rules(config), record, alive if needs_pass else None))
         bound, own = listener.getsockname()[:2]
         ready(f"http://{f'[{bound}]' if ':' in bound else bound}:{own}{url.raw_path.decode().rstrip('/')}")
         # uvicorn raises the signal again when it is done; that would end the process with it.
@@ -67,13 +81,42 @@ def serve(
             signal.signal(signal.SIGTERM, before)
 
 
+class _Protocol(H11Protocol):
+    """Ends connections that do not send the head of a request in time; uvicorn waits for ever."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_head()
+
+    def _expect_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            if self._late is not None:
+                self._late.cancel()
+            self._late = None
+        elif self._late is None:
+            self._late = self.loop.call_later(_HEAD_SECONDS, self._end)
+
+    def _end(self) -> None:
+        self._late = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+
 def http_server(gate: Gate) -> uvicorn.Server:
     """Return the server for a gate; `run` takes the sockets."""
     return uvicorn.Server(
         uvicorn.Config(
             gate.app(),
             # One parser on every machine. It keeps paths as they were sent.
-            http="h11",
+            http=_Protocol,
             loop="asyncio",
             ws="none",
             # Its log has queries, and errors that quote headers.

@@ -123,7 +123,7 @@ class Auditing:
         return overwrites_of(rows, since, until, table, new.ledger.num_rows, query, new.unreadable)
 
     def _operations(self, table: str) -> tuple[str, ...]:
-        return self.resources.config.policy(table).lineage.overwrite.operations
+        return self.resources.config.policy(table).lineage.overwrite.counted
 
     def _configured(self, table: str | None) -> list[str]:
         """Return the operations that count as overwrites of the table, or of any table, because its policy says so."""
@@ -132,7 +132,7 @@ class Auditing:
             found = set(self._operations(table))
         else:
             policies = [config.defaults, *map(config.policy, config.tables)]
-            found = {operation for policy in policies for operation in policy.lineage.overwrite.operations}
+            found = {operation for policy in policies for operation in policy.lineage.overwrite.counted}
         return sorted(found - set(REMOVING))
 
     def lineage(self, table: str, snapshot_id: int, direction: Direction, *, states: bool = False) -> Lineage:

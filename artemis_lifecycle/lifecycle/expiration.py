@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +11,7 @@ from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
-from artemis_lifecycle.errors import PlanStateError, StalePlan
+from artemis_lifecycle.errors import PlanStateError, StalePlan, TooLarge
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal, successor
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import (
@@ -43,6 +42,7 @@ from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.walk import tidy
 from artemis_lifecycle.retention.rules import decide, view_of
+from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
 
 
@@ -169,10 +169,10 @@ class Expiration:
     def _lineage_of(self, metadata: TableMetadata, record: PlanRecord) -> CommitLineage:
         """Return the lineage of a plan's swap: as the table notes it, where a gate made it do so, else of this step."""
         try:
-            noted = json.loads(metadata.properties.get(COMMIT_PROPERTY, "{}"))
+            noted = bounded_json(metadata.properties.get(COMMIT_PROPERTY, "{}"), metadata.metadata_location)
             if noted.get("base") == record.swap_base_location:
                 return CommitLineage.parse(noted)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, TooLarge):
             pass  # Another tool wrote the property.
         return self.steps.worker("expiration")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, in_calendar, milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import hash_column, hash_location
 
@@ -139,8 +139,8 @@ class Explaining:
         holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
         settings = retention_settings(self.resources, state.name)
         until = held_until(state.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
-        since = datetime.fromtimestamp(min(snapshot.timestamp_ms for snapshot in held) / 1000, UTC)
-        return since, None if until is None else datetime.fromtimestamp(until / 1000, UTC)
+        since = in_calendar(min(snapshot.timestamp_ms for snapshot in held))
+        return since, if_in_calendar(until)
 
     def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
         ended = [(record.plan_id, "plan") for record in self.resources.operations.plans.of_table(table_uuid)]

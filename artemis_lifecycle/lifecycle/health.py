@@ -25,7 +25,7 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.retention.rules import decide
 from artemis_lifecycle.retention.views import view_of
 from artemis_lifecycle.spark.java_errors import java_errors
-from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 STANDARD = "STANDARD"
 """The default storage class of S3."""
@@ -134,14 +134,14 @@ class Measuring:
         """When the snapshots were committed that the ledger lacks, those before an instant."""
         progress = self.resources.operations.ledger_progress.of_table(metadata.table_uuid)
         found = unrecorded(metadata, progress, lambda: self.recording.recorded_ids(metadata.table_uuid))
-        times = (of_milliseconds(each.timestamp_ms) for each in found)
+        times = (in_calendar(each.timestamp_ms) for each in found)
         return [each for each in times if each < before]
 
     def _steps(self, state: TableState) -> tuple[StepAge, ...]:
         """A table that a step never ran for is as late as it is old."""
         operations, policy, now = self.resources.operations, self.resources.config.policy(state.name), state.read_at
         began = min((each.timestamp_ms for each in state.metadata.snapshots), default=None)
-        age = timedelta(0) if began is None else now - of_milliseconds(began)
+        age = timedelta(0) if began is None else now - in_calendar(began)
         done = last_done_of(operations.engine, state.name)
 
         def last(step: str, name: str, allowed: timedelta, command: str) -> StepAge:

@@ -19,9 +19,9 @@ from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.lineage.incident import Incident, IncidentFacts, incident
 from artemis_lifecycle.lineage.ingests import IngestedFile
-from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.retention.rules import held_by, view_of
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 _COLUMNS = ("table_uuid", "snapshot_id", "committed_at", "problems", "summary")
 
@@ -39,7 +39,8 @@ class Incidents:
         state = self.steps.table_state(table)
         metadata = state.metadata
         row = self._row(table, metadata, snapshot_id)
-        overwrites = self.auditing.overwrites(row["committed_at"], state.read_at + timedelta(days=1), table)
+        since = row["committed_at"] or in_calendar(0)  # A writer may put any number into metadata.
+        overwrites = self.auditing.overwrites(since, state.read_at + timedelta(days=1), table)
         graph = self.auditing.graph(table, snapshot_id)
         facts = IncidentFacts(
             table=table,
@@ -65,7 +66,7 @@ class Incidents:
         where = [Where("table_uuid", "=", metadata.table_uuid), Where("snapshot_id", "=", snapshot_id)]
         new = self.auditing.unrecorded_of(table, metadata)
         rows: list[dict[str, Any]] = self.auditing.ledger(list(_COLUMNS), new, where).to_pylist()
-        if not rows or rows[0]["committed_at"] is None:
+        if not rows:
             raise NoSuchSnapshot(
                 f"Neither the table nor the lineage ledger has snapshot {snapshot_id}",
                 table=table,
@@ -92,7 +93,7 @@ class Incidents:
         for name, ref in sorted(metadata.refs.items()):
             if ref.snapshot_id == snapshot_id:
                 yield ref.type, name
-            elif any(each.snapshot_id == snapshot_id for each in _history(metadata, ref.snapshot_id)):
+            elif any(each.snapshot_id == snapshot_id for each in metadata.ancestors(ref.snapshot_id)):
                 yield ref.type, f"{name}, in its history"
         holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
         for reason in held_by(view_of(metadata), holds, now_ms).get(snapshot_id, ()):
@@ -104,15 +105,3 @@ class Incidents:
         for record in self.resources.operations.plans.holding(metadata.table_uuid):
             if snapshot_id in self.expiration.plan(record.plan_id).expired_snapshots:
                 yield "plan", f"{record.plan_id} ({record.status})"
-
-
-def _history(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
-    """Yield a snapshot and its ancestors, as far as the metadata has them."""
-    seen: set[int] = set()
-    while snapshot_id is not None and snapshot_id not in seen:
-        seen.add(snapshot_id)
-        snapshot = metadata.snapshot(snapshot_id)
-        if snapshot is None:
-            return
-        yield snapshot
-        snapshot_id = snapshot.parent_snapshot_id

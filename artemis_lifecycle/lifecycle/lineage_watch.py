@@ -20,7 +20,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.lineage_watch import FoundSnapshot, UnmetSnapshot, WatchedTable
 from artemis_lifecycle.operations.texts import require_said, storable
-from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 
 _V1_SKEW_MS = 60_000
 """Iceberg accepts a snapshot up to a minute older than the newest one. In v1 only times identify new snapshots."""
@@ -145,15 +145,8 @@ class LineageWatching:
             problems = lineage_problems(snapshot.summary.whole(), requirements)
             if problems:
                 said = tuple(storable(problem) or "" for problem in problems)
-                found.append(FoundSnapshot(snapshot.snapshot_id, _instant(snapshot.timestamp_ms), said))
+                found.append(FoundSnapshot(snapshot.snapshot_id, if_in_calendar(snapshot.timestamp_ms), said))
         return found
-
-
-def _instant(since_ms: int) -> datetime | None:
-    try:
-        return of_milliseconds(since_ms)
-    except OverflowError:
-        return None  # A writer may put any number into metadata.
 
 
 def _new_snapshots(metadata: TableMetadata, known: WatchedTable | None, began_ms: int) -> Iterator[Snapshot]:

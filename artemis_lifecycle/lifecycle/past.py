@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ from artemis_lifecycle.lineage.history_index import (
 )
 from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, went_back
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
-from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class Past:
         return HistoryCompaction(
             table=table,
             location=index.folder,
-            until=datetime.fromtimestamp(index.until_ms / 1000, UTC),
+            until=in_calendar(index.until_ms),
             ranges=index.ranges.num_rows,
             entries=index.entries,
             size_in_bytes=index.size_in_bytes(self.resources.live_stores),

@@ -28,7 +28,7 @@ from artemis_lifecycle.contracts.summary import (
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.ledger_progress import LedgerProgress
 from artemis_lifecycle.storage.frames import arrow_schema, describe_frame, drop_frame, frame_batches, write_batches
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import if_in_calendar
 from artemis_lifecycle.storage.stores import Stores
 
 _LINEAGE = """
@@ -184,7 +184,7 @@ def ledger_batch(
                 "parent_snapshot_id": snapshot.parent_snapshot_id,
                 "sequence_number": snapshot.sequence_number,
                 "schema_id": snapshot.schema_id,
-                "committed_at": _instant(snapshot.timestamp_ms),
+                "committed_at": if_in_calendar(snapshot.timestamp_ms),
                 "input_row_count": _count(summary.count("input.row_count")),
                 "input_bytes_compressed": _count(summary.count("input.bytes_compressed")),
                 "added_records": _count(summary.count("added-records")),
@@ -263,13 +263,6 @@ def _inputs(summary: Mapping[str, str]) -> Sequence[InputSnapshot]:
 
 def _count(value: int | None) -> int | None:
     return value if value is not None and -(2**63) <= value < 2**63 else None
-
-
-def _instant(since_ms: int) -> datetime | None:
-    try:
-        return of_milliseconds(since_ms)
-    except OverflowError:
-        return None  # A writer may put any number into metadata.
 
 
 def seal_batch(stores: Stores, root: str, batch_id: str, batch: LedgerBatch) -> None:

@@ -11,7 +11,7 @@ from artemis_lifecycle.catalogs.references import TABLE, Commit, Content, Refere
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.reached import Pointer
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import in_calendar
 from artemis_lifecycle.storage.stores import Stores
 
 
@@ -44,10 +44,10 @@ class PlainReferences:
         start = commits.index(head) if after else 0
         for name, snapshot in zip(commits[start:], newest_first[start:], strict=True):
             puts = (self._content(metadata, snapshot.snapshot_id),)
-            yield Commit(name, of_milliseconds(snapshot.timestamp_ms), puts)
+            yield Commit(name, in_calendar(snapshot.timestamp_ms), puts)
         if not newest_first:
             # A new table: its metadata file is all that it has.
-            yield Commit(location, of_milliseconds(metadata.last_updated_ms), (self._content(metadata, None),))
+            yield Commit(location, in_calendar(metadata.last_updated_ms), (self._content(metadata, None),))
 
     def contents_at(self, commit: str) -> Iterator[Content]:
         """Yield the table as of its current snapshot, which every reader of the catalog sees."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.expiration.pictures import drawn, new_figure, size_unit
 from artemis_lifecycle.metadata.types import MetadataLogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index.written import Written
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.storage.instants import in_calendar
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def commit_costs(
         if together:
             rows.append(_cost(together[-1], written, size))
         else:
-            rows.append(CommitCost(of_milliseconds(entry.timestamp_ms), None, None, 0, None, size, 0, 0, 0, 1))
+            rows.append(CommitCost(in_calendar(entry.timestamp_ms), None, None, 0, None, size, 0, 0, 0, 1))
         before = max(before, upto)
     # Clocks that differ can leave snapshots after the newest file.
     rows += [_cost(snapshot, written, None) for snapshot in snapshots[before:]]
@@ -236,7 +236,7 @@ def _cost(
     """The cost of a snapshot whose commit wrote `files` metadata files."""
     own = written[snapshot.snapshot_id]
     return CommitCost(
-        committed_at=of_milliseconds(snapshot.timestamp_ms),
+        committed_at=in_calendar(snapshot.timestamp_ms),
         snapshot_id=snapshot.snapshot_id,
         operation=snapshot.summary.operation,
         files_changed=sum(snapshot.summary.count(name) or 0 for name in _CHANGES),

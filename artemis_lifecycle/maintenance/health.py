@@ -6,7 +6,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, 
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -354,6 +355,4 @@ def _size(stores: Stores, path: str | None) -> int:
 
 
 def _age(now: datetime, timestamp_ms: int | None) -> float:
-    if timestamp_ms is None:
-        return 0.0
-    return (now - datetime.fromtimestamp(0, tz=now.tzinfo) - timedelta(milliseconds=timestamp_ms)).total_seconds()
+    return 0.0 if timestamp_ms is None else (milliseconds(now) - timestamp_ms) / 1000

@@ -20,12 +20,12 @@ def unanalyzed_records(metadata: TableMetadata) -> int:
     rows if there are none. Rewrites change no row. Counts of the summaries; deletes by equality count as none."""
     analyzed = {each.snapshot_id for each in metadata.statistics if each.kind == "statistics"}
     changed, current = 0, metadata.current_snapshot
-    total = 0 if current is None else current.summary.count("total-records") or 0
-    while current is not None and current.snapshot_id not in analyzed:
-        if current.summary.operation != "replace":
-            changed += sum(current.summary.count(key) or 0 for key in _CHANGED)
-        current = None if current.parent_snapshot_id is None else metadata.snapshot(current.parent_snapshot_id)
-    return total if current is None else changed
+    for each in metadata.ancestors(metadata.current_snapshot_id):
+        if each.snapshot_id in analyzed:
+            return changed
+        if each.summary.operation != "replace":
+            changed += sum(each.summary.count(key) or 0 for key in _CHANGED)
+    return 0 if current is None else current.summary.count("total-records") or 0
 
 
 def why_statistics(changed: int, records: int, thresholds: Compaction) -> str | None:

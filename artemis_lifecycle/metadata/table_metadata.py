@@ -27,7 +27,7 @@ from artemis_lifecycle.metadata.types import (
     TableMetadata,
 )
 from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, require_bounded_json, within_memory
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -84,15 +84,18 @@ def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFA
 
 
 def _plain(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
-    """Return the bytes without gzip. A file with a gzip name must be gzip."""
+    """Return the bytes without gzip, bounded as JSON. A file with a gzip name must be gzip."""
     if data[:2] == _GZIP_MAGIC:
         try:
-            return limits.allowance(metadata_location, len(data)).undo("gzip", data)
+            plain = limits.allowance(metadata_location, len(data)).undo("gzip", data)
         except ValueError as error:
             raise unreadable(f"The gzip stream of the metadata file is broken: {error}", metadata_location) from error
-    if is_gzip_location(metadata_location):
+    elif is_gzip_location(metadata_location):
         raise unreadable("The metadata file is named as gzip and is not", metadata_location)
-    return data
+    else:
+        plain = data
+    require_bounded_json(plain, metadata_location, len(data))
+    return plain
 
 
 def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ version lacks is None, never an invented value.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
@@ -173,6 +173,18 @@ class TableMetadata:
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """Return the snapshot with that id; None if the metadata does not have it."""
         return self._by_id.get(snapshot_id)
+
+    def ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
+        """Yield a snapshot and its ancestors, newest first, as far as the metadata has them. The only walk over
+        parents: it ends in every case, as parents that somebody else wrote can form a cycle."""
+        seen: set[int] = set()
+        while snapshot_id is not None and snapshot_id not in seen:
+            seen.add(snapshot_id)
+            snapshot = self.snapshot(snapshot_id)
+            if snapshot is None:
+                return
+            yield snapshot
+            snapshot_id = snapshot.parent_snapshot_id
 
     @property
     def current_snapshot(self) -> Snapshot | None:

@@ -12,6 +12,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
+from artemis_lifecycle.catalogs.answers import bounded
 from artemis_lifecycle.config.model import masked
 from artemis_lifecycle.errors import BadInput, OperationsUnavailable, UnreadableMetadata
 
@@ -95,7 +96,7 @@ class NessieClient:
     def _session(self) -> requests.Session:
         session: requests.Session | None = getattr(self._of_thread, "session", None)
         if session is None:
-            session = requests.Session()
+            session = bounded(requests.Session())
             retry = Retry(
                 _TRIES,
                 backoff_factor=0.2,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Table, event, make_url, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
@@ -48,13 +48,21 @@ from artemis_lifecycle.operations.tables import SCHEMA, metadata
 from artemis_lifecycle.operations.tags import Tags
 from artemis_lifecycle.operations.verdicts import Verdicts
 from artemis_lifecycle.operations.waits import Waits
+from artemis_lifecycle.postgres import CONNECT_SECONDS, STATEMENT_SECONDS, engine_for
 
 _log = escaping.logger(__name__)
 
-Purpose = Literal["lifecycle", "ingest"]
+Purpose = Literal["lifecycle", "ingest", "gate"]
 
 # Ingest commits are many and short. The lifecycle's are few, and its locks hold a connection for a while.
-_POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
+_POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8), "gate": (2, 0)}
+# Clients of the REST gate wait while it records what it refused; they get their answer without a record, too.
+_SECONDS: dict[Purpose, tuple[float, int, float]] = {
+    "lifecycle": (STATEMENT_SECONDS, CONNECT_SECONDS, 30),
+    "ingest": (STATEMENT_SECONDS, CONNECT_SECONDS, 30),
+    "gate": (2, 2, 2),
+}
+"""Seconds for a statement, for a connection, and for a free connection of the pool."""
 
 
 def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
@@ -65,18 +73,20 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
     """
     url = _url(uri)
     size, overflow = _POOLS[purpose]
-    engine = create_engine(
+    statement_seconds, connect_seconds, pool_seconds = _SECONDS[purpose]
+    engine = engine_for(
         url,
+        statement_seconds=statement_seconds,
         # Transactions wait for locks, and must then see what was committed in the meantime. A server may have another
         # default.
         isolation_level="READ COMMITTED",
         pool_size=size,
         max_overflow=overflow,
-        pool_timeout=30,
+        pool_timeout=pool_seconds,
         pool_pre_ping=True,
         connect_args={
             "application_name": f"artemis-{purpose}",
-            "connect_timeout": 10,
+            "connect_timeout": connect_seconds,
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
@@ -266,11 +276,11 @@ class Operations:
         self.live_sets = LiveSets(engine)
 
     @classmethod
-    def open(cls, uri: str, *, make: bool = True) -> Self:
+    def open(cls, uri: str, *, purpose: Purpose = "lifecycle", make: bool = True) -> Self:
         """Connect and migrate. Without `make`, a schema that does not exist is made by the first write; until then its
         tables are empty. Raises OperationsUnavailable; Refused for a role without rights to the schema; ConfigError for
         an invalid address."""
-        engine = connect(uri)
+        engine = connect(uri, purpose=purpose)
         opened = cls(engine)
         try:
             with refusing(

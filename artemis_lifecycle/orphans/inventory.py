@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import BadInput, StorageError
 from artemis_lifecycle.orphans.external_listing import FileReader, ListingFile, in_utc
+from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.orc import read_orc
@@ -60,7 +60,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
     read."""
     data = stores.read(manifest)
     try:
-        content: dict[str, Any] = json.loads(data)
+        content: dict[str, Any] = bounded_json(data, manifest)
         begun_at = datetime.fromtimestamp(int(content["creationTimestamp"]) / 1000, UTC)
         destination = str(content["destinationBucket"]).removeprefix("arn:aws:s3:::")
         columns = tuple(_COLUMNS.get(name.strip(), name.strip()) for name in str(content["fileSchema"]).split(","))

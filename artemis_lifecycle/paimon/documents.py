@@ -6,7 +6,6 @@ A document with a field that is unknown here stops the run: the field may name f
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from artemis_lifecycle.metadata.unreadable import unreadable
+from artemis_lifecycle.storage.bounded import bounded_json
 
 _VERSION = 3
 
@@ -145,8 +145,8 @@ def next_snapshot(path: str, text: bytes) -> int:
 
 def _object(path: str, text: bytes) -> Mapping[str, Any]:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = bounded_json(text, path)
+    except ValueError as error:
         raise unreadable(f"The file is not JSON: {error}", path) from error
     if not isinstance(content, dict):
         raise unreadable("The file is not a JSON object", path)

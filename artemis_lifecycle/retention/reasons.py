@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
+
+from artemis_lifecycle.storage.instants import if_in_calendar
 
 ReasonKind = Literal[
     "ref",
@@ -45,11 +46,8 @@ class Reason:
 
 def format_instant(milliseconds: int) -> str:
     """An epoch time as text; the number itself where a calendar cannot hold it."""
-    try:
-        instant = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
-    return instant.strftime("%Y-%m-%d %H:%M:%S UTC")
+    instant = if_in_calendar(milliseconds)
+    return f"{milliseconds} ms" if instant is None else instant.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 _FEW = 20

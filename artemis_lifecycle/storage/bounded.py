@@ -1,19 +1,23 @@
-"""Limits on the size of a file when it is read. Belongs here: the limits, and the only place that decompresses. Does
-not belong here: what the bytes mean, or Parquet and ORC, whose readers decompress themselves (`columnar`, `orc`).
+"""Limits on what somebody else wrote, when it is read. Belongs here: the limits, and the only places that decompress
+it or parse its JSON. Does not belong here: what the bytes mean, or Parquet and ORC, whose readers decompress themselves
+(`columnar`, `orc`).
 
 A few kilobytes of a hostile or damaged file can expand to gigabytes. Each file has an allowance, computed from its size
-and the limits in lifecycle.yaml. No memory is allocated beyond it.
+and the limits in lifecycle.yaml. No memory is allocated beyond it. Bytes do not bound objects: `[],` takes 3 bytes in a
+file, and 70 in memory. So JSON is also bounded by its values and its depth, before it is parsed.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import json
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
@@ -145,6 +149,48 @@ class _Counted(io.RawIOBase):
         found = self._file.readinto(buffer)
         self._allowance.take(found)
         return found
+
+
+_VALUES = 1_000_000
+_LEVELS = 200
+_OPENS, _CLOSES, _CASE = ord("["), ord("]"), 0xDF
+"""Brackets and braces differ in this one bit."""
+
+
+def require_bounded_json(data: bytes, path: str, stored: int | None = None, values: int = _VALUES) -> None:
+    """Raise TooLarge for JSON that takes far more memory than bytes, or that is nested deeper than readers recurse.
+
+    More than `values` values need 8 bytes each; if `data` was compressed, a quarter of a byte each of the `stored`
+    bytes. Metadata of real tables has 10 to 60 bytes for each. Text inside strings counts, too: a scan that parses
+    strings would take longer than the parsing.
+    """
+    found = data.count(b",") + data.count(b"[") + data.count(b"{")
+    most = max(values, min(len(data) // 8, 4 * (len(data) if stored is None else stored)))
+    if found > most:
+        raise _too_large(f"The JSON has up to {found:,} values in {len(data):,} bytes, more than {most:,}", path)
+    level = 0
+    for start in range(0, len(data), _CHUNK // 16):
+        folded = np.frombuffer(data, np.uint8, min(_CHUNK // 16, len(data) - start), start) & _CASE
+        ends = folded[(folded == _OPENS) | (folded == _CLOSES)]
+        if ends.size:
+            levels = np.cumsum(np.where(ends == _OPENS, 1, -1)) + level
+            if levels.max() > _LEVELS:
+                raise _too_large(f"The JSON is nested deeper than {_LEVELS} levels", path)
+            level = int(levels[-1])
+
+
+def bounded_json(data: bytes | str, path: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse JSON that somebody else wrote; `path` says where it is from. `hook` as `object_pairs_hook` of `json`.
+
+    Raises TooLarge as `require_bounded_json`, ValueError for what is not JSON in UTF-8.
+    """
+    content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    require_bounded_json(content, path)
+    try:
+        with within_memory(path):
+            return json.loads(content.decode("utf-8", "surrogatepass"), object_pairs_hook=hook)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 @contextmanager

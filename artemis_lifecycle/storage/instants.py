@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC) - _EPOCH, datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH
 # Linux' CLOCK_MONOTONIC stops while the machine is suspended, but a lease still lapses.
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -31,20 +32,31 @@ def microseconds(instant: datetime) -> int:
     return (instant - _EPOCH) // _MICROSECOND
 
 
-def of_milliseconds(since: int) -> datetime:
-    """Return the instant in UTC."""
-    return _EPOCH + timedelta(milliseconds=since)
-
-
 def if_in_calendar(since: int | None) -> datetime | None:
     """Return the instant in UTC of these milliseconds; None if a writer's wrong clock gave a year that no calendar
     has."""
-    try:
-        return None if since is None else of_milliseconds(since)
-    except OverflowError:
+    if since is None:
         return None
+    found = in_calendar(since)
+    return found if milliseconds(found) == since else None
+
+
+def in_calendar(since: int) -> datetime:
+    """Return the instant in UTC of these milliseconds, which a writer may set to any number: at most the first or the
+    last instant that drivers of every time zone hold. Keeps the order of instants."""
+    return _within(_MILLISECOND, since)
 
 
 def of_microseconds(since: int) -> datetime:
-    """Return the instant in UTC."""
-    return _EPOCH + timedelta(microseconds=since)
+    """Return the instant in UTC of these microseconds, within the calendar as `in_calendar`."""
+    return _within(_MICROSECOND, since)
+
+
+def instant_text(since: int) -> str:
+    """Return these milliseconds as text: the instant, or the number itself if no calendar has it."""
+    found = if_in_calendar(since)
+    return f"{since} ms since 1970" if found is None else found.isoformat()
+
+
+def _within(unit: timedelta, since: int) -> datetime:
+    return _EPOCH + min(max(since, _FIRST // unit), _LAST // unit) * unit

@@ -186,20 +186,22 @@ class SharedPace:
 
     def _draw(self, kind: str, cost: float) -> float | None:
         """Return the seconds until this process' turn; None if Postgres does not answer."""
-        from sqlalchemy import create_engine
         from sqlalchemy.exc import SQLAlchemyError
+
+        from artemis_lifecycle.postgres import engine_for
 
         if time.monotonic() < self._down_until:
             return None
         try:
             if self._engine is None:
-                self._engine = create_engine(
+                self._engine = engine_for(
                     self._settings.uri,
+                    statement_seconds=5,
                     isolation_level="AUTOCOMMIT",
                     pool_size=len(_SLACK),
                     max_overflow=0,
                     pool_pre_ping=True,
-                    connect_args={"connect_timeout": 5, "options": "-c statement_timeout=5000"},
+                    connect_args={"connect_timeout": 5},
                 )
             return draw(self._engine, f"{self._settings.name}/{kind}", cost)
         except SQLAlchemyError:

@@ -8,6 +8,7 @@ of the same data. What does not depend on a table (the keys, their lengths and f
 from __future__ import annotations
 
 from artemis_lifecycle.catalogs.triggers import Function, Parts, Trigger
+from artemis_lifecycle.contracts.requirements import DELETES_HINT
 from artemis_lifecycle.contracts.summary import (
     INPUT_SNAPSHOTS,
     KEYS,
@@ -19,7 +20,7 @@ from artemis_lifecycle.contracts.summary import (
 )
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 
-VERSION = 2
+VERSION = 3
 """The version of the functions below; an older installation is upgraded by enabling the gate again."""
 
 SCHEMA = "artemis_gate"
@@ -129,6 +130,7 @@ _PROBLEMS = f"""
         found := found || ARRAY(
             SELECT (p.rule ->> 1) || '=' || left(value_of(summary, p.rule ->> 1), 80) || ' may not ' || operation
                 || '; permitted: ' || array_to_string(ARRAY(SELECT jsonb_array_elements_text(p.rule -> 2)), ', ')
+                || CASE operation WHEN 'delete' THEN {_literal(DELETES_HINT)} ELSE '' END
             FROM jsonb_array_elements(requirements -> 'permitted') WITH ORDINALITY AS p (rule, place)
             WHERE operation = (p.rule ->> 0) AND NOT p.rule -> 2 ? value_of(summary, p.rule ->> 1)
             ORDER BY p.place);
@@ -143,6 +145,10 @@ _DISTINCT_TEXTS = """
     END """
 
 _KEYS = ", ".join(map(_literal, ("snapshot-id", OPERATION, *KEYS)))
+_LONGEST_NAME = 4096
+"""Characters of a name or a location that any login may give."""
+_LONGEST_SUMMARIES = 64 * 2**20
+_MOST_PROBLEMS = 20
 _REQUEST_PASS = f"""
     DECLARE
         rule RECORD;
@@ -153,6 +159,12 @@ _REQUEST_PASS = f"""
             RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
                 MESSAGE = 'the summaries of a commit must be a JSON array, with an object for each new snapshot';
         END IF;
+        IF greatest(length(catalog), length(namespace), length(name), length(request_pass.base_location),
+                    length(request_pass.metadata_location)) > {_LONGEST_NAME}
+           OR pg_column_size(summaries) > {_LONGEST_SUMMARIES} THEN
+            RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+                MESSAGE = 'a name or a location has over {_LONGEST_NAME} characters, or the summaries are too large';
+        END IF;
         SELECT r.mode, r.requirements INTO rule FROM rule_of(catalog, namespace, name) AS r;
         IF NOT FOUND OR rule.mode = 'none' THEN
             RETURN '{{}}';
@@ -162,6 +174,9 @@ _REQUEST_PASS = f"""
             FROM jsonb_array_elements(summaries) WITH ORDINALITY AS s (summary, place),
                 LATERAL unnest(problems(s.summary, rule.requirements)) WITH ORDINALITY AS p (problem, place)
             ORDER BY s.place, p.place));
+        IF cardinality(wrong) > {_MOST_PROBLEMS} THEN
+            wrong := wrong[1:{_MOST_PROBLEMS}] || ('and ' || cardinality(wrong) - {_MOST_PROBLEMS} || ' more problems');
+        END IF;
         refused := rule.mode = 'reject' AND wrong <> '{{}}';
         -- A commit asks twice: before it writes anything, and for its swap. It is recorded once.
         IF refused OR (wrong <> '{{}}' AND request_pass.metadata_location IS NOT NULL) THEN
@@ -189,12 +204,16 @@ _REQUEST_PASS = f"""
         RETURN '{{}}';
     END """
 
-# A column of views is missing in the schema of old catalogs, hence `to_jsonb`. A view has no snapshots.
+# A column of views is missing in the schema of old catalogs, hence `to_jsonb`. A view has no snapshots; but a table
+# that becomes one keeps readers that do not look at the column.
 _GUARD = f"""
     DECLARE
         base TEXT;
-        is_view CONSTANT BOOLEAN := coalesce(to_jsonb(NEW) ->> 'iceberg_type', 'TABLE') = 'VIEW';
+        is_view BOOLEAN := coalesce(to_jsonb(NEW) ->> 'iceberg_type', 'TABLE') = 'VIEW';
     BEGIN
+        IF TG_OP = 'UPDATE' THEN
+            is_view := is_view AND coalesce(to_jsonb(OLD) ->> 'iceberg_type', 'TABLE') = 'VIEW';
+        END IF;
         IF is_view OR mode_of(NEW.catalog_name, NEW.table_namespace, NEW.table_name) <> 'reject' THEN
             RETURN NEW;
         END IF;

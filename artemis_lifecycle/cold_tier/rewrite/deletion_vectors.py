@@ -7,7 +7,7 @@ from typing import Any
 
 from artemis_lifecycle.cold_tier.rewrite.deletes import Mapped, RewrittenDelete
 from artemis_lifecycle.errors import HandoffFailed
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, bounded_json
 
 _PUFFIN = b"PFA1"
 _FOOTER_COMPRESSED = 0x01
@@ -55,7 +55,7 @@ def _puffin_footer(data: bytes, allowance: Allowance) -> tuple[int, dict[str, An
         raise ValueError(f"it has flags that the Puffin specification does not define ({flags.hex()})")
     if flags[0] & _FOOTER_COMPRESSED:
         payload = allowance.undo("lz4", payload)
-    footer = json.loads(payload)
+    footer = bounded_json(payload, allowance.path)
     if not isinstance(footer, dict):
         raise ValueError("its footer is not a JSON object")
     return start, footer

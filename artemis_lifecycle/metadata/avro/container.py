@@ -18,8 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from artemis_lifecycle.errors import TooLarge
 from artemis_lifecycle.metadata.unreadable import unreadable
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, require_bounded_json
 
 _MAGIC = b"Obj\x01"
 
@@ -131,6 +132,8 @@ def _parsed(schema_text: str) -> Any:
 
 
 _SCHEMA_LEVELS = 200
+_SCHEMA_VALUES = 100_000
+_HEADER_KEYS = 1000
 
 
 def _require_shallow(schema: Any) -> None:
@@ -174,8 +177,10 @@ class _Head:
         codec = pairs.pop(b"avro.codec", b"null").decode("utf-8", "replace")
         try:
             schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
+            # Readers keep the schemas of several files.
+            require_bounded_json(schema_text.encode(), "its header", 0, _SCHEMA_VALUES)
             _require_shallow(_parsed(schema_text))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, TooLarge) as error:
             raise _Broken(f"its header has no schema ({error})") from error
         texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}
         return cls(data[:size], schema_text, codec, texts)
@@ -195,6 +200,8 @@ def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
         for _ in range(count):
             key, position = _read_bytes(data, position)
             pairs[key], position = _read_bytes(data, position)
+        if len(pairs) > _HEADER_KEYS:
+            raise _Broken(f"its header has more than {_HEADER_KEYS} keys")
 
 
 def _head(pairs: Mapping[bytes, bytes]) -> bytes:
