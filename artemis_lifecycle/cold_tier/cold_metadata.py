@@ -254,10 +254,10 @@ def lineage_of(*tables: Json | None) -> Lineage:
 def line_of(cold: TableMetadata) -> Line:
     """Return the line of metadata that the newest cold table's handoffs archived."""
     latest = max((each.timestamp_ms for each in cold.snapshot_log), default=0)
-    unrecorded = [int(cold.properties.get(COMPLETE_UNTIL, latest)), None]
-    updated, location = json.loads(cold.properties.get(ARCHIVED_FROM, "null")) or unrecorded
-    file = None if location is None else file_name(location)
-    return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
+    updated, location = int(cold.properties.get(COMPLETE_UNTIL, latest)), ""
+    if ARCHIVED_FROM in cold.properties:
+        updated, location = json.loads(cold.properties[ARCHIVED_FROM])
+    return replace(Line.of(cold), file=file_name(location) or None, updated_ms=updated, files={}, continues=None)
 
 
 def whole_log(

@@ -71,11 +71,10 @@ def commit_restored(
         made_as = _snapshot(request, record, base, made, source, identity, found, manifest_list)
         raises, lost = found.raises(now), found.lost_file
         # A table that was only put back, and not written to, goes on from the archive's line with this commit.
-        goes_on = found.relation is Relation.BEHIND and lost is not None
         return Change(
             add_snapshots={made: made_as},
             set_branches=(BranchChange(request.branch, made),),
-            set_properties={CONTINUES: lost} if goes_on else {},
+            set_properties={CONTINUES: lost} if lost is not None and found.relation is Relation.BEHIND else {},
             add_schemas=found.schemas,
             add_specs=found.specs,
             raise_to=_fields(found.marks, now) if raises else {},

@@ -71,6 +71,11 @@ def live_ids(
         raise refusal(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
+    if cold.format_version > live.format_version:
+        raise refusal(
+            f"The archive has format version {cold.format_version}, the live table {live.format_version}; upgrade the "
+            f"table first (TBLPROPERTIES 'format-version'='{cold.format_version}')"
+        )
     archive = context.archive or cold
     related = relate(Line.of(live), line_of(archive))
     apart = related in (Relation.BEHIND, Relation.DIVERGED)
@@ -83,7 +88,8 @@ def live_ids(
         for file in read_manifest(context.cold_stores, entry)
         for number in file.equality_ids
     }
-    read = cold.schemas.get(cold.current_schema_id if source.schema_id is None else source.schema_id)
+    read_as = cold.current_schema_id if source.schema_id is None else source.schema_id
+    read = cold.schemas.get(read_as)
     then = json.loads(read) if read is not None else {}
     lost = sorted((by_equality | field_ids(then).keys()) & clashing)
     if lost:
@@ -103,7 +109,7 @@ def live_ids(
                 "snapshot's values cannot be read with it"
             )
         _require_mapping(context, source, then, cold, live, refusal)
-    wanted = {} if read is None else {then["schema-id"]: read}
+    wanted = {} if read is None else {read_as: read}
     known = {number for text in (*live.schemas.values(), *wanted.values()) for number in field_ids(json.loads(text))}
     for number in sorted(by_equality - known):
         # Only an old schema has a column that was dropped.

@@ -100,7 +100,7 @@ class Past:
         line = Line.of(metadata)
         return extend_history(
             self.resources.live_stores,
-            self._folder(table, metadata.table_uuid),
+            self._index(table, metadata.table_uuid)[0],
             _own_log(metadata),
             lambda: self._log_of_both_tiers(metadata),
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
@@ -147,7 +147,7 @@ class Past:
         """Return what was current at an instant; None if neither the history nor a tier knows it. Every question about
         an instant is answered here: reads, restores and `current_at` never differ."""
         stores = self.resources.live_stores
-        index = read_history(stores, self._folder(table, table_uuid))
+        _, index = self._index(table, table_uuid)
         found = index.at(stores, at_ms) if index is not None and at_ms <= index.until_ms else None
         if found is not None:
             return found
@@ -206,13 +206,15 @@ class Past:
                 found.setdefault(each.snapshot_id, (replace(each, schema_id=own), cold.metadata.metadata_location))
         return found
 
-    def _folder(self, table: str, table_uuid: str) -> str:
-        """Return where the table's history is. Of two names with one uuid, each has its own."""
+    def _index(self, table: str, table_uuid: str) -> tuple[str, HistoryIndex | None]:
+        """Return where the table's history is, and its index. Of two names with one uuid, each has its own."""
         folder = f"{self.resources.root}/history/{table_uuid}"
-        known = read_history(self.resources.live_stores, folder)
-        recorded_as = None if known is None or known.recorded is None else known.recorded.table
-        own = self.other_name(table, table_uuid, recorded_as) is None
-        return folder if own else f"{folder}/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        index = read_history(self.resources.live_stores, folder)
+        recorded_as = None if index is None or index.recorded is None else index.recorded.table
+        if self.other_name(table, table_uuid, recorded_as) is None:
+            return folder, index
+        folder += f"/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        return folder, read_history(self.resources.live_stores, folder)
 
 
 _HEAD = 4096

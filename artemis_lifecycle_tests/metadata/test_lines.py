@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.metadata.lines import CONTINUES, Commit, Line, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.lines import CONTINUES, Line, Relation, clashing_fields, relate
 from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, Ref, Snapshot, TableMetadata
 
 UUID = "6cec811d-58a5-4557-97f6-6bd68f477bdc"
@@ -128,7 +128,7 @@ def test_a_cut_metadata_log_never_makes_one_line_two_and_commits_still_show_two(
     for one in range(len(lines)):
         for other in range(len(lines)):
             truth, found = _truth(history, one, other), relate(lines[one], lines[other])
-            mine, theirs = lines[one].commits, lines[other].commits
+            mine, theirs = lines[one].snapshots, lines[other].snapshots
             numbers = {each.sequence_number for number, each in theirs.items() if number not in mine}
             twice = any(each.sequence_number in numbers for number, each in mine.items() if number not in theirs)
             if truth is not DIVERGED:
@@ -156,11 +156,11 @@ def test_a_snapshot_that_was_put_back_can_be_taken_for_the_same_one() -> None:
     history = History([_first()], [frozenset({0})], 100)
     history.commit(1_000, True)
     one = Line.of(history.now)
-    ((number, commit),) = one.commits.items()
-    other = replace(one, file="x.json", commits={number: replace(commit, sequence_number=9, timestamp_ms=9_000)})
+    ((number, snapshot),) = one.snapshots.items()
+    other = replace(one, file="x.json", snapshots={number: replace(snapshot, sequence_number=9, timestamp_ms=9_000)})
     assert relate(one, other) is DIVERGED
 
-    def by_list(mine: Commit, theirs: Commit) -> bool:
+    def by_list(mine: Snapshot, theirs: Snapshot) -> bool:
         return mine.manifest_list == theirs.manifest_list
 
     assert relate(
