@@ -44,8 +44,8 @@ COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 ARCHIVE_OF = "artemis.archive-of"
 
 ARCHIVED_FROM = "artemis.archived-from"
-"""A property of the cold table: the newest live metadata file from which a handoff archived, as JSON `[ms, location]`:
-when it was written, and where it is."""
+"""A property of the cold table: the newest live metadata file from which a handoff archived, as JSON `[ms, name]`: when
+it was written, and what it is called."""
 
 _METADATA_LOG_ENTRIES = 20
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
@@ -85,7 +85,7 @@ def build_metadata(
         new["properties"][TAGS] = written(tags)
     former = ((cold or {}).get("properties") or {}).get(ARCHIVED_FROM)
     if base_location is not None and live["last-updated-ms"] >= known_before:
-        former = json.dumps([live["last-updated-ms"], base_location])
+        former = json.dumps([live["last-updated-ms"], file_name(base_location)])
     if former is not None:
         new["properties"][ARCHIVED_FROM] = former
     closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
@@ -254,10 +254,10 @@ def lineage_of(*tables: Json | None) -> Lineage:
 def line_of(cold: TableMetadata) -> Line:
     """Return the line of metadata that the newest cold table's handoffs archived."""
     latest = max((each.timestamp_ms for each in cold.snapshot_log), default=0)
-    updated, location = int(cold.properties.get(COMPLETE_UNTIL, latest)), ""
+    updated, file = int(cold.properties.get(COMPLETE_UNTIL, latest)), None
     if ARCHIVED_FROM in cold.properties:
-        updated, location = json.loads(cold.properties[ARCHIVED_FROM])
-    return replace(Line.of(cold), file=file_name(location) or None, updated_ms=updated, files={}, continues=None)
+        updated, file = json.loads(cold.properties[ARCHIVED_FROM])
+    return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
 
 
 def whole_log(
