@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
@@ -25,9 +26,8 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.restores import RestoreRecord
 
 RESTORE_ID = "artemis.restore-id"
-RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
 RESTORED_FROM = "artemis.restored-from"
-"""Keys of a restored snapshot's summary: the restore, the source snapshot, and the cold table."""
+"""Keys of a restored snapshot's summary: the restore, and the cold table."""
 
 RESTORED_AS: Operation = "overwrite"
 

@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.evolution import (
     SPECS,
     AlwaysUnsorted,
     Ids,
+    clashing_fields,
     field_ids,
     same_ids,
     unreadable_fields,
@@ -27,7 +28,7 @@ from artemis_lifecycle.cold_tier.restore_context import RestoreContext, RestoreR
 from artemis_lifecycle.errors import RestoreFailed
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.data_files import read_manifest
-from artemis_lifecycle.metadata.lines import Line, Marks, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.lines import Line, Marks, Relation, relate
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.stores import Stores
@@ -79,7 +80,7 @@ def live_ids(
     archive = context.archive or cold
     related = relate(Line.of(live), line_of(archive))
     apart = related in (Relation.BEHIND, Relation.DIVERGED)
-    clashing = clashing_fields(live, archive) if apart else frozenset[int]()
+    clashing = clashing_fields(live.schemas.values(), archive.schemas.values()) if apart else set()
     listed = manifest_lists.manifests_of(context.cold_stores, source).entries
     by_equality = {
         number

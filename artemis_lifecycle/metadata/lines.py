@@ -7,11 +7,9 @@ Pure. Restores, reads, the history index and handoffs ask `relate` before they t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 
@@ -162,31 +160,6 @@ def _out_of_turn(one: Line, other: Line) -> bool:
         for each in unknown
         if each.sequence_number
     )
-
-
-def clashing_fields(one: TableMetadata, other: TableMetadata) -> frozenset[int]:
-    """Return the column ids that both lines have, and no schema that both have: each line gave them to a column of its
-    own. Only for lines that diverged; a rename looks the same in one line."""
-    mine, theirs = _fields_by_schema(one), _fields_by_schema(other)
-    shared = frozenset[int]().union(*(ids for text, ids in mine.items() if text in theirs))
-    return (frozenset[int]().union(*mine.values()) & frozenset[int]().union(*theirs.values())) - shared
-
-
-def _fields_by_schema(metadata: TableMetadata) -> dict[str, frozenset[int]]:
-    found = {}
-    for text in metadata.schemas.values():
-        fields = json.loads(text).get("fields") or []
-        found[json.dumps(fields, sort_keys=True).replace(" ", "")] = frozenset(_ids(fields))
-    return found
-
-
-def _ids(item: Any) -> list[int]:
-    if isinstance(item, list):
-        return [number for each in item for number in _ids(each)]
-    if not isinstance(item, dict):
-        return []
-    own = [item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int)]
-    return own + [number for key in ("type", "fields", "element", "key", "value") for number in _ids(item.get(key))]
 
 
 def file_name(path: str) -> str:

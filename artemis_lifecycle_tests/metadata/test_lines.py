@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.metadata.lines import CONTINUES, Line, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.lines import CONTINUES, Line, Relation, relate
 from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, Ref, Snapshot, TableMetadata
 
 UUID = "6cec811d-58a5-4557-97f6-6bd68f477bdc"
@@ -166,19 +166,3 @@ def test_a_snapshot_that_was_put_back_can_be_taken_for_the_same_one() -> None:
     assert relate(
         one, replace(other, marks=replace(one.marks, sequence_number=9), files={str(one.file): 0}), by_list
     ) is (BEHIND)
-
-
-def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_not() -> None:
-    def with_schemas(*schemas: dict[int, str]) -> TableMetadata:
-        texts = (
-            json.dumps(
-                {"type": "struct", "schema-id": n, "fields": [{"id": i, "name": name} for i, name in each.items()]}
-            )
-            for n, each in enumerate(schemas)
-        )
-        return replace(_first(), schemas=dict(enumerate(texts)))
-
-    archive = with_schemas({1: "a"}, {1: "a", 2: "price"})
-    assert clashing_fields(with_schemas({1: "a"}, {1: "a", 2: "weight"}), archive) == {2}
-    assert clashing_fields(with_schemas({1: "a"}, {1: "b"}), archive) == set()
-    assert clashing_fields(with_schemas({1: "a", 2: "price"}, {1: "a", 2: "cost"}), archive) == set()
