@@ -151,11 +151,14 @@ class Past:
         found = index.at(stores, at_ms) if index is not None and at_ms <= index.until_ms else None
         if found is not None:
             return found
-        metadata, entry = live(), None
+        metadata, entry, archive = live(), None, None
         if index is not None and at_ms > index.until_ms:
             entry = entry_at(_continued(metadata, index), at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
-            entry = current_entry(metadata, cold(), at_ms)
+            archive = cold()
+        if archive is not None or index is None:
+            # What the history does not know, the table's own log alone does not know either.
+            entry = current_entry(metadata, archive, at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
             return None
         since, snapshot_id = entry
