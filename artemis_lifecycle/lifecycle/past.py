@@ -236,10 +236,11 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     recorded = index.recorded
     if recorded is None or not index.recent:
         return [entry for entry in _own_log(metadata) if entry[0] > index.until_ms]
-    line = Line(metadata.table_uuid, Marks(*recorded.marks), recorded.file, recorded.updated_ms)
-    reset = went_back(Line.of(metadata), line)
     # An unknown snapshot has another id there.
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
+    marks, logged = Marks(*recorded.marks), {number: since for since, number in known if number != UNKNOWN_SNAPSHOT}
+    line = Line(metadata.table_uuid, marks, recorded.file, recorded.updated_ms, logged=logged)
+    reset = went_back(Line.of(metadata), line)
     until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],

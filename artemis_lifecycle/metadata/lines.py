@@ -7,6 +7,7 @@ Pure. Restores, reads, the history index and handoffs ask `relate` before they t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
@@ -55,7 +56,7 @@ class Marks:
 class Line:
     """A line of metadata, as far as one document shows it. `file` is its newest metadata file, `files` are those before
     (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has when
-    snapshots became current."""
+    snapshots became current, `parts` the schemas and specs without their ids."""
 
     table_uuid: str
     marks: Marks
@@ -65,6 +66,7 @@ class Line:
     logged: Mapping[int, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     continues: str | None = None
+    parts: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Line:
@@ -78,6 +80,7 @@ class Line:
             {each.snapshot_id: each.timestamp_ms for each in metadata.snapshot_log},
             {file_name(each.metadata_file): each.timestamp_ms for each in metadata.metadata_log},
             metadata.properties.get(CONTINUES),
+            frozenset(map(_part, (*metadata.schemas.values(), *metadata.partition_specs.values()))),
         )
 
     def follows(self, other: Line) -> bool | None:
@@ -134,7 +137,21 @@ def relate(one: Line, other: Line, same: Same = same_snapshot) -> Relation:
         return Relation.AHEAD if higher or one.updated_ms > other.updated_ms else Relation.SAME
     if followed is None and one.updated_ms <= other.updated_ms and not higher:
         return Relation.BEHIND
-    return Relation.DIVERGED
+    # Properties, refs and expirations give out no numbers.
+    if not higher and _within(one, other):
+        return Relation.BEHIND
+    return Relation.AHEAD if not lower and _within(other, one) else Relation.DIVERGED
+
+
+def _within(one: Line, other: Line) -> bool:
+    """Return True if `one` has nothing that the other line does not know."""
+    known = other.snapshots.keys() | other.logged.keys()
+    return one.snapshots.keys() | one.logged.keys() <= known and one.parts <= other.parts
+
+
+def _part(text: str) -> str:
+    item = {key: value for key, value in json.loads(text).items() if key not in ("schema-id", "spec-id")}
+    return json.dumps(item, sort_keys=True)
 
 
 def _contradict(one: Line, other: Line, same: Same) -> bool:
