@@ -166,7 +166,7 @@ def test_a_restore_into_a_table_that_was_put_back_goes_on_above_all_that_the_arc
     place.put_back(backup)
     assert place.relation is Relation.BEHIND
     # No number is given out by this.
-    assert place.run("ALTER TABLE {t} SET TBLPROPERTIES ('owner' = 'x')") == first
+    assert place.run("ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')") == first
     assert place.relation is Relation.BEHIND
     place.require_one_answer()
     assert [tuple(row) for row in place.lifecycle.read(place.table, as_of=datetime.now(UTC)).collect()] == place.rows()
