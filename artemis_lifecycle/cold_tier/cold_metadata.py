@@ -43,9 +43,12 @@ COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 
 ARCHIVE_OF = "artemis.archive-of"
 
+RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
+"""A key of a restored snapshot's summary: the source snapshot."""
+
 ARCHIVED_FROM = "artemis.archived-from"
-"""A property of the cold table: the newest live metadata file from which a handoff archived, as JSON `[ms, location]`:
-when it was written, and where it is."""
+"""A property of the cold table: the newest live metadata file from which a handoff archived, as JSON `[ms, name]`: when
+it was written, and what it is called."""
 
 _METADATA_LOG_ENTRIES = 20
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
@@ -85,7 +88,7 @@ def build_metadata(
         new["properties"][TAGS] = written(tags)
     former = ((cold or {}).get("properties") or {}).get(ARCHIVED_FROM)
     if base_location is not None and live["last-updated-ms"] >= known_before:
-        former = json.dumps([live["last-updated-ms"], base_location])
+        former = json.dumps([live["last-updated-ms"], file_name(base_location)])
     if former is not None:
         new["properties"][ARCHIVED_FROM] = former
     closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
@@ -240,12 +243,16 @@ def _metadata_log(cold: Json | None, location: str | None) -> list[Json]:
 
 
 Lineage = Mapping[int, tuple[int | None, int]]
-"""The parent and the sequence number (0: unknown) of snapshots, by id."""
+"""The parent and the sequence number (0: unknown) of snapshots, by id. Restores make snapshots without a parent, of
+which nothing is missing: these have themselves."""
 
 
 def lineage_of(*tables: Json | None) -> Lineage:
     return {
-        each["snapshot-id"]: (each.get("parent-snapshot-id"), each.get("sequence-number") or 0)
+        each["snapshot-id"]: (
+            each["snapshot-id"] if RESTORED_SNAPSHOT in (each.get("summary") or {}) else each.get("parent-snapshot-id"),
+            each.get("sequence-number") or 0,
+        )
         for table in tables
         for each in (table or {}).get("snapshots") or ()
     }
@@ -254,9 +261,9 @@ def lineage_of(*tables: Json | None) -> Lineage:
 def line_of(cold: TableMetadata) -> Line:
     """Return the line of metadata that the newest cold table's handoffs archived."""
     latest = max((each.timestamp_ms for each in cold.snapshot_log), default=0)
-    unrecorded = [int(cold.properties.get(COMPLETE_UNTIL, latest)), None]
-    updated, location = json.loads(cold.properties.get(ARCHIVED_FROM, "null")) or unrecorded
-    file = None if location is None else file_name(location)
+    updated, file = int(cold.properties.get(COMPLETE_UNTIL, latest)), None
+    if ARCHIVED_FROM in cold.properties:
+        updated, file = json.loads(cold.properties[ARCHIVED_FROM])
     return replace(Line.of(cold), file=file, updated_ms=updated, files={}, continues=None)
 
 
@@ -267,7 +274,13 @@ def whole_log(
     the live table's. A table that was reset goes on with its own state from where the record ends; where the two
     contradict each other, its own log takes precedence as far as it reaches. `snapshots` are those of both tiers."""
     own = [{"timestamp-ms": each.timestamp_ms, "snapshot-id": each.snapshot_id} for each in live.snapshot_log]
-    lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in snapshots}
+    lineage: Lineage = {
+        each.snapshot_id: (
+            each.snapshot_id if each.summary.get(RESTORED_SNAPSHOT) else each.parent_snapshot_id,
+            each.sequence_number,
+        )
+        for each in snapshots
+    }
     try:
         whole = continued_log(former, own, lineage, reset=reset)
     except Diverged as apart:

@@ -165,6 +165,20 @@ def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
             yield from _fields(kind[type_key])
 
 
+def clashing_fields(one: Iterable[str], other: Iterable[str]) -> set[int]:
+    """Return the column ids that two lines of schemas (JSON) both have, and no schema that both have: each line gave
+    them to a column of its own. Only for lines that diverged; in one line, a rename looks the same."""
+    mine, theirs = (
+        {
+            json.dumps(shape(each.get("fields")), sort_keys=True): field_ids(each).keys()
+            for each in map(json.loads, line)
+        }
+        for line in (one, other)
+    )
+    shared = {number for text in mine.keys() & theirs for number in mine[text]}
+    return set().union(*mine.values()) & set().union(*theirs.values()) - shared
+
+
 def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> Json:
     """Return `metadata` with the current schema, default spec and default order of its current snapshot, because
     engines bind filters to them. `specs_of` returns the specs of a snapshot's files, those that it wrote first.

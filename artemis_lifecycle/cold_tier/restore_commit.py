@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
@@ -25,9 +26,8 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.restores import RestoreRecord
 
 RESTORE_ID = "artemis.restore-id"
-RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
 RESTORED_FROM = "artemis.restored-from"
-"""Keys of a restored snapshot's summary: the restore, the source snapshot, and the cold table."""
+"""Keys of a restored snapshot's summary: the restore, and the cold table."""
 
 RESTORED_AS: Operation = "overwrite"
 
@@ -71,11 +71,10 @@ def commit_restored(
         made_as = _snapshot(request, record, base, made, source, identity, found, manifest_list)
         raises, lost = found.raises(now), found.lost_file
         # A table that was only put back, and not written to, goes on from the archive's line with this commit.
-        goes_on = found.relation is Relation.BEHIND and lost is not None
         return Change(
             add_snapshots={made: made_as},
             set_branches=(BranchChange(request.branch, made),),
-            set_properties={CONTINUES: lost} if goes_on else {},
+            set_properties={CONTINUES: lost} if lost is not None and found.relation is Relation.BEHIND else {},
             add_schemas=found.schemas,
             add_specs=found.specs,
             raise_to=_fields(found.marks, now) if raises else {},

@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.evolution import (
     SPECS,
     AlwaysUnsorted,
     Ids,
+    clashing_fields,
     field_ids,
     same_ids,
     unreadable_fields,
@@ -27,7 +28,7 @@ from artemis_lifecycle.cold_tier.restore_context import RestoreContext, RestoreR
 from artemis_lifecycle.errors import RestoreFailed
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.data_files import read_manifest
-from artemis_lifecycle.metadata.lines import Line, Marks, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.lines import Line, Marks, Relation, relate
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.stores import Stores
@@ -71,10 +72,15 @@ def live_ids(
         raise refusal(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
+    if cold.format_version > live.format_version:
+        raise refusal(
+            f"The archive has format version {cold.format_version}, the live table {live.format_version}; upgrade the "
+            f"table first (TBLPROPERTIES 'format-version'='{cold.format_version}')"
+        )
     archive = context.archive or cold
     related = relate(Line.of(live), line_of(archive))
     apart = related in (Relation.BEHIND, Relation.DIVERGED)
-    clashing = clashing_fields(live, archive) if apart else frozenset[int]()
+    clashing = clashing_fields(live.schemas.values(), archive.schemas.values()) if apart else set()
     listed = manifest_lists.manifests_of(context.cold_stores, source).entries
     by_equality = {
         number
@@ -83,7 +89,8 @@ def live_ids(
         for file in read_manifest(context.cold_stores, entry)
         for number in file.equality_ids
     }
-    read = cold.schemas.get(cold.current_schema_id if source.schema_id is None else source.schema_id)
+    read_as = cold.current_schema_id if source.schema_id is None else source.schema_id
+    read = cold.schemas.get(read_as)
     then = json.loads(read) if read is not None else {}
     lost = sorted((by_equality | field_ids(then).keys()) & clashing)
     if lost:
@@ -103,7 +110,7 @@ def live_ids(
                 "snapshot's values cannot be read with it"
             )
         _require_mapping(context, source, then, cold, live, refusal)
-    wanted = {} if read is None else {then["schema-id"]: read}
+    wanted = {} if read is None else {read_as: read}
     known = {number for text in (*live.schemas.values(), *wanted.values()) for number in field_ids(json.loads(text))}
     for number in sorted(by_equality - known):
         # Only an old schema has a column that was dropped.

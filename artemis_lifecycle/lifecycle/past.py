@@ -100,7 +100,7 @@ class Past:
         line = Line.of(metadata)
         return extend_history(
             self.resources.live_stores,
-            self._folder(table, metadata.table_uuid),
+            self._index(table, metadata.table_uuid)[0],
             _own_log(metadata),
             lambda: self._log_of_both_tiers(metadata),
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
@@ -147,15 +147,18 @@ class Past:
         """Return what was current at an instant; None if neither the history nor a tier knows it. Every question about
         an instant is answered here: reads, restores and `current_at` never differ."""
         stores = self.resources.live_stores
-        index = read_history(stores, self._folder(table, table_uuid))
+        _, index = self._index(table, table_uuid)
         found = index.at(stores, at_ms) if index is not None and at_ms <= index.until_ms else None
         if found is not None:
             return found
-        metadata, entry = live(), None
+        metadata, entry, archive = live(), None, None
         if index is not None and at_ms > index.until_ms:
             entry = entry_at(_continued(metadata, index), at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
-            entry = current_entry(metadata, cold(), at_ms)
+            archive = cold()
+        if archive is not None or index is None:
+            # What the history does not know, the table's own log alone does not know either.
+            entry = current_entry(metadata, archive, at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
             return None
         since, snapshot_id = entry
@@ -206,13 +209,15 @@ class Past:
                 found.setdefault(each.snapshot_id, (replace(each, schema_id=own), cold.metadata.metadata_location))
         return found
 
-    def _folder(self, table: str, table_uuid: str) -> str:
-        """Return where the table's history is. Of two names with one uuid, each has its own."""
+    def _index(self, table: str, table_uuid: str) -> tuple[str, HistoryIndex | None]:
+        """Return where the table's history is, and its index. Of two names with one uuid, each has its own."""
         folder = f"{self.resources.root}/history/{table_uuid}"
-        known = read_history(self.resources.live_stores, folder)
-        recorded_as = None if known is None or known.recorded is None else known.recorded.table
-        own = self.other_name(table, table_uuid, recorded_as) is None
-        return folder if own else f"{folder}/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        index = read_history(self.resources.live_stores, folder)
+        recorded_as = None if index is None or index.recorded is None else index.recorded.table
+        if self.other_name(table, table_uuid, recorded_as) is None:
+            return folder, index
+        folder += f"/{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        return folder, read_history(self.resources.live_stores, folder)
 
 
 _HEAD = 4096
@@ -231,10 +236,11 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     recorded = index.recorded
     if recorded is None or not index.recent:
         return [entry for entry in _own_log(metadata) if entry[0] > index.until_ms]
-    line = Line(metadata.table_uuid, Marks(*recorded.marks), recorded.file, recorded.updated_ms)
-    reset = went_back(Line.of(metadata), line)
     # An unknown snapshot has another id there.
     known = [(each.since_ms, max(each.snapshot_id, UNKNOWN_SNAPSHOT)) for each in index.recent]
+    marks, logged = Marks(*recorded.marks), {number: since for since, number in known if number != UNKNOWN_SNAPSHOT}
+    line = Line(metadata.table_uuid, marks, recorded.file, recorded.updated_ms, logged=logged)
+    reset = went_back(Line.of(metadata), line)
     until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],

@@ -187,7 +187,10 @@ def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
         details = tuple(_Detail(**detail) for detail in about["details"])
         ranges = table.cast(RANGES).replace_schema_metadata(None)
         recent = tuple(RecentEntry(*each) for each in about["recent"])
-        recorded = about["recorded"] and Recorded(*about["recorded"][:3], tuple(about["recorded"][3]))
+        recorded = None
+        if about["recorded"] is not None:
+            name, file, updated_ms, marks = about["recorded"]
+            recorded = Recorded(name, file, updated_ms, tuple(marks))
         return HistoryIndex(folder, about["until_ms"], ranges, recent, recorded, details, tuple(about["superseded"]))
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from error

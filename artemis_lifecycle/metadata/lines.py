@@ -8,11 +8,9 @@ Pure. Restores, reads, the history index and handoffs ask `relate` before they t
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 
@@ -53,40 +51,22 @@ class Marks:
         """Return True if any of these marks is higher than the other's."""
         return any(mine > theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True))
 
-    def raised_to(self, other: Marks) -> Marks:
-        """Return the higher of each."""
-        return Marks(*map(max, astuple(self), astuple(other)))
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What identifies a snapshot beyond its id."""
-
-    sequence_number: int
-    timestamp_ms: int
-    manifest_list: str | None
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Commit:
-        """Return a snapshot's identity. A list's name has a UUID, and copies in another tier keep it."""
-        named = snapshot.manifest_list
-        return cls(snapshot.sequence_number, snapshot.timestamp_ms, None if named is None else file_name(named))
-
 
 @dataclass(frozen=True)
 class Line:
     """A line of metadata, as far as one document shows it. `file` is its newest metadata file, `files` are those before
-    (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has the
-    snapshots that were ever current."""
+    (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has when
+    snapshots became current, `parts` the schemas and specs without their ids."""
 
     table_uuid: str
     marks: Marks
     file: str | None
     updated_ms: int
-    commits: Mapping[int, Commit] = field(default_factory=dict)
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
     logged: Mapping[int, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     continues: str | None = None
+    parts: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Line:
@@ -96,17 +76,12 @@ class Line:
             Marks.of(metadata),
             file_name(metadata.metadata_location),
             metadata.last_updated_ms,
-            {each.snapshot_id: Commit.of(each) for each in metadata.snapshots},
+            metadata.snapshots_by_id,
             {each.snapshot_id: each.timestamp_ms for each in metadata.snapshot_log},
             {file_name(each.metadata_file): each.timestamp_ms for each in metadata.metadata_log},
             metadata.properties.get(CONTINUES),
+            frozenset(map(_part, (*metadata.schemas.values(), *metadata.partition_specs.values()))),
         )
-
-    @property
-    def latest_ms(self) -> int:
-        """The latest time that the line has: of two commits, the later one may have the earlier time."""
-        times = (each.timestamp_ms for each in self.commits.values())
-        return max(self.updated_ms, *times, *self.logged.values(), 0)
 
     def follows(self, other: Line) -> bool | None:
         """Return True if the metadata log proves that this line contains the other one, False if it proves that it does
@@ -131,12 +106,19 @@ def went_back(one: Line, other: Line) -> bool:
     return one.raised_above(other) or relate(one, other) in (Relation.BEHIND, Relation.DIVERGED)
 
 
-Same = Callable[[Commit, Commit], bool]
+Same = Callable[[Snapshot, Snapshot], bool]
 
 
-def relate(one: Line, other: Line, same: Same = operator.eq) -> Relation:
-    """Return what `one` is to `other`. `same` says if two commits with one id are one snapshot: a later record of
-    snapshots that were put back (one id, another sequence number and time) is its place.
+def same_snapshot(one: Snapshot, other: Snapshot) -> bool:
+    """Return True if two snapshots with one id are the same. A list's name has a UUID, and copies keep it."""
+    lists = {None if each.manifest_list is None else file_name(each.manifest_list) for each in (one, other)}
+    same = (one.sequence_number, one.timestamp_ms) == (other.sequence_number, other.timestamp_ms)
+    return same and len(lists) == 1
+
+
+def relate(one: Line, other: Line, same: Same = same_snapshot) -> Relation:
+    """Return what `one` is to `other`. `same` says if two snapshots with one id are one: a later record of snapshots
+    that were put back (one id, another sequence number and time) is its place.
 
     The metadata log proves most of it. Where it is cut, numbers and times decide: a commit that the other line does not
     know, later than all of it, has a higher sequence number than all of it.
@@ -155,57 +137,46 @@ def relate(one: Line, other: Line, same: Same = operator.eq) -> Relation:
         return Relation.AHEAD if higher or one.updated_ms > other.updated_ms else Relation.SAME
     if followed is None and one.updated_ms <= other.updated_ms and not higher:
         return Relation.BEHIND
-    return Relation.DIVERGED
+    # Properties, refs and expirations give out no numbers.
+    if not higher and _within(one, other):
+        return Relation.BEHIND
+    return Relation.AHEAD if not lower and _within(other, one) else Relation.DIVERGED
+
+
+def _within(one: Line, other: Line) -> bool:
+    """Return True if `one` has nothing that the other line does not know."""
+    known = other.snapshots.keys() | other.logged.keys()
+    return one.snapshots.keys() | one.logged.keys() <= known and one.parts <= other.parts
+
+
+def _part(text: str) -> str:
+    item = {key: value for key, value in json.loads(text).items() if key not in ("schema-id", "spec-id")}
+    return json.dumps(item, sort_keys=True)
 
 
 def _contradict(one: Line, other: Line, same: Same) -> bool:
     """Return True if one id is two snapshots, or one sequence number is."""
-    numbers = {each.sequence_number: snapshot_id for snapshot_id, each in other.commits.items()}
-    for snapshot_id, commit in one.commits.items():
-        known = other.commits.get(snapshot_id)
-        if known is not None and not same(commit, known):
-            return True
-        if known is None and commit.sequence_number and numbers.get(commit.sequence_number) is not None:
+    numbers = {each.sequence_number for each in other.snapshots.values()} - {0}
+    for snapshot_id, snapshot in one.snapshots.items():
+        known = other.snapshots.get(snapshot_id)
+        if snapshot.sequence_number in numbers if known is None else not same(snapshot, known):
             return True
     return False
 
 
 def _out_of_turn(one: Line, other: Line) -> bool:
     """Return True if `one` has a commit unknown to the other line that its numbers or times exclude."""
-    last, latest = other.marks.sequence_number, other.latest_ms
-    for snapshot_id, commit in one.commits.items():
-        if snapshot_id in other.commits or snapshot_id in other.logged or not commit.sequence_number:
-            continue
-        if commit.sequence_number <= last and commit.timestamp_ms > latest:
-            return True
-        if commit.sequence_number > last and commit.timestamp_ms < other.updated_ms - CLOCK_TOLERANCE_MS:
-            return True
-    return False
-
-
-def clashing_fields(one: TableMetadata, other: TableMetadata) -> frozenset[int]:
-    """Return the column ids that both lines have, and no schema that both have: each line gave them to a column of its
-    own. Only for lines that diverged; a rename looks the same in one line."""
-    mine, theirs = _fields_by_schema(one), _fields_by_schema(other)
-    shared = frozenset[int]().union(*(ids for text, ids in mine.items() if text in theirs))
-    return (frozenset[int]().union(*mine.values()) & frozenset[int]().union(*theirs.values())) - shared
-
-
-def _fields_by_schema(metadata: TableMetadata) -> dict[str, frozenset[int]]:
-    found = {}
-    for text in metadata.schemas.values():
-        fields = json.loads(text).get("fields") or []
-        found[json.dumps(fields, sort_keys=True).replace(" ", "")] = frozenset(_ids(fields))
-    return found
-
-
-def _ids(item: Any) -> list[int]:
-    if isinstance(item, list):
-        return [number for each in item for number in _ids(each)]
-    if not isinstance(item, dict):
-        return []
-    own = [item[key] for key in ("id", "element-id", "key-id", "value-id") if isinstance(item.get(key), int)]
-    return own + [number for key in ("type", "fields", "element", "key", "value") for number in _ids(item.get(key))]
+    # Of two commits, the later one may have the earlier time.
+    times = (each.timestamp_ms for each in other.snapshots.values())
+    last, latest = other.marks.sequence_number, max(other.updated_ms, *times, *other.logged.values(), 0)
+    early = other.updated_ms - CLOCK_TOLERANCE_MS
+    known = other.snapshots.keys() | other.logged.keys()
+    unknown = (each for number, each in one.snapshots.items() if number not in known)
+    return any(
+        each.timestamp_ms > latest if each.sequence_number <= last else each.timestamp_ms < early
+        for each in unknown
+        if each.sequence_number
+    )
 
 
 def file_name(path: str) -> str:

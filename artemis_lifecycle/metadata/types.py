@@ -167,12 +167,12 @@ class TableMetadata:
     last_partition_id: int = 0
 
     @cached_property
-    def _by_id(self) -> Mapping[int, Snapshot]:
+    def snapshots_by_id(self) -> Mapping[int, Snapshot]:
         return {snapshot.snapshot_id: snapshot for snapshot in self.snapshots}
 
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """Return the snapshot with that id; None if the metadata does not have it."""
-        return self._by_id.get(snapshot_id)
+        return self.snapshots_by_id.get(snapshot_id)
 
     def ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
         """Yield a snapshot and its ancestors, newest first, as far as the metadata has them. The only walk over
@@ -188,7 +188,7 @@ class TableMetadata:
 
     @property
     def current_snapshot(self) -> Snapshot | None:
-        return None if self.current_snapshot_id is None else self._by_id[self.current_snapshot_id]
+        return None if self.current_snapshot_id is None else self.snapshots_by_id[self.current_snapshot_id]
 
     @cached_property
     def partition_fields(self) -> frozenset[str]:
@@ -198,7 +198,7 @@ class TableMetadata:
 
     @property
     def invalid_refs(self) -> tuple[str, ...]:
-        return tuple(sorted(name for name, ref in self.refs.items() if ref.snapshot_id not in self._by_id))
+        return tuple(sorted(name for name, ref in self.refs.items() if ref.snapshot_id not in self.snapshots_by_id))
 
     @property
     def gc_enabled(self) -> bool:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
+from artemis_lifecycle.cold_tier.evolution import clashing_fields
 from artemis_lifecycle.errors import HandoffFailed, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
@@ -164,7 +165,9 @@ def test_a_restore_into_a_table_that_was_put_back_goes_on_above_all_that_the_arc
     lost = place.metadata
     place.put_back(backup)
     assert place.relation is Relation.BEHIND
-    place.at.append((datetime.now(UTC), first))
+    # No number is given out by this.
+    assert place.run("ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')") == first
+    assert place.relation is Relation.BEHIND
     place.require_one_answer()
     assert [tuple(row) for row in place.lifecycle.read(place.table, as_of=datetime.now(UTC)).collect()] == place.rows()
 
@@ -211,6 +214,12 @@ def test_an_equality_delete_on_a_restored_branch_applies_to_its_rows(make: Calla
     assert place.rows("id") == [(1,), (2,), (3,)]
     place.delete_by_equality("id", 3)
     assert place.rows("id") == [(1,), (2,)]
+    place.at.append((datetime.now(UTC), place.metadata.current_snapshot_id or 0))
+    # What was made current has no parent, and nothing is missing before it.
+    for _ in range(2):
+        place.require_one_answer()
+        place.archive()
+        place.run("INSERT INTO {t} VALUES (5, 5)")
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -310,3 +319,14 @@ def test_a_partition_spec_that_was_lost_comes_back_or_is_refused(make: Callable[
     with pytest.raises(RestoreFailed, match="partition spec"):
         other.lifecycle.restore(other.table, wanted, "back")
     assert other.rows("id") == [(1,), (7,)]
+
+
+def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_not() -> None:
+    def schemas(*columns: dict[int, str]) -> list[str]:
+        fields = ([{"id": n, "name": name, "type": "int"} for n, name in each.items()] for each in columns)
+        return [json.dumps({"type": "struct", "schema-id": n, "fields": each}) for n, each in enumerate(fields)]
+
+    archive = schemas({1: "a"}, {1: "a", 2: "price"})
+    assert clashing_fields(schemas({1: "a"}, {1: "a", 2: "weight"}), archive) == {2}
+    assert clashing_fields(schemas({1: "a"}, {1: "b"}), archive) == set()
+    assert clashing_fields(schemas({1: "a", 2: "price"}, {1: "a", 2: "cost"}), archive) == set()

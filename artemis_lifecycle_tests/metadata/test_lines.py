@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.metadata.lines import CONTINUES, Commit, Line, Relation, clashing_fields, relate
+from artemis_lifecycle.metadata.lines import CONTINUES, Line, Relation, relate
 from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, Ref, Snapshot, TableMetadata
 
 UUID = "6cec811d-58a5-4557-97f6-6bd68f477bdc"
@@ -96,7 +96,9 @@ def histories(draw: st.DrawFn, kept_files: int = 1_000) -> History:
         if kind in ("commit", "branch"):
             history.commit(passed, kind == "commit")
         elif kind == "column":
-            history.write(passed, last_column_id=history.now.last_column_id + 1)
+            number, known = history.now.last_column_id + 1, history.now.schemas
+            added = {len(known): json.dumps({"type": "struct", "fields": [{"id": number, "name": f"c{passed}"}]})}
+            history.write(passed, last_column_id=number, schemas={**known, **added})
         elif kind == "expire":
             history.expire(passed, draw(st.integers(1, 3)))
         else:
@@ -104,12 +106,26 @@ def histories(draw: st.DrawFn, kept_files: int = 1_000) -> History:
     return history
 
 
-def _truth(history: History, one: int, other: int) -> Relation:
+def _numbers(history: History, document: int) -> set[object]:
+    """What the document has that got a number."""
+    found = history.documents[document]
+    logged = {each.snapshot_id for each in found.snapshot_log}
+    return {each.snapshot_id for each in found.snapshots} | logged | set(found.schemas.values())
+
+
+def _truth(history: History, one: int, other: int) -> set[Relation]:
     if one == other:
-        return SAME
+        return {SAME}
     if other in history.chain[one]:
-        return AHEAD
-    return BEHIND if one in history.chain[other] else DIVERGED
+        return {AHEAD}
+    if one in history.chain[other]:
+        return {BEHIND}
+    mine, theirs = _numbers(history, one), _numbers(history, other)
+    # What only expired, or changed its properties, since they parted is no line of its own.
+    if mine <= theirs or theirs <= mine:
+        return {BEHIND, DIVERGED, AHEAD}
+    made = [{each for at in history.chain[place] for each in _numbers(history, at)} for place in (one, other)]
+    return {DIVERGED} if not (mine <= made[1] or theirs <= made[0]) else {BEHIND, DIVERGED, AHEAD}
 
 
 @settings(max_examples=300, deadline=None)
@@ -118,7 +134,7 @@ def test_every_pair_of_documents_is_related_as_it_was_written(history: History) 
     lines = [Line.of(each) for each in history.documents]
     for one in range(len(lines)):
         for other in range(len(lines)):
-            assert relate(lines[one], lines[other]) == _truth(history, one, other), (one, other)
+            assert relate(lines[one], lines[other]) in _truth(history, one, other), (one, other)
 
 
 @settings(max_examples=300, deadline=None)
@@ -128,13 +144,26 @@ def test_a_cut_metadata_log_never_makes_one_line_two_and_commits_still_show_two(
     for one in range(len(lines)):
         for other in range(len(lines)):
             truth, found = _truth(history, one, other), relate(lines[one], lines[other])
-            mine, theirs = lines[one].commits, lines[other].commits
+            mine, theirs = lines[one].snapshots, lines[other].snapshots
             numbers = {each.sequence_number for number, each in theirs.items() if number not in mine}
             twice = any(each.sequence_number in numbers for number, each in mine.items() if number not in theirs)
-            if truth is not DIVERGED:
-                assert found == truth, (one, other)
+            if truth <= {SAME, AHEAD, BEHIND}:
+                assert found in truth, (one, other)
             elif twice:
                 assert found is DIVERGED, (one, other)
+
+
+def test_a_table_that_was_put_back_and_only_expired_is_still_behind() -> None:
+    history = History([_first()], [frozenset({0})], 100)
+    for _ in range(3):
+        history.commit(1_000, True)
+    lost = Line.of(history.now)
+    history.at = 2
+    history.expire(1_000, 1)
+    history.write(1_000, properties={"owner": "x"})
+    assert relate(Line.of(history.now), lost) is BEHIND
+    history.commit(1_000, True)
+    assert relate(Line.of(history.now), lost) is DIVERGED
 
 
 def test_a_line_that_a_restore_raised_above_the_lost_one_is_ahead_of_it() -> None:
@@ -144,8 +173,6 @@ def test_a_line_that_a_restore_raised_above_the_lost_one_is_ahead_of_it() -> Non
     lost = Line.of(history.now)
     history.at = 1
     assert relate(Line.of(history.now), lost) is BEHIND and relate(lost, Line.of(history.now)) is AHEAD
-    history.write(1_000)
-    assert relate(Line.of(history.now), lost) is DIVERGED
     history.write(1_000, properties={CONTINUES: lost.file}, last_sequence_number=3)
     history.commit(1_000, True)
     assert relate(Line.of(history.now), lost) is AHEAD
@@ -156,29 +183,13 @@ def test_a_snapshot_that_was_put_back_can_be_taken_for_the_same_one() -> None:
     history = History([_first()], [frozenset({0})], 100)
     history.commit(1_000, True)
     one = Line.of(history.now)
-    ((number, commit),) = one.commits.items()
-    other = replace(one, file="x.json", commits={number: replace(commit, sequence_number=9, timestamp_ms=9_000)})
+    ((number, snapshot),) = one.snapshots.items()
+    other = replace(one, file="x.json", snapshots={number: replace(snapshot, sequence_number=9, timestamp_ms=9_000)})
     assert relate(one, other) is DIVERGED
 
-    def by_list(mine: Commit, theirs: Commit) -> bool:
+    def by_list(mine: Snapshot, theirs: Snapshot) -> bool:
         return mine.manifest_list == theirs.manifest_list
 
     assert relate(
         one, replace(other, marks=replace(one.marks, sequence_number=9), files={str(one.file): 0}), by_list
     ) is (BEHIND)
-
-
-def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_not() -> None:
-    def with_schemas(*schemas: dict[int, str]) -> TableMetadata:
-        texts = (
-            json.dumps(
-                {"type": "struct", "schema-id": n, "fields": [{"id": i, "name": name} for i, name in each.items()]}
-            )
-            for n, each in enumerate(schemas)
-        )
-        return replace(_first(), schemas=dict(enumerate(texts)))
-
-    archive = with_schemas({1: "a"}, {1: "a", 2: "price"})
-    assert clashing_fields(with_schemas({1: "a"}, {1: "a", 2: "weight"}), archive) == {2}
-    assert clashing_fields(with_schemas({1: "a"}, {1: "b"}), archive) == set()
-    assert clashing_fields(with_schemas({1: "a", 2: "price"}, {1: "a", 2: "cost"}), archive) == set()
