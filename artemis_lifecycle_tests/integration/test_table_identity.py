@@ -245,7 +245,7 @@ def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_s
     assert _undropped(lifecycle, "db.twice", uuid=uuids[0]).table_uuid == uuids[0]
     with pytest.raises(Refused, match=r"a table with the name db\.twice"):
         lifecycle.undrop(uuids[1])
-    with pytest.raises(BadInput, match="no namespace"):
+    with pytest.raises(BadInput, match="no such namespace"):
         lifecycle.undrop(uuids[1], as_name="nowhere.twice")
     assert _undropped(lifecycle, "db.twice", as_name="db.second").table_uuid == uuids[1]
     assert lifecycle.read("db.twice").count() == 1 and lifecycle.read("db.second").count() == 2

@@ -36,6 +36,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.lifecycle.copies import copy_again
 from artemis_lifecycle.lifecycle.deletion import Deletion
+from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
@@ -422,6 +423,20 @@ def a_dropped_table_lies_inside(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_marked_table_is_dropped_and_made_again(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    marked = lifecycle.mark(lifecycle.config.catalogs.live.name)
+    last = pointer(lifecycle)
+    lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.{T}")
+    create(lifecycle)
+    append(lifecycle)
+    with REFUSED:
+        lifecycle.sweep(marked.live_set_id, deferred=False)
+    register(lifecycle, last)
+
+
 def a_table_that_no_catalog_knows_lies_inside(stage: Stage) -> None:
     lifecycle = stage.open()
     create(lifecycle)
@@ -784,6 +799,12 @@ GUARDS = (
         taken((Neighbors, "_dropped", none)),
         a_dropped_table_lies_inside,
         10,
+    ),
+    Guard(
+        "a name is not a table",
+        # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
+        taken((Steps, "require_same", nothing), ("lifecycle.marking", "_remember", nothing)),
+        a_marked_table_is_dropped_and_made_again,
     ),
     Guard(
         "one deployment",
