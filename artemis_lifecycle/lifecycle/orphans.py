@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.errors import require_uuid
 from artemis_lifecycle.lifecycle.contexts import cold_context, deletion_context
 from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
@@ -91,7 +92,8 @@ class Orphans:
         state = self.steps.any_state(table)
         if whole:
             # Whoever took the listing, it may be of a table that had the name before.
-            self.steps.require_same(state, self.resources.operations.scans.listing(taken.listing_id).table_uuid)
+            listed = self.resources.operations.scans.listing(taken.listing_id).table_uuid
+            require_uuid(table, state.metadata.table_uuid, listed)
         with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
                 deletion_context(self.resources, table),

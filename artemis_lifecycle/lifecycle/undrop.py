@@ -93,7 +93,10 @@ class Undrop:
             catalog.require_free(name)
             if stores.head(metadata.metadata_location) is None:
                 stores.copy(saved_metadata(resources.root, known), metadata.metadata_location)
-            catalog.register(name, metadata.metadata_location)
+            # Under its former name, its commits passed the gate when they were made.
+            new = () if str(name) == known.table else metadata.snapshots
+            summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
+            catalog.register(name, metadata.metadata_location, summaries)
             operations.known_tables.undrop(known.catalog, known.table_uuid, operator, why)
             self.steps.saw(self.steps.state_of(str(name), known.table_uuid))
             for job_id in restored:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata, require_uuid
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -109,10 +109,7 @@ class TableState:
         if self.metadata is not None and self.metadata.metadata_location == entry.metadata_location:
             return self.metadata
         metadata = read_table_metadata(self._context.stores, entry.metadata_location)
-        if metadata.table_uuid != self.table_uuid:
-            raise self._gone(
-                f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
-            )
+        require_uuid(self.table, metadata.table_uuid, self.table_uuid)
         return metadata
 
     def files(self, metadata: TableMetadata) -> ReachedFiles | None:

@@ -36,7 +36,6 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.lifecycle.copies import copy_again
 from artemis_lifecycle.lifecycle.deletion import Deletion
-from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
@@ -803,7 +802,7 @@ GUARDS = (
     Guard(
         "a name is not a table",
         # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
-        taken((Steps, "require_same", nothing), ("lifecycle.marking", "_remember", nothing)),
+        taken(("lifecycle.steps", "require_uuid", nothing), ("lifecycle.marking", "_remember", nothing)),
         a_marked_table_is_dropped_and_made_again,
     ),
     Guard(
