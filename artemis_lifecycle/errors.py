@@ -126,6 +126,10 @@ class StalePlan(Refused):
     """The table changed since the plan in a way that matters."""
 
 
+class AnotherTable(StalePlan, NoSuchTable):
+    """The name of a recorded table now belongs to a table with another uuid."""
+
+
 class PlanStateError(Refused):
     """The plan is not in the state that the step needs."""
 
@@ -298,3 +302,15 @@ class CommitStateUnknown(LifecycleError):
     """The catalog did not report whether a commit happened, and a look-up could not determine it."""
 
     exit_code = 6
+
+
+def require_uuid(table: str, found: str, recorded: str) -> None:
+    """Raise AnotherTable unless the table that has the name now, `found`, is the one that was `recorded` under it. What
+    was recorded of a table (a plan, a scan, a hold) is never done by the name alone. Arguments are uuids."""
+    if found != recorded:
+        raise AnotherTable(
+            f"The name now belongs to another table ({found}, not {recorded})",
+            table=table,
+            untouched="the table that has the name, and all files that were not deleted before",
+            hint="find out who dropped the recorded one (artemis dropped); artemis close gives its plan up",
+        )

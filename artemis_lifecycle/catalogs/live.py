@@ -156,9 +156,10 @@ class CatalogReader:
         if dotted(name.namespace) not in self.namespaces():
             raise BadInput("The catalog has no such namespace", table=str(name), hint="create it, or use another name")
 
-    def register(self, name: Identifier, metadata_location: str) -> None:
-        """Add a table that is in no catalog. Raises Refused if the name is taken."""
-        self._source.register(name, metadata_location)
+    def register(self, name: Identifier, metadata_location: str, summaries: Sequence[Mapping[str, str]]) -> None:
+        """Add a table that is in no catalog. The lineage gate gets `summaries`, those of snapshots that are new under
+        the name. Raises Refused if the name is taken, LineageRejected."""
+        self._source.register(name, metadata_location, summaries)
 
     def close(self) -> None:
         self._source.close()
@@ -290,8 +291,8 @@ class _Sql:
             row = connection.execute(query).first()
         return None if row is None else (row.iceberg_type or "table").lower()
 
-    def register(self, name: Identifier, metadata_location: str) -> None:
-        register(self._engine, self._name, name, metadata_location)
+    def register(self, name: Identifier, metadata_location: str, summaries: Sequence[Mapping[str, str]]) -> None:
+        register(self._engine, self._name, name, metadata_location, summaries)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -487,7 +488,7 @@ class _Other:
             except NotImplementedError:
                 return None
 
-    def register(self, name: Identifier, metadata_location: str) -> None:
+    def register(self, name: Identifier, metadata_location: str, summaries: Sequence[Mapping[str, str]]) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         with self._answering(), around("catalog.register"):

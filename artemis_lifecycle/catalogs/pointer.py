@@ -110,12 +110,14 @@ def compare_and_swap(
     return CatalogEntry(catalog, name, new_location, expected_location)
 
 
-def register(engine: Engine, catalog: str, name: Identifier, location: str) -> None:
-    """Add the row of a table that is in no catalog, past the lineage gate if the database has one: its snapshots are
-    not new. Raises Refused if the name is taken meanwhile, or for a login that may not; BadInput, LineageRejected."""
+def register(
+    engine: Engine, catalog: str, name: Identifier, location: str, summaries: Sequence[Mapping[str, str]]
+) -> None:
+    """Add the row of a table that is in no catalog, past the lineage gate if there is one. `summaries` are those of
+    snapshots that are new under this name. Raises Refused, BadInput, LineageRejected."""
     require_storable(name, location)
     namespace, table = name.row
-    require_pass(engine, GatedRow(catalog, *name.row), (), base=None, location=location)
+    require_pass(engine, GatedRow(catalog, *name.row), summaries, base=None, location=location)
     values = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table, "iceberg_type": "TABLE"}
     try:
         with around("catalog.register"), _refused(name), engine.begin() as connection:

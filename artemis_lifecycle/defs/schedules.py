@@ -85,7 +85,10 @@ def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
 
 def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
     """Request runs only for tables that have something to purge, because a run starts a Spark session."""
-    due = {record.table for record in lifecycle.operations.quarantines.due()}
+    known = lifecycle.operations.known_tables.of_catalog(lifecycle.config.catalogs.live.name)
+    # By their current names; those of dropped tables are purged by uuid (artemis purge-quarantine).
+    names = {each.table_uuid: None if each.missing_since else each.table for each in known}
+    due = {names.get(record.table_uuid, record.table) for record in lifecycle.operations.quarantines.due()}
     if not due:
         return SkipReason("nothing in quarantine is past its retention")
     found = maintenance_requests("quarantine_purge", lifecycle, instance, now)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
-from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
+from artemis_lifecycle.errors import Refused, StalePlan, require_uuid
 from artemis_lifecycle.expiration.plan import ExpirationPlan, refuse_unexpirable
 from artemis_lifecycle.expiration.unused import Unused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -58,15 +58,9 @@ def removal(
 
     A plan is stale if the same rule, at the plan's own instant, would now keep what it removes: because of a new ref or
     hold on an expired snapshot, a rollback to one, or a longer setting on a branch. A concurrent append does not make
-    it stale. Raises StalePlan, NoSuchTable (another table took the name), and what `refuse_unexpirable` raises.
+    it stale. Raises StalePlan, AnotherTable, and what `refuse_unexpirable` raises.
     """
-    if base.table_uuid != plan.table_uuid:
-        raise NoSuchTable(
-            f"The name now belongs to another table ({base.table_uuid}, not {plan.table_uuid})",
-            table=plan.table,
-            untouched="both tables",
-            hint=f"close the plan: artemis close {plan.plan_id}",
-        )
+    require_uuid(plan.table, base.table_uuid, plan.table_uuid)
     refuse_unexpirable(base, plan.table)
     present = {snapshot.snapshot_id for snapshot in base.snapshots}
     doomed = [snapshot for snapshot in plan.expired_snapshots if snapshot in present]

@@ -208,7 +208,7 @@ class DroppedTables:
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
-        with suppress(NoSuchTable, StalePlan):
+        with suppress(NoSuchTable):
             return self.steps.any_state(table) if table_uuid is None else self.steps.state_of(table, table_uuid)
         catalog = table.partition(":")[0] if self.resources.other(table) is not None else None
         return self.lost(self.missing(table_uuid or table, catalog))[0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.errors import require_uuid
 from artemis_lifecycle.lifecycle.contexts import cold_context, deletion_context
 from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
@@ -91,7 +92,11 @@ class Orphans:
         state = self.steps.any_state(table)
         if whole:
             # Whoever took the listing, it may be of a table that had the name before.
-            self.steps.require_same(state, self.resources.operations.scans.listing(taken.listing_id).table_uuid)
+            listed = self.resources.operations.scans.listing(taken.listing_id).table_uuid
+            require_uuid(table, state.metadata.table_uuid, listed)
+        if state.catalog is None:
+            # What is dropped before the next scan is known by then, and keeps its files for its time.
+            self.steps.observe()
         with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
                 deletion_context(self.resources, table),
@@ -188,17 +193,19 @@ class Orphans:
         record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind == "dropped":
             return self.dropped.delete_dropped(record.scan_id, dry_run=dry_run)
-        if record.state != ScanState.DONE:
-            record, state = self.steps.resumed(record)
         if dry_run or record.state == ScanState.DONE:
+            if record.state != ScanState.DONE:
+                record = self.steps.resumed(record)[0]
             if not dry_run and record.files:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
-        self.deletion.require_small_or_approved(record)
-        with self._judged(record), self.steps.run(state, "orphan_deletion") as step:
-            report = self.deletion.run_scan(record, step.lease, pause=step.pause)
-            step.state = "pending" if report.failed or report.pending else "done"
-            step.counts = deletion_counts(report)
-            if step.state == "done" and record.files:
-                stored_receipt(self.steps, job_of(record))
+        with self._judged(record):
+            record, state = self.steps.resumed(record)
+            self.deletion.require_small_or_approved(record)
+            with self.steps.run(state, "orphan_deletion") as step:
+                report = self.deletion.run_scan(record, step.lease, pause=step.pause)
+                step.state = "pending" if report.failed or report.pending else "done"
+                step.counts = deletion_counts(report)
+                if step.state == "done" and record.files:
+                    stored_receipt(self.steps, job_of(record))
         return report

@@ -15,7 +15,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.config.deployment import OtherCatalog
-from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, StalePlan, StorageError
+from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, StalePlan, StorageError, require_uuid
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, read_beside, seal_plan
 from artemis_lifecycle.expiration.tags_and_holds import hold_views
@@ -457,13 +457,7 @@ class PaimonTables:
         """Raise StalePlan if the table now keeps what the plan removes: because of a consumer that went back, a hold,
         a rollback, or a tag that was made anew. A tag or a branch on an expired snapshot keeps its files, not the
         snapshot. Raises NoSuchTable if another table has the name."""
-        if table.table_uuid != plan.table_uuid:
-            raise NoSuchTable(
-                f"The name now belongs to another table ({table.table_uuid}, not {plan.table_uuid})",
-                table=plan.table,
-                untouched="both tables",
-                hint=f"close the plan: artemis close {plan.plan_id}",
-            )
+        require_uuid(plan.table, table.table_uuid, plan.table_uuid)
         branch = table.branches[removal.branch]
         texts = {each.path: each.text for each in branch.documents}
         other = [each for each in removal.gone if each.path in texts and texts[each.path] != each.text]

@@ -8,7 +8,7 @@ from typing import Any
 from artemis_lifecycle.cold_tier.handoff_outcome import read_outcome
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
-from artemis_lifecycle.errors import NoSuchPlan, StalePlan
+from artemis_lifecycle.errors import AnotherTable, NoSuchPlan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, load_plan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
@@ -40,7 +40,7 @@ def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
     else:
         try:
             metadata = steps.state_of(job.table, job.table_uuid).metadata
-        except StalePlan:
+        except AnotherTable:
             metadata = steps.any_state(job.table).metadata
         place = metadata_locations(metadata, resources.rules(job.table))[0]
         is_its = metadata.table_uuid == job.table_uuid

@@ -16,7 +16,14 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.errors import ApprovalNeeded, ConfigError, LifecycleError, NoSuchTable, NotApplicable, StalePlan
+from artemis_lifecycle.errors import (
+    ApprovalNeeded,
+    ConfigError,
+    LifecycleError,
+    NoSuchTable,
+    NotApplicable,
+    require_uuid,
+)
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.table_state import TableState as TableState
@@ -34,8 +41,6 @@ from artemis_lifecycle.spark.session import driver_pid
 
 R = TypeVar("R", ExpirationPlan, ScanRecord)
 
-_REST = "all files that were not deleted before"
-_DROPPED = "find out who dropped it (artemis dropped); artemis close gives a plan up"
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
 
@@ -84,7 +89,7 @@ class Steps:
         """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
         scan or a hold was recorded: none is acted on by the name alone.
 
-        Raises StalePlan if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
+        Raises AnotherTable if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
         """
         found = None
         with suppress(NoSuchTable):
@@ -93,13 +98,9 @@ class Steps:
             renamed = self._name_of(table_uuid, table)
             found = found if renamed is None else self.any_state(renamed)
         if found is None:
-            raise NoSuchTable(
-                f"No table of the catalog has the uuid {table_uuid} any more",
-                table=table,
-                untouched=_REST,
-                hint=_DROPPED,
-            )
-        self.require_same(found, table_uuid)
+            what = f"No table of the catalog has the uuid {table_uuid} any more"
+            raise NoSuchTable(what, table=table, untouched="all its files", hint="list dropped tables: artemis dropped")
+        require_uuid(found.name, found.metadata.table_uuid, table_uuid)
         return found
 
     def resumed(self, record: R) -> tuple[R, TableState]:
@@ -114,19 +115,8 @@ class Steps:
             if entry.metadata_location == state.metadata.metadata_location:
                 return state
         now = self.any_state(state.name)
-        self.require_same(now, state.metadata.table_uuid)
+        require_uuid(state.name, now.metadata.table_uuid, state.metadata.table_uuid)
         return now
-
-    def require_same(self, state: TableState, table_uuid: str) -> None:
-        """Raise StalePlan if the table that has the name now is not the one with that uuid."""
-        if state.metadata.table_uuid != table_uuid:
-            raise StalePlan(
-                f"The name now belongs to another table ({state.metadata.table_uuid}, not {table_uuid})",
-                table=state.name,
-                path=state.metadata.metadata_location,
-                untouched=f"the table that has the name, and {_REST}",
-                hint=_DROPPED,
-            )
 
     def _name_of(self, table_uuid: str, table: str) -> str | None:
         """Return the current name of a table, as far as its catalog was seen."""

@@ -11,7 +11,7 @@ from shlex import quote
 from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
-from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, StalePlan
+from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
 from artemis_lifecycle.lifecycle.formats import COPIED_BY_TAGS
 from artemis_lifecycle.lifecycle.gate import Gate
@@ -206,7 +206,7 @@ class TagsAndHolds:
         try:
             # Placing the hold waited for commits under way; a hold cannot restore what they removed.
             self._require_snapshots(self.steps.again(state), snapshot_ids, kind)
-        except (BadInput, StalePlan):
+        except BadInput:
             resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
         return placed

@@ -85,7 +85,7 @@ class Undrop:
                 # From now on no deletion of its files begins, or goes on.
                 operations.scans.close_dropped(known.table_uuid)
             restored = self._restore(known, operator, why or "undrop", step)
-            metadata = self._last_state(known)
+            metadata, seen = self._last_state(known)
             files, lost = _compared(stores, metadata, step.check)
             if lost and lost[0].is_current and not incomplete:
                 raise _incomplete(known, lost)
@@ -93,7 +93,11 @@ class Undrop:
             catalog.require_free(name)
             if stores.head(metadata.metadata_location) is None:
                 stores.copy(saved_metadata(resources.root, known), metadata.metadata_location)
-            catalog.register(name, metadata.metadata_location)
+            # What the catalog was seen to have under this name passed the gate; a file on top may be a refused commit.
+            old = seen.snapshots if str(name) == known.table else ()
+            new = (each for each in metadata.snapshots if each not in old)
+            summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
+            catalog.register(name, metadata.metadata_location, summaries)
             operations.known_tables.undrop(known.catalog, known.table_uuid, operator, why)
             self.steps.saw(self.steps.state_of(str(name), known.table_uuid))
             for job_id in restored:
@@ -128,9 +132,9 @@ class Undrop:
                 done[record.job_id] = back.restored
         return done
 
-    def _last_state(self, known: KnownTable) -> TableMetadata:
-        """Return the metadata of the table's last commit. The catalog may have moved on after it was seen last: then a
-        newer file has the last seen one in its log. Raises MissingFile after a purge."""
+    def _last_state(self, known: KnownTable) -> tuple[TableMetadata, TableMetadata]:
+        """Return the metadata of the table's last commit, and of the last that was seen. The catalog may have moved on
+        since: then a newer file has the last seen one in its log. Raises MissingFile after a purge."""
         resources, stores = self.steps.resources, self.steps.resources.live_stores
         rules, operations = resources.rules(known.table), resources.operations
         seen = replace(last_metadata(stores, resources.root, known), metadata_location=known.metadata_location)
@@ -154,7 +158,7 @@ class Undrop:
                 untouched="the catalog",
                 hint="register the one that was current with an engine (register_table)",
             )
-        return last
+        return last, seen
 
 
 @dataclass(frozen=True)

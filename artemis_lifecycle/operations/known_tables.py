@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import CheckConstraint, ColumnElement, Engine, Index, func, or_, update
 from sqlalchemy.dialects.postgresql import Insert
@@ -65,9 +65,17 @@ class KnownTables:
         A table that came back is no longer missing, and earlier decisions about it are cleared. Without `complete`, no
         table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
+        # Most are as before: no statement for these.
+        recent = datetime.now(UTC) - _SEEN_EVERY
+        same = {
+            each.table_uuid: Seen(each.table, each.metadata_location)
+            for each in self.of_catalog(catalog)
+            if each.missing_since is None and each.last_seen > recent
+        }
         with around("known_tables.observe"), self._engine.begin() as connection:
             for table_uuid, seen in sorted(present.items()):
-                connection.execute(_seen(catalog, table_uuid, seen))
+                if same.get(table_uuid) != seen:
+                    connection.execute(_seen(catalog, table_uuid, seen))
             if complete:
                 connection.execute(
                     update(known_tables)

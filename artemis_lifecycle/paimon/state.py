@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.errors import NoSuchTable, StalePlan
+from artemis_lifecycle.errors import NoSuchTable, StalePlan, require_uuid
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader
 from artemis_lifecycle.paimon.removal import whole_table
@@ -59,8 +59,7 @@ class PaimonState:
             table = self._current()
         except NoSuchTable as error:
             raise self._gone(f"The warehouse has no table {self.table} any more") from error
-        if table.table_uuid != self.table_uuid:
-            raise self._gone(f"The name {self.table} now belongs to another table ({table.table_uuid})")
+        require_uuid(self.table, table.table_uuid, self.table_uuid)
         return table
 
     def files(self, metadata: TableMetadata) -> PaimonFiles:

@@ -552,7 +552,9 @@ class Protection:
         reads = {other.table: self.neighbors.reads(other) for other in self._found} if self._heartbeats else {}
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
-            live = [heartbeat for heartbeat in self._heartbeats if heartbeat.table_uuid == state.table_uuid]
+            # A writer of a table that had this name before goes on writing to the name.
+            named = state.table if state is self._own else None
+            live = [each for each in self._heartbeats if each.table_uuid == state.table_uuid or each.table == named]
             had = context.operations.table_locations.of_table(state.table_uuid) if live else ()
             # A writer of a table that reads from here may be using a file from here.
             former = (*had, *(self._own_roots if state is self._own else reads.get(state.table, ())))

@@ -12,7 +12,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import MissingFile, NewerFormat, NoSuchTable, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    MissingFile,
+    NewerFormat,
+    NoSuchTable,
+    Refused,
+    StalePlan,
+    UnreadableMetadata,
+    require_uuid,
+)
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
@@ -131,10 +139,7 @@ class TableState:
             if self.reason == REACHABLE:
                 raise
             metadata = self._context.newer(entry.metadata_location).metadata
-        if metadata.table_uuid != self.table_uuid:
-            raise self._gone(
-                f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
-            )
+        require_uuid(self.table, metadata.table_uuid, self.table_uuid)
         return metadata
 
     def files(self, metadata: TableMetadata) -> ReachedFiles | None:

@@ -123,6 +123,20 @@ def test_quarantined_files_come_back_from_the_ui(make_project: Callable[..., Pro
         assert all(stores.heads(paths))
 
 
+def test_a_dropped_table_comes_back_from_the_ui(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables={TABLE: {}})
+    project.create(TABLE, commits=2)
+    with project.lifecycle() as lifecycle:
+        lifecycle.observe_catalog()
+        project.spark.sql(f"DROP TABLE {project.config.catalogs.live.name}.{TABLE}")
+        again = f"{TABLE.rpartition('.')[0]}.again"
+        result = launch(project, "undrop", table=TABLE, as_name=again, **WHO)
+        (output,) = (event for event in result.all_events if event.is_successful_output)
+        assert output.step_output_data.metadata["table"].value == again
+        assert lifecycle.tables() == [again]
+        assert [each.who for each in lifecycle.decisions() if each.kind == "undrop"] == ["Ada"]
+
+
 def test_a_scan_from_the_launchpad_takes_its_listing_and_its_age(
     make_project: Callable[..., Project], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import (
     BadInput,
     Busy,
     GraceNotOver,
     LifecycleError,
+    LineageRejected,
     NoSuchTable,
     PlanStateError,
     Refused,
@@ -245,7 +248,7 @@ def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_s
     assert _undropped(lifecycle, "db.twice", uuid=uuids[0]).table_uuid == uuids[0]
     with pytest.raises(Refused, match=r"a table with the name db\.twice"):
         lifecycle.undrop(uuids[1])
-    with pytest.raises(BadInput, match="no namespace"):
+    with pytest.raises(BadInput, match="no such namespace"):
         lifecycle.undrop(uuids[1], as_name="nowhere.twice")
     assert _undropped(lifecycle, "db.twice", as_name="db.second").table_uuid == uuids[1]
     assert lifecycle.read("db.twice").count() == 1 and lifecycle.read("db.second").count() == 2
@@ -309,3 +312,26 @@ def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
         # It lives like any other table.
         lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.db.again VALUES (5)")
         assert lifecycle.expire("db.again").deleted > 0 and lifecycle.read("db.again").count() == 1
+
+
+def test_an_undrop_passes_the_gate_only_with_what_was_in_the_catalog_before(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "lineage": {"mode": "reject"}}
+    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+        seen, unseen = make_table(lifecycle, "seen", 1), make_table(lifecycle, "unseen", 1)
+        lifecycle.observe_catalog()
+        # As a commit that the gate refused, which has written its metadata file before.
+        lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{unseen} VALUES (7)")
+        uuids = [_uuid(lifecycle, table) for table in (seen, unseen)]
+        for table in (seen, unseen):
+            lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+        lifecycle.enable_gate()
+
+        assert lifecycle.undrop(seen, who="ada").table_uuid == uuids[0]
+
+        noted = json.loads(lifecycle.steps.table_state(seen).metadata.properties[COMMIT_PROPERTY])
+        assert (noted["operation"], noted["trigger.operator"]) == ("undrop", "ada")
+        with pytest.raises(LineageRejected):
+            lifecycle.undrop(unseen)
+        assert unseen not in lifecycle.tables() and lifecycle.read(seen).count() == 1

@@ -422,6 +422,20 @@ def a_dropped_table_lies_inside(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_marked_table_is_dropped_and_made_again(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    marked = lifecycle.mark(lifecycle.config.catalogs.live.name)
+    last = pointer(lifecycle)
+    lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.{T}")
+    create(lifecycle)
+    append(lifecycle)
+    with REFUSED:
+        lifecycle.sweep(marked.live_set_id, deferred=False)
+    register(lifecycle, last)
+
+
 def a_table_that_no_catalog_knows_lies_inside(stage: Stage) -> None:
     lifecycle = stage.open()
     create(lifecycle)
@@ -859,6 +873,12 @@ GUARDS = (
         taken((Neighbors, "_dropped", none)),
         a_dropped_table_lies_inside,
         10,
+    ),
+    Guard(
+        "a name is not a table",
+        # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
+        taken(("lifecycle.steps", "require_uuid", nothing), ("lifecycle.marking", "_remember", nothing)),
+        a_marked_table_is_dropped_and_made_again,
     ),
     Guard(
         "one deployment",
