@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config, load_what_is_right
@@ -95,8 +95,8 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
 def _readers(config: LifecycleConfig) -> list[Check]:
     try:
         return services.readers(config)
-    except LifecycleError as error:
-        return [Check("readers", "failed", error.what, error.hint or "")]
+    except (LifecycleError, DBAPIError) as error:
+        return [Check("readers", "failed", str(error).partition("\n")[0], "check the rights of the role")]
 
 
 def _apart(config: LifecycleConfig) -> Check:

@@ -106,10 +106,12 @@ def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_
     """Return the folders of those metadata files that are not a table's: nothing says which other files there belong to
     the same view, function or unknown object. Files that are not JSON are ignored."""
 
+    ours = re.compile(rb'"table-uuid"\s*:\s*"%b"' % re.escape(table_uuid).encode())
+
     def folder(path: str) -> str | None:
         try:
             # Every writer of tables writes the uuid first, and a table may have many large metadata files.
-            if table_uuid.encode() in stores.read_range(path, 0, _BEGINNING):
+            if ours.search(stores.read_range(path, 0, _BEGINNING)):
                 return None
             found = described(stores, path)
         except (UnreadableMetadata, StorageError):
