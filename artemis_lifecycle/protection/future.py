@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.errors import MissingFile, StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, NewerFormat, StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.table_locations import TableLocations
@@ -61,9 +61,15 @@ def evidence(
         else:
             elsewhere.setdefault(parent(normalize(path, rules)), []).append(path)
 
+    unknown: dict[str, str | None] = {}
+
     def read(path: str) -> TableMetadata | None:
         try:
             return read_table_metadata(stores, path)
+        except NewerFormat:
+            # Only whose it is counts.
+            unknown[path] = described(stores, path).table_uuid
+            return None
         except (UnreadableMetadata, MissingFile):
             return None
 
@@ -99,6 +105,8 @@ def evidence(
             attempts.append(other)
         else:
             newer.append(path)
+    newer += (path for path, uuid in unknown.items() if uuid == metadata.table_uuid)
+    foreign += (parent(normalize(path, rules)) for path, uuid in unknown.items() if uuid != metadata.table_uuid)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
-from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
+from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
@@ -371,3 +371,16 @@ def test_a_view_whose_place_has_the_tables_uuid_in_its_name_is_not_taken_for_the
         connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'v'"))
     collect(lifecycle, "db.t")
     assert kept.exists()
+
+
+def test_commits_of_a_newer_version_that_a_restored_catalog_lost_are_no_orphans(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    before = row_of(lifecycle, "t")[1]
+    upgrade(lifecycle, "db.t")
+    append(lifecycle, "db.t", 2)
+    newest = row_of(lifecycle, "t")[1]
+    files = set((table / "data").glob("*.parquet"))
+    set_row(lifecycle, "t", metadata_location=before)
+    with pytest.raises(StaleMetadata, match=r"metadata files of the table are newer"):
+        collect(lifecycle, "db.t")
+    assert all(path.exists() for path in (*files, on_disk(newest)))
