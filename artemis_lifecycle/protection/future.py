@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.errors import MissingFile, StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, NewerFormat, StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.table_locations import TableLocations
@@ -61,9 +61,15 @@ def evidence(
         else:
             elsewhere.setdefault(parent(normalize(path, rules)), []).append(path)
 
+    unknown: dict[str, str | None] = {}
+
     def read(path: str) -> TableMetadata | None:
         try:
             return read_table_metadata(stores, path)
+        except NewerFormat:
+            # Only whose it is counts.
+            unknown[path] = described(stores, path).table_uuid
+            return None
         except (UnreadableMetadata, MissingFile):
             return None
 
@@ -99,6 +105,8 @@ def evidence(
             attempts.append(other)
         else:
             newer.append(path)
+    newer += (path for path, uuid in unknown.items() if uuid == metadata.table_uuid)
+    foreign += (parent(normalize(path, rules)) for path, uuid in unknown.items() if uuid != metadata.table_uuid)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
 
 
@@ -106,10 +114,12 @@ def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_
     """Return the folders of those metadata files that are not a table's: nothing says which other files there belong to
     the same view, function or unknown object. Files that are not JSON are ignored."""
 
+    ours = re.compile(rb'"table-uuid"\s*:\s*"%b"' % re.escape(table_uuid).encode())
+
     def folder(path: str) -> str | None:
         try:
             # Every writer of tables writes the uuid first, and a table may have many large metadata files.
-            if table_uuid.encode() in stores.read_range(path, 0, _BEGINNING):
+            if ours.search(stores.read_range(path, 0, _BEGINNING)):
                 return None
             found = described(stores, path)
         except (UnreadableMetadata, StorageError):

@@ -285,7 +285,8 @@ class Protection:
             state.other_names = self._names_in_folders
         self._unread_since = self.neighbors.unread_since if self._context.cold is None else None
         self._may_be_read = self._reached_since(self._unread_since)
-        if self._context.cold is None and self._context.own is None:
+        # A format with a layout of its own says which files can be orphans.
+        if self._context.cold is None and self._context.own is None and self._context.layout is None:
             roots = [normalize(root, rules) for root in self._context.roots]
             self._places_of_logs = possible_roots(folders, self._own_roots, roots, rules)
         self._read_logs()

@@ -1,5 +1,6 @@
 """Finding 3: streaming checkpoints, other table formats and staging folders below a table's location were orphans.
 Names that start with `_` or `.` stay, but for the table's own partition fields; `orphans.hidden: scan` collects them.
+Logs of other table formats keep more than themselves (`test_readers.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from artemis_lifecycle_tests.protection.foreign import ids, make_all_old, outcom
 HIDDEN = (
     "_checkpoints/q/offsets/0",
     "_checkpoints/q/.metadata.crc",
-    "_delta_log/00000000000000000000.json",
-    ".hoodie/hoodie.properties",
+    "_other_log/00000000000000000000.json",
+    ".other/other.properties",
     "_spark_metadata/0",
     "data/_temporary/0/task/part-0.parquet",
     ".staging/x.parquet",
     "data/day=1/.staging/job-1/part-0.parquet",
     "data/deep/er/_checkpoints/state/0/1/1.delta",
-    "metadata/_delta_log/0.json",
+    "metadata/_other_log/0.json",
     "_SUCCESS",
     "data/_SUCCESS",
     "data/_committed_1",

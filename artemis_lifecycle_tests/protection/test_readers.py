@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
-from artemis_lifecycle.errors import NewerFormat, UnreadableMetadata
+from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
+from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     ids,
@@ -334,3 +337,50 @@ def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(l
         [check] = readers(config)
         assert check.status == "warning" and str(place(lifecycle, "db.t")) in check.detail
         assert any("another table format" in each for each in released.fleet().sentences)
+
+
+def test_a_view_inside_a_table_outlives_a_sweep(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    create_view(lifecycle, "v", table / "data" / "v")
+    [kept], lost = versions(lifecycle, "v"), stray(table)
+    make_all_old(warehouse(lifecycle, "live"))
+    lifecycle.sweep(lifecycle.mark(lifecycle.config.catalogs.live.name, None).live_set_id, deferred=False)
+    assert kept.exists() and not lost.exists()
+
+
+def test_a_view_inside_a_cold_table_is_not_reported_as_unknown(make_config: MakeConfig, spark: SparkSession) -> None:
+    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
+        create(lifecycle, "db.t")
+        overwrite(lifecycle, "db.t", 2)
+        lifecycle.expire("db.t")
+        cold = warehouse(lifecycle, "cold") / "db" / "t"
+        create_view(lifecycle, "v", cold / "v")
+        create_view(lifecycle, "w", cold / "w")
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'w'"))
+        lost = stray(cold)
+        make_all_old(cold)
+        assert [row["path"] for row in lifecycle.scan_cold("db.t").files().collect()] == [f"file://{lost}"]
+
+
+def test_a_view_whose_place_has_the_tables_uuid_in_its_name_is_not_taken_for_the_table(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    create_view(lifecycle, "v", table / lifecycle.snapshot_history("db.t").table_uuid)
+    [kept] = versions(lifecycle, "v")
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'v'"))
+    collect(lifecycle, "db.t")
+    assert kept.exists()
+
+
+def test_commits_of_a_newer_version_that_a_restored_catalog_lost_are_no_orphans(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    before = row_of(lifecycle, "t")[1]
+    upgrade(lifecycle, "db.t")
+    append(lifecycle, "db.t", 2)
+    newest = row_of(lifecycle, "t")[1]
+    files = set((table / "data").glob("*.parquet"))
+    set_row(lifecycle, "t", metadata_location=before)
+    with pytest.raises(StaleMetadata, match=r"metadata files of the table are newer"):
+        collect(lifecycle, "db.t")
+    assert all(path.exists() for path in (*files, on_disk(newest)))
