@@ -235,18 +235,19 @@ class Resources:
 
     @property
     def deployment(self) -> Deployment:
-        """The current identity of this operations database, with the root. Until a first write, it has none."""
+        """The current identity of this operations database, with the root. Its schema is made, if necessary."""
         if not self.unchecked_operations.exists:
-            return Deployment("not made yet", None, "", "operations.uri", normalize(self.root))
+            self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
         """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
         assigned to this one, unless `record` is False."""
-        if record and not self.unchecked_operations.exists:
-            self.unchecked_operations.make()
         records = self.live_catalog.deployments(self.live_stores)
-        require_deployment(records, self.live_catalog.name, self.deployment, who=self.owner, record=record)
+        known = record or self.unchecked_operations.exists
+        # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
+        ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
+        require_deployment(records, self.live_catalog.name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
     @cached_property

@@ -319,21 +319,19 @@ class Operations:
             return statement, parameters
         names = set(_OWN_NAME.findall(statement))
         tables = [table for table in metadata.sorted_tables if table.name in names]
-        writes = bool(_WRITES.match(statement)) or len(tables) < len(names - {_VERSIONS})
-        if not names or (writes and names <= _OBSERVED and self.exists):
-            return statement, parameters
-        if writes and not names <= _OBSERVED:
-            if not self.exists:
-                self.make()
-            # A writer does not claim the catalog, because it may lack the right.
-            if self.claim is not None and not names <= {"heartbeats", "locks"}:
-                claim, self.claim = self.claim, None
-                try:
-                    claim()
-                except BaseException:
-                    self.claim = claim
-                    raise
-        elif not self.exists:
+        writes = _WRITES.match(statement) is not None and not names <= _OBSERVED
+        # A sequence or a function has no empty twin.
+        if not self.exists and (writes or len(tables) < len(names - {_VERSIONS})):
+            self.make()
+        # A writer of tables does not claim the catalog, because it may lack the right.
+        if writes and self.claim is not None and not names <= {"heartbeats", "locks"}:
+            claim, self.claim = self.claim, None
+            try:
+                claim()
+            except BaseException:
+                self.claim = claim
+                raise
+        if not self.exists and tables:
             with self._may_not_make():
                 for table in tables:
                     cursor.execute(_temporary(table))

@@ -15,10 +15,9 @@ from sqlalchemy import Engine, create_engine, text
 
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.config.loading import load_config
-from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import LifecycleError, OtherDeployment, Refused
+from artemis_lifecycle.errors import OtherDeployment
 
 V0 = """
 CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
