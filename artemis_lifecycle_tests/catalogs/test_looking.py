@@ -27,7 +27,8 @@ CREATE TABLE iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, n
     property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
 """
 EVERYTHING = """
-SELECT 'relation ' || c.oid::regclass || ' ' || coalesce(c.relacl::text, '') || coalesce((SELECT string_agg(a.attname, ',')
+SELECT 'relation ' || c.oid::regclass || ' ' || coalesce(c.relacl::text, '')
+    || coalesce((SELECT string_agg(a.attname, ',')
     FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0), '') FROM pg_class AS c
     WHERE c.relnamespace::regnamespace::text !~ '^pg_|^information'
 UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger UNION ALL SELECT 'schema ' || nspname FROM pg_namespace
@@ -204,3 +205,13 @@ def test_init_makes_all_ahead_and_lists_it_and_changes_nothing_again(
         assert lifecycle.plan_expiration("db.t").plan_id
     found = {check.name: check for check in diagnose(file)}
     assert {found[name].status for name in ("catalogs.live", "operations", "roles", "cold guard", "tables")} == {"ok"}
+
+
+def test_a_reader_that_was_first_sees_what_another_process_records_later(
+    uri: str, write: Callable[[str], Path]
+) -> None:
+    file = write(uri)
+    with Lifecycle.open(file) as reader, Lifecycle.open(file) as writer:
+        assert reader.holds("db.t") == []
+        hold = writer.hold("db.t", owner="ada", reason="an audit")
+        assert [each.hold_id for each in reader.holds("db.t")] == [hold.hold_id]

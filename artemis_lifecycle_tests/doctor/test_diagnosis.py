@@ -175,7 +175,7 @@ def test_entries_without_a_table_near_misses_and_patterns_that_tie_are_listed(
             row = f"VALUES ('live', 'db', '{name}', 'file:///m.json', NULL, 'TABLE')"
             connection.execute(text(f"INSERT INTO iceberg_tables {row}"))
     entries = ["db.Legal", "db.orders ", "live.db.orders", "db.ordres", "gone.*", "db.a*", "db.*b", "db.legal"]
-    file = write(tables=dict.fromkeys(entries, {}))
+    file = write(tables={key: {} for key in entries})
     found = [check for check in diagnose(file) if check.name == "tables"]
     warned = {check.detail.partition("'")[2].partition("'")[0]: check for check in found if check.status == "warning"}
     assert set(warned) == {"db.Legal", "db.orders ", "live.db.orders", "db.ordres", "gone.*"}
