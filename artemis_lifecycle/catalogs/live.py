@@ -192,7 +192,7 @@ class _Sql:
         query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
-        return [Identifier.of_row(namespace, name) for namespace, name in self._read(query)]
+        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
         row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)

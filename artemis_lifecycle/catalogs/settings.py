@@ -118,8 +118,8 @@ def catalog_conf(
     pace: PaceSettings | None = None,
     gated: bool = False,
 ) -> dict[str, str]:
-    """Return `spark.sql.catalog.<name>…` of one catalog. `gated`: if it is in SQL, its commits ask the lineage gate, and say
-    what the database refuses."""
+    """Return `spark.sql.catalog.<name>…` of one catalog. `gated`: if it is in SQL, its commits ask the lineage gate,
+    and say what the database refuses."""
     options = {
         key: value
         for key, value in catalog.properties.items()
