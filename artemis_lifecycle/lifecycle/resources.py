@@ -81,9 +81,10 @@ class Resources:
         in_quiet_window: bool = False,
         sessions: Sessions | None = None,
         s3_client_factory: Callable[[], Any] | None = None,
+        restores_guard: bool = True,
     ) -> None:
         """See `Lifecycle.open`. `sessions` provides a Spark session instead of `spark`; `s3_client_factory` creates the
-        stores' S3 clients."""
+        stores' S3 clients. Without `restores_guard`, the cold catalog's guard is left as it is."""
         self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
@@ -102,7 +103,8 @@ class Resources:
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
-        self._verify_cold_guard()
+        if restores_guard:
+            self._verify_cold_guard()
 
     def _verify_cold_guard(self) -> None:
         cold = self.config.catalogs.cold

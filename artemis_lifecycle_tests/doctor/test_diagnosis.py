@@ -135,7 +135,7 @@ machine_version = machine.version
 def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are_red(
     write: Write, engine: Engine, postgres_uri: str
 ) -> None:
-    file = write()
+    file = write(tables={"db.*": {}})
     ensure_tables(engine)
     with engine.begin() as connection:
         row = "VALUES ('cold', 'db', 't', 'file:///m.json', NULL, 'TABLE')"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.errors import BadInput, ConfigError
 from artemis_lifecycle.live_sets.comparison import compared
 from artemis_lifecycle.operations.live_sets import LiveVersion
 
+MakeConfig = Callable[..., LifecycleConfig]
+
 
 @pytest.fixture
-def opened(make_config: object, spark: SparkSession) -> Lifecycle:
+def opened(make_config: MakeConfig, spark: SparkSession) -> Lifecycle:
     defaults = {"retention": {"window": "1d"}, "deletion": {"grace": "0s"}}
-    config: LifecycleConfig = make_config(defaults=defaults, tables={"db.*": {}})  # type: ignore[operator]
+    config = make_config(defaults=defaults, tables={"db.*": {}})
     return Lifecycle.open(config, spark=spark)
 
 
@@ -95,3 +98,22 @@ def test_a_comparison_of_sets_names_each_metadata_file_once() -> None:
     gone = [LiveVersion("a", "c", "s3://b/m.json", number, "db.t", "table", "main") for number in range(109)]
     found = compared("a", "b", gone, [], {"c": "db.t"})
     assert found.only_before == 109 and found.versions_gone == ("s3://b/m.json",)
+
+
+def test_patterns_that_tie_stop_the_steps_of_that_table_and_of_no_other(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    config = make_config(tables={"db.*": {}, "d*.t": {}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        live = config.catalogs.live.name
+        spark.sql(f"CREATE NAMESPACE {live}.db")
+        for table in ("t", "u"):
+            spark.sql(f"CREATE TABLE {live}.db.{table} (id int) USING iceberg")
+        for step in (lifecycle.plan_expiration, lifecycle.scan_orphans, lifecycle.compact_data_files):
+            with pytest.raises(ConfigError, match=r"equally well: d\*\.t, db\.\*.*\[table db\.t\]"):
+                step("db.t")  # type: ignore[operator]
+        assert lifecycle.plan_expiration("db.u").plan_id and lifecycle.scan_orphans("db.u").summary.orphan_files == 0
+        assert [each.table for each in lifecycle.fleet().tables] == ["db.u"]
+        spark.sql(f"DROP TABLE {live}.db.t")
+        assert lifecycle.dropped_tables() == [] and lifecycle.clear_dropped() == []
+        assert 'artemis_overdue{table="db.u"}' in lifecycle.metrics()
