@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -191,20 +191,18 @@ class _Sql:
 
     def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
-        with self._allowed("read", "SELECT"), self._engine.connect() as connection:
+        allowed = refusing(
+            f"Login {self._engine.url.username} may not read catalog {self._name}",
+            hint="the owner of its tables says: GRANT SELECT ON iceberg_tables, iceberg_namespace_properties TO "
+            f"{self._engine.url.username} (docs/roles.md)",
+        )
+        with allowed, self._engine.connect() as connection:
             try:
                 return connection.execute(query).all()
             except ProgrammingError as error:
                 if getattr(error.orig, "pgcode", None) != _UNDEFINED_TABLE:
                     raise
                 return ()
-
-    def _allowed(self, what: str, right: str) -> AbstractContextManager[None]:
-        return refusing(
-            f"Login {self._engine.url.username} may not {what} catalog {self._name}",
-            hint=f"the owner of its tables says: GRANT {right} ON iceberg_tables, iceberg_namespace_properties TO "
-            f"{self._engine.url.username} (docs/roles.md)",
-        )
 
     def namespaces(self) -> list[tuple[str, ...]]:
         rows = iceberg_namespace_properties.c
@@ -216,7 +214,7 @@ class _Sql:
         query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
-        return [Identifier.of_row(namespace, name) for namespace, name in self._read(query)]
+        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
         row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
@@ -260,12 +258,8 @@ class _Sql:
         return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
-        with self._allowed("write", "SELECT, INSERT, UPDATE, DELETE"), around("catalog.create_namespace"):
-            ensure_tables(self._engine)
-            self._create_namespace(levels)
-
-    def _create_namespace(self, levels: tuple[str, ...]) -> None:
-        with self._engine.begin() as connection:
+        ensure_tables(self._engine)
+        with around("catalog.create_namespace"), self._engine.begin() as connection:
             connection.execute(
                 upsert(iceberg_namespace_properties)
                 .values(

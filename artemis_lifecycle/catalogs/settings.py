@@ -107,7 +107,7 @@ def spark_conf(
     """
     return {
         **catalog_conf(catalogs.live, purpose=purpose, pace=pace, gated=True),
-        **catalog_conf(catalogs.cold, purpose=purpose, pace=pace),
+        **catalog_conf(catalogs.cold, purpose=purpose, pace=pace, gated=True),
     }
 
 
@@ -118,7 +118,8 @@ def catalog_conf(
     pace: PaceSettings | None = None,
     gated: bool = False,
 ) -> dict[str, str]:
-    """Return `spark.sql.catalog.<name>…` of one catalog. `gated`: if it is in SQL, its commits ask the lineage gate."""
+    """Return `spark.sql.catalog.<name>…` of one catalog. `gated`: if it is in SQL, its commits ask the lineage gate,
+    and say what the database refuses."""
     options = {
         key: value
         for key, value in catalog.properties.items()

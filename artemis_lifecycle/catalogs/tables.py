@@ -3,7 +3,20 @@ pyiceberg's SqlCatalog share. They are in the first schema of the connection's s
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, column, func, literal_column, table, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    column,
+    func,
+    literal_column,
+    table,
+    text,
+)
 from sqlalchemy.schema import CreateTable
 
 from artemis_lifecycle import escaping
@@ -42,7 +55,7 @@ POINTER = tuple(column for column in iceberg_tables.c if column.name != "iceberg
 """The columns of every schema version: V0 has no `iceberg_type`."""
 
 # Of V0 too, whose rows are all tables, as those of V1 without a type are.
-ICEBERG_TYPE = func.coalesce(literal_column("to_jsonb(iceberg_tables) ->> 'iceberg_type'"), "TABLE")
+ICEBERG_TYPE: ColumnElement[str] = func.coalesce(literal_column("to_jsonb(iceberg_tables) ->> 'iceberg_type'"), "TABLE")
 IS_TABLE = ICEBERG_TYPE == "TABLE"
 
 

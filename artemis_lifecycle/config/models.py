@@ -71,6 +71,8 @@ class LifecycleConfig(Model):
             wrong.append(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
         if self.catalogs.cold.type != "sql":
             wrong.append(f"catalogs.cold.type is {self.catalogs.cold.type}; the handoff publishes to sql, on Postgres")
+        idle = [key for key in ("roots", "isolated") if getattr(self.catalogs.cold, key)]
+        wrong += [f"catalogs.cold has no {key}: only the live catalog has" for key in idle]
         named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:

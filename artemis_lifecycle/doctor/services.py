@@ -26,6 +26,7 @@ from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.gate import status_of
+from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.unread import unread_readers
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
@@ -106,7 +107,7 @@ def operations(uri: str) -> Check:
 
 def entries(config: LifecycleConfig) -> Iterator[Check]:
     """Every entry of `tables` matches a table, and no table has two that match it equally well."""
-    with Lifecycle.open(config) as lifecycle:
+    with Lifecycle(Resources(config, restores_guard=False)) as lifecycle:
         tables, errors = lifecycle.answering_tables()
     names = [config.catalogs.live.name, config.catalogs.cold.name, *config.catalogs.others]
     for table in tables:

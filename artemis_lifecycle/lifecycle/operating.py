@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,6 +16,7 @@ from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.catalogs.guard import ensure_guard, is_guarded
 from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import ensure_tables, has_tables
+from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.lifecycle.gate import Gate
@@ -24,6 +26,8 @@ from artemis_lifecycle.operations.pauses import paused
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.operations.texts import require_said
 
+State = Literal["there", "made", "to make", "left out"]
+
 
 @dataclass(frozen=True)
 class Part:
@@ -32,62 +36,56 @@ class Part:
     where: str
     what: str
     needs: str
-    state: Literal["there", "made", "to make"]
+    state: State
 
 
 def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
     """See `Lifecycle.prepare`."""
-    live, cold, uri = resources.config.catalogs.live, resources.config.catalogs.cold, resources.config.operations.uri
-    operations, found = resources.unchecked_operations, list[Part]()
+    catalogs, operations, found = resources.config.catalogs, resources.unchecked_operations, list[Part]()
+    live, cold = catalogs.live, catalogs.cold
 
     def part(
-        where: str | None, what: str, needs: str, is_there: Callable[[], bool], make: Callable[[], object]
+        tier: Catalog | None, what: str, needs: str, is_there: Callable[[], bool], make: Callable[[], object]
     ) -> None:
+        of = resources.config.operations if tier is None else tier
         there = is_there()
         if not there and not dry_run:
             make()
-        state: Literal["there", "made", "to make"] = "there" if there else "to make" if dry_run else "made"
-        found.append(Part(without_secrets(where), what, needs, state))
+        where = without_secrets(of.uri) if of.uri else str(live.warehouse)
+        made: State = "to make" if dry_run else "made" if is_there() else "left out"
+        found.append(Part(where, what, needs, "there" if there else made))
 
-    roles = f"roles {', '.join((LIFECYCLE, APPROVER, INGEST, ANALYST))} (docs/roles.md)"
-    schema = "schema lifecycle: tables of plans, holds, leases, decisions and records; triggers on them"
-    part(uri, schema, "CREATE ON DATABASE", lambda: operations.exists, operations.make)
-    part(uri, roles, "CREATEROLE", partial(_has_roles, operations.engine), lambda: None)
-    for tier in (live, cold):
-        if tier.type == "sql":
-            with connected(require_uri(tier)) as engine:
-                part(
-                    tier.uri,
-                    f"{tier.name}: iceberg_tables with iceberg_type, iceberg_namespace_properties",
-                    "CREATE ON SCHEMA, or their owner's",
-                    partial(has_tables, engine),
-                    partial(ensure_tables, engine, upgrade=True),
-                )
-    records = resources.live_catalog.deployments(resources.live_stores)
-    part(
-        live.uri if live.type == "sql" else live.warehouse,
-        f"{live.name}: the record of its deployment, in schema artemis_live or the warehouse",
-        "CREATE ON DATABASE",
-        lambda: bool(records.newest()),
-        resources.require_deployment,
-    )
-    if cold.type == "sql":
-        with connected(require_uri(cold)) as engine:
-            part(
-                cold.uri,
-                f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables",
-                "CREATE ON DATABASE, and the tables' owner's",
-                partial(is_guarded, engine, cold.name),
-                partial(ensure_guard, engine, cold.name, live.name),
+    with ExitStack() as stack:
+        schema = "schema lifecycle: plans, holds, leases, decisions and records; triggers on its own tables"
+        part(None, schema, "CREATE ON DATABASE", lambda: operations.exists, operations.make)
+        part(None, f"roles {', '.join(_ROLES)}", "CREATEROLE", partial(_has_roles, operations.engine), lambda: None)
+        sql = {
+            tier.name: stack.enter_context(connected(require_uri(tier))) for tier in (live, cold) if tier.type == "sql"
+        }
+        for tier in (each for each in (live, cold) if each.name in sql):
+            what = f"{tier.name}: iceberg_tables with iceberg_type, and iceberg_namespace_properties"
+            ready = partial(has_tables, sql[tier.name]), partial(ensure_tables, sql[tier.name], upgrade=True)
+            part(tier, what, "CREATE ON SCHEMA, or to own them", *ready)
+        records = resources.live_catalog.deployments(resources.live_stores)
+        what = f"{live.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
+        part(live, what, "CREATE ON DATABASE", lambda: bool(records.newest()), resources.require_deployment)
+        if cold.name in sql:
+            what = f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables"
+            guard = (
+                partial(is_guarded, sql[cold.name], cold.name),
+                partial(ensure_guard, sql[cold.name], cold.name, live.name),
             )
+            part(cold, what, "CREATE ON DATABASE, and to own the tables", *guard)
     return found
 
 
+_ROLES = (LIFECYCLE, APPROVER, INGEST, ANALYST)
+
+
 def _has_roles(engine: Engine) -> bool:
-    names = [LIFECYCLE, APPROVER, INGEST, ANALYST]
+    query = text("SELECT count(*) FROM pg_roles WHERE rolname = ANY(:names)")
     with engine.connect() as connection:
-        query = text("SELECT count(*) FROM pg_roles WHERE rolname = ANY(:names)")
-        return bool(connection.execute(query, {"names": names}).scalar_one() == len(names))
+        return bool(connection.execute(query, {"names": list(_ROLES)}).scalar_one() == len(_ROLES))
 
 
 def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:

@@ -156,8 +156,8 @@ class PaimonProcedures:
         warnings = summary.warnings
         if waits and not dry_run and done.due_at is not None:
             warnings += (
-                "snapshot.expire.execution-mode is async: no file is deleted yet, and this process waits for none. From "
-                f"{done.due_at:%Y-%m-%d %H:%M} UTC, delete them with: artemis delete {plan.plan_id}",
+                "snapshot.expire.execution-mode is async: no file is deleted yet, and this process waits for none. "
+                f"From {done.due_at:%Y-%m-%d %H:%M} UTC, delete them with: artemis delete {plan.plan_id}",
             )
         return Expired(
             plan.table,

@@ -81,9 +81,10 @@ class Resources:
         in_quiet_window: bool = False,
         sessions: Sessions | None = None,
         s3_client_factory: Callable[[], Any] | None = None,
+        restores_guard: bool = True,
     ) -> None:
         """See `Lifecycle.open`. `sessions` provides a Spark session instead of `spark`; `s3_client_factory` creates the
-        stores' S3 clients."""
+        stores' S3 clients. Without `restores_guard`, the cold catalog's guard is left as it is."""
         self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
@@ -102,7 +103,8 @@ class Resources:
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
-        self._verify_cold_guard()
+        if restores_guard:
+            self._verify_cold_guard()
 
     def _verify_cold_guard(self) -> None:
         cold = self.config.catalogs.cold
@@ -235,18 +237,19 @@ class Resources:
 
     @property
     def deployment(self) -> Deployment:
-        """The current identity of this operations database, with the root. Until a first write, it has none."""
+        """The current identity of this operations database, with the root. Its schema is made, if necessary."""
         if not self.unchecked_operations.exists:
-            return Deployment("not made yet", None, "", "operations.uri", normalize(self.root))
+            self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
         """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
         assigned to this one, unless `record` is False."""
-        if record and not self.unchecked_operations.exists:
-            self.unchecked_operations.make()
         records = self.live_catalog.deployments(self.live_stores)
-        require_deployment(records, self.live_catalog.name, self.deployment, who=self.owner, record=record)
+        known = record or self.unchecked_operations.exists
+        # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
+        ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
+        require_deployment(records, self.live_catalog.name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self
@@ -178,10 +179,10 @@ def _usable(engine: Engine) -> str | None:
     """Return the revision of the schema, None where it has no tables. Reads Alembic's table without Alembic, which
     takes a tenth of a second to load. Raises OperationsUnavailable for a schema of others, and for one of this revision
     that has other columns than this version: until the first release, a revision is changed in place."""
-    found: dict[str, set[str]] = {}
+    found = defaultdict[str, set[str]](set)
     with engine.connect() as connection:
         for of_table, column in connection.execute(_COLUMNS, {"schema": SCHEMA}):
-            found.setdefault(of_table, set()).add(column)
+            found[of_table].add(column)
         if not found:
             return None
         revision = None
@@ -225,11 +226,9 @@ _OBSERVED = frozenset({"health", "health_history", "held_bytes", "known_tables"}
 def _temporary(table: Table) -> str:
     columns = []
     for each in table.columns:
-        kind = "BIGSERIAL" if each.autoincrement is True else each.type.compile(_DIALECT)
-        default = str(getattr(each.server_default, "arg", ""))
-        columns.append(
-            f'"{each.name}" {kind}' + (f" DEFAULT {default}" if default and "nextval" not in default else "")
-        )
+        default = str(getattr(each.server_default, "arg", "nextval"))
+        kind = each.type.compile(_DIALECT) + ("" if "nextval" in default else f" DEFAULT {default}")
+        columns.append(f'"{each.name}" {"BIGSERIAL" if each.autoincrement is True else kind}')
     keys = ", ".join(f'"{each.name}"' for each in table.primary_key)
     columns += [f"PRIMARY KEY ({keys})"] if keys else []
     return f"CREATE TEMP TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})"
@@ -325,25 +324,25 @@ class Operations:
     ) -> tuple[str, Any]:
         """Before the first write, make the schema and claim the catalog. A question before that finds empty tables of
         its own session, and leaves nothing behind."""
-        if self.exists and self.claim is None:
+        names = set() if self.exists and self.claim is None else set(_OWN_NAME.findall(statement)) - {_VERSIONS}
+        if not names:
             return statement, parameters
-        names = set(_OWN_NAME.findall(statement))
+        # Another process may have made it: a daemon must not go on without its holds and plans.
+        self.exists = self.exists or _usable(self.engine) is not None
         tables = [table for table in metadata.sorted_tables if table.name in names]
-        writes = bool(_WRITES.match(statement)) or len(tables) < len(names - {_VERSIONS})
-        if not names or (writes and names <= _OBSERVED and self.exists):
-            return statement, parameters
-        if writes and not names <= _OBSERVED:
-            if not self.exists:
-                self.make()
-            # A writer does not claim the catalog, because it may lack the right.
-            if self.claim is not None and not names <= {"heartbeats", "locks"}:
-                claim, self.claim = self.claim, None
-                try:
-                    claim()
-                except BaseException:
-                    self.claim = claim
-                    raise
-        elif not self.exists:
+        writes = _WRITES.match(statement) is not None and not names <= _OBSERVED
+        # A sequence or a function has no empty twin.
+        if not self.exists and (writes or len(tables) < len(names)):
+            self.make()
+        # A writer of tables does not claim the catalog, because it may lack the right.
+        if writes and self.claim is not None and not names <= {"heartbeats", "locks"}:
+            claim, self.claim = self.claim, None
+            try:
+                claim()
+            except BaseException:
+                self.claim = claim
+                raise
+        if not self.exists:
             with self._may_not_make():
                 for table in tables:
                     cursor.execute(_temporary(table))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -29,9 +28,9 @@ def interruptible(*, then_end: bool = False) -> Iterator[None]:
     try:
         yield
     except Terminated:
+        if not then_end:
+            raise
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if then_end:
-            os.kill(os.getpid(), signal.SIGTERM)
-        raise
+        signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

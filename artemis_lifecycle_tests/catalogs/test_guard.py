@@ -87,6 +87,7 @@ def test_spark_reads_the_cold_table_and_cannot_change_it(
         with pytest.raises(Exception, match=REFUSED) as refused:
             spark.sql(statement).collect()
         assert f"write to catalog {live}" in str(refused.value), statement
+        assert "Unknown failure" not in str(refused.value).partition(REFUSED)[0], statement
     with CatalogReader(config.catalogs.cold) as reader:
         assert reader.entry(table).metadata_location == location
         assert reader.namespaces() == ["space"]

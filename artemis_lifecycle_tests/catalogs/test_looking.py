@@ -6,11 +6,13 @@ import json
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 from sqlalchemy import Engine, create_engine, text
 
 from artemis_lifecycle import Lifecycle, cli
@@ -27,7 +29,8 @@ CREATE TABLE iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, n
     property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
 """
 EVERYTHING = """
-SELECT 'relation ' || c.oid::regclass || ' ' || coalesce(c.relacl::text, '') || coalesce((SELECT string_agg(a.attname, ',')
+SELECT 'relation ' || c.oid::regclass || ' ' || coalesce(c.relacl::text, '')
+    || coalesce((SELECT string_agg(a.attname, ',')
     FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0), '') FROM pg_class AS c
     WHERE c.relnamespace::regnamespace::text !~ '^pg_|^information'
 UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger UNION ALL SELECT 'schema ' || nspname FROM pg_namespace
@@ -50,15 +53,11 @@ def uri(postgres: EmbeddedPostgres) -> Iterator[str]:
     server.dispose()
 
 
-class _engine:
-    def __init__(self, uri: str) -> None:
-        self.engine = create_engine(uri)
-
-    def __enter__(self) -> Engine:
-        return self.engine
-
-    def __exit__(self, *_: object) -> None:
-        self.engine.dispose()
+@contextmanager
+def _engine(uri: str) -> Iterator[Engine]:
+    engine = create_engine(uri)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -204,3 +203,32 @@ def test_init_makes_all_ahead_and_lists_it_and_changes_nothing_again(
         assert lifecycle.plan_expiration("db.t").plan_id
     found = {check.name: check for check in diagnose(file)}
     assert {found[name].status for name in ("catalogs.live", "operations", "roles", "cold guard", "tables")} == {"ok"}
+
+
+def test_a_reader_that_was_first_sees_what_another_process_records_later(
+    uri: str, write: Callable[[str], Path]
+) -> None:
+    file = write(uri)
+    with Lifecycle.open(file) as reader, Lifecycle.open(file) as writer:
+        assert reader.holds("db.t") == []
+        hold = writer.hold("db.t", owner="ada", reason="an audit")
+        assert [each.hold_id for each in reader.holds("db.t")] == [hold.hold_id]
+
+
+def test_spark_reads_a_catalog_of_v0_and_leaves_it_so(
+    uri: str, write: Callable[[str], Path], spark: SparkSession
+) -> None:
+    config, name = load_config(write(uri)), f"looked_{uuid.uuid4().hex[:8]}"
+    with _engine(uri) as engine, engine.begin() as connection:
+        for table in ("iceberg_tables", "iceberg_namespace_properties"):
+            connection.exec_driver_sql(f"UPDATE {table} SET catalog_name = '{name}'")
+    before = _everything(uri)
+    tiers = {
+        tier: getattr(config.catalogs, tier).model_copy(update={"name": f"{name}{suffix}"})
+        for tier, suffix in (("live", ""), ("cold", "_cold"))
+    }
+    config = config.model_copy(update={"catalogs": config.catalogs.model_copy(update=tiers)})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        assert lifecycle.read("db.t").count() == 2
+        assert len(lifecycle.reachable_set("db.t").data_file_paths.collect()) == 2
+    assert _everything(uri) == before

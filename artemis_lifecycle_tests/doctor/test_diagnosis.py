@@ -135,7 +135,7 @@ machine_version = machine.version
 def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are_red(
     write: Write, engine: Engine, postgres_uri: str
 ) -> None:
-    file = write()
+    file = write(tables={"db.*": {}})
     ensure_tables(engine)
     with engine.begin() as connection:
         row = "VALUES ('cold', 'db', 't', 'file:///m.json', NULL, 'TABLE')"
@@ -164,3 +164,32 @@ def test_doctor_without_a_lifecycle_yaml_starts_no_postgres(tmp_path: Path, monk
     assert found["catalogs.live"].status == found["clocks"].status == "skipped"
     assert found["executors' Python"].detail.startswith(sys.executable)
     assert not list(tmp_path.iterdir())
+
+
+def test_entries_without_a_table_near_misses_and_patterns_that_tie_are_listed(
+    write: Write, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ensure_tables(engine)
+    with engine.begin() as connection:
+        for name in ("legal", "orders", "axb"):
+            row = f"VALUES ('live', 'db', '{name}', 'file:///m.json', NULL, 'TABLE')"
+            connection.execute(text(f"INSERT INTO iceberg_tables {row}"))
+    entries = ["db.Legal", "db.orders ", "live.db.orders", "db.ordres", "gone.*", "db.a*", "db.*b", "db.legal"]
+    file = write(tables={key: {} for key in entries})
+    found = [check for check in diagnose(file) if check.name == "tables"]
+    warned = {check.detail.partition("'")[2].partition("'")[0]: check for check in found if check.status == "warning"}
+    assert set(warned) == {"db.Legal", "db.orders ", "live.db.orders", "db.ordres", "gone.*"}
+    assert {entry: check.fix for entry, check in warned.items() if entry != "gone.*"} == {
+        "db.Legal": "write db.legal",
+        "db.orders ": "write db.orders",
+        "live.db.orders": "write db.orders",
+        "db.ordres": "write db.orders",
+    }
+    (red,) = (check for check in found if check.status == "failed")
+    assert "db.axb" in red.detail and "db.*b, db.a*" in red.detail and red.fix
+    monkeypatch.setattr("sys.argv", ["artemis", "tables", "--json", "-c", str(file)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert json.loads(capsys.readouterr().out) == {"db.axb": "db.*b = db.a*", "db.legal": "db.legal", "db.orders": None}
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = 'live'"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection
+
+_one_at_a_time = Lock()
 
 
 def upgrade(connection: Connection) -> bool:
@@ -14,7 +18,9 @@ def upgrade(connection: Connection) -> bool:
     config = _config()
     config.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        # Alembic keeps what it works on in globals.
+        with _one_at_a_time:
+            command.upgrade(config, "head")
     except CommandError:
         return False
     return True

@@ -3,6 +3,7 @@ package org.apache.iceberg.jdbc;
 import artemis.lifecycle.LineageDefaults;
 import artemis.lifecycle.LineageGate;
 import artemis.lifecycle.LineageRejectedException;
+import java.sql.SQLException;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -11,6 +12,7 @@ import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.ForbiddenException;
 import org.apache.iceberg.io.FileIO;
 
 /**
@@ -41,7 +43,16 @@ public class GatedJdbcTableOperations extends JdbcTableOperations {
 
     @Override
     public void doCommit(TableMetadata base, TableMetadata metadata) {
-        super.doCommit(base, isRegistered(base, metadata) ? metadata : this.defaults.in(base, metadata));
+        try {
+            super.doCommit(base, isRegistered(base, metadata) ? metadata : this.defaults.in(base, metadata));
+        } catch (UncheckedSQLException failed) {
+            // What the database refuses (as the cold tier's guard does) is in its words, not an "Unknown failure".
+            Throwable cause = failed.getCause();
+            if (cause instanceof SQLException && "42501".equals(((SQLException) cause).getSQLState())) {
+                throw new ForbiddenException(failed, "%s", new Object[] {cause.getMessage()});
+            }
+            throw failed;
+        }
     }
 
     @Override
