@@ -40,6 +40,8 @@ _WINDOW = "window"
 
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
+_AT_FIRST = 3
+"""Refused posts after which a receiver that took none is left alone."""
 _TRIES = 5
 _LONGEST = 3000
 """Characters of an alert."""
@@ -69,7 +71,7 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     found = conditions(opened, fleet, context.instance, datetime.fromisoformat(since), keys)
     new = sorted((key for key in found if key not in sent), key=lambda key: refused.get(key, 0))
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
-    refused, failure, failed = {key: tries for key, tries in refused.items() if key in new}, None, 0
+    refused, failure, posted, failed = {key: tries for key, tries in refused.items() if key in new}, None, 0, 0
 
     def remember() -> None:
         context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "refused": refused}))
@@ -78,15 +80,17 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
         try:
             _post(webhook, found[key])
         except StorageError as error:
-            failure, failed = error, failed + 1
-            refused[key] = refused.get(key, 0) + 1
+            failure, refused[key] = error, refused.get(key, 0) + 1
+            failed += 1
+            if failed == _AT_FIRST and not posted:
+                break  # It takes none now; others come first in the next tick.
         else:
             refused.pop(key, None)
             kept.add(key)
-        # Record sent alerts now, in case the process ends.
-        remember()
-    tried = min(len(new), _AT_ONCE)
-    if failure is not None and failed == tried:
+            posted += 1
+            # Record it now, in case the process ends.
+            remember()
+    if failure is not None and not posted:
         raise failure
     for key in [key for key, tries in refused.items() if tries >= _TRIES]:
         # The receiver takes others, and not this one.
@@ -96,7 +100,7 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     if len(new) <= _AT_ONCE and not failed:
         since = (now - _SLACK).isoformat()
     remember()
-    return SkipReason(f"{tried - failed} of {len(new)} alerts were sent" if new else "nothing new")
+    return SkipReason(f"{posted} of {len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(
