@@ -21,6 +21,15 @@ _CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _NOT_PLAIN = re.compile("[^ -~]")
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_WORD = re.compile(r"\S+")
+# What readers of plain text make links of by themselves: addresses, hosts of common domains, mail. Code is left alone.
+_LINK = re.compile(
+    r"\b(?:https?|ftp)://|\bwww\.|\b(?:mailto|xmpp|tel):|[\w.+-]@[\w-]+\."
+    r"|[\w-]\.(?:[a-z]{2}|biz|com|edu|gov|info|net|org|pro|web|aero|asia|coop|museum|name|shop)(?![\w.-])",
+    re.IGNORECASE,
+)
+# And what chats make of a word: mentions, any address, emphasis, code, emoji.
+_CHAT = re.compile(rf"{_LINK.pattern}|@|://|`|:[\w+-]+:|(?<!\w)[*_~]|[*_~](?!\w)", re.IGNORECASE)
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -34,10 +43,27 @@ def markdown(text: str, *, code: bool = False) -> str:
     which shows names and paths as they are, outside of tables."""
     text = terminal(text)
     if not code:
-        return _MARKDOWN.sub(lambda match: f"\\{match[0]}", text).translate(_ENTITIES)
+        return _WORD.sub(lambda word: _markdown_word(word[0]), text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _markdown_word(word: str) -> str:
+    if _LINK.search(word):
+        # In a cell of a table, a bar in code still ends the cell.
+        return markdown(word.replace("|", "\\|"), code=True)
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", word).translate(_ENTITIES)
+
+
+def chat(text: str) -> str:
+    """`text` for Slack, and what reads its form: no mention, link, emphasis or emoji. A word that would be one is shown
+    as code."""
+
+    def shown(word: re.Match[str]) -> str:
+        return "`" + word[0].replace("`", "'") + "`" if _CHAT.search(word[0]) else word[0]
+
+    return _WORD.sub(shown, terminal(text)).translate(_ENTITIES)
 
 
 def html(text: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,9 @@ def frame_of(kind: type, records: Sequence[object]) -> pd.DataFrame:
         optional = isinstance(hint, UnionType)
         plain = next(each for each in get_args(hint) if each is not NoneType) if optional else hint
         if plain is datetime:
-            columns[name] = pd.Series(pd.to_datetime(values, utc=True)).astype("datetime64[ms, UTC]")
+            # Not through nanoseconds, which hold no year after 2262.
+            naive = [None if each is None else each.astimezone(UTC).replace(tzinfo=None) for each in values]
+            columns[name] = pd.Series(np.array(naive, "datetime64[ms]")).dt.tz_localize("UTC")
         elif get_origin(plain) is tuple:
             columns[name] = pd.Series([", ".join(texts) for texts in values], dtype="object")
         else:

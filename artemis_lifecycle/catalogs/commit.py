@@ -44,6 +44,7 @@ from artemis_lifecycle.spark.java_errors import (
     sql_states,
 )
 from artemis_lifecycle.spark.jvm import classes_of, java_longs, java_map, java_set, jvm_of
+from artemis_lifecycle.spark.session import own_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,7 +216,7 @@ class _Committer:
             # Iceberg uses the thread's active session, which a thread created by Python may lack.
             self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
             catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
-                spark._jsparkSession, catalog_name
+                spark._jsparkSession, own_catalog(spark, catalog_name)
             )
             # A user's session may cache tables, but their operations still refresh.
             self._operations = catalog.loadTable(_java_identifier(spark, identifier)).operations()

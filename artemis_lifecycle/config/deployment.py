@@ -275,9 +275,11 @@ class Records(Model):
 
 
 class Alerts(Model):
-    """Where the sensor `alerts` posts what people should know, in the form of Slack's incoming webhooks."""
+    """Where the sensor `alerts` posts what people should know, in the form of Slack's incoming webhooks. `ui`: the
+    address of Dagster's pages, to which alerts link."""
 
     webhook: str | None = Field(default=None, pattern=r"^https?://")
+    ui: str | None = Field(default=None, pattern=r"^https?://[^\s<>|]+$")
 
 
 class LineageEvents(Model):

@@ -3,9 +3,11 @@ Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.error import URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from dagster import (
@@ -20,11 +22,11 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs.common import is_of_this_project
-from artemis_lifecycle.defs.partitions import table_of
+from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import chat, terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.fleet import Fleet
 
@@ -38,6 +40,11 @@ _WINDOW = "window"
 
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
+_AT_FIRST = 3
+"""Refused posts after which a receiver that took none is left alone."""
+_TRIES = 5
+_LONGEST = 3000
+"""Characters of an alert."""
 
 
 @sensor(
@@ -48,29 +55,52 @@ _AT_ONCE = 20
     default_status=DefaultSensorStatus.STOPPED,
 )
 def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """The cursor has the alerts that were sent and are still true, and the instant up to which all failed runs were
-    posted. If a post fails, the tick fails, and the next one repeats it."""
+    """The cursor has the alerts that were sent and are still true, how often others were refused, and the instant up to
+    which all failed runs were posted. What a receiver refuses is tried again with later ticks, after all others, and
+    given up after some; the tick fails if it takes none."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
         return SkipReason("alerts.webhook is not set")
     now = opened.operations.clock.now()
     cursor: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
+    refused = dict[str, int](cursor.get("refused", {}))
     sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
     keys = frozenset(map(lifecycle.key, ASSETS))
     fleet = opened.fleet(history=False)
     found = conditions(opened, fleet, context.instance, datetime.fromisoformat(since), keys)
-    new = {key: text for key, text in found.items() if key not in sent}
+    new = sorted((key for key in found if key not in sent), key=lambda key: refused.get(key, 0))
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
-    for key, text in list(new.items())[:_AT_ONCE]:
-        _post(webhook, text)
+    refused, failure, posted, failed = {key: tries for key, tries in refused.items() if key in new}, None, 0, 0
+
+    def remember() -> None:
+        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "refused": refused}))
+
+    for key in new[:_AT_ONCE]:
+        try:
+            _post(webhook, found[key])
+        except StorageError as error:
+            failure, refused[key] = error, refused.get(key, 0) + 1
+            failed += 1
+            if failed == _AT_FIRST and not posted:
+                break  # It takes none now; others come first in the next tick.
+        else:
+            refused.pop(key, None)
+            kept.add(key)
+            posted += 1
+            # Record it now, in case the process ends.
+            remember()
+    if failure is not None and not posted:
+        raise failure
+    for key in [key for key, tries in refused.items() if tries >= _TRIES]:
+        # The receiver takes others, and not this one.
+        context.log.error(terminal(f"alerts.webhook has refused an alert {_TRIES} times: {found[key]}"))
         kept.add(key)
-        # Record sent alerts now, in case the next one fails.
-        context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
-    if len(new) <= _AT_ONCE:
+        del refused[key]
+    if len(new) <= _AT_ONCE and not failed:
         since = (now - _SLACK).isoformat()
-    context.update_cursor(json.dumps({"sent": sorted(kept), "since": since}))
-    return SkipReason(f"{min(len(new), _AT_ONCE)} of {len(new)} alerts were sent" if new else "nothing new")
+    remember()
+    return SkipReason(f"{posted} of {len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(
@@ -81,12 +111,17 @@ def conditions(
     keys: frozenset[AssetKey],
 ) -> Mapping[str, str]:
     """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
-    failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize."""
+    failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize.
+    Texts of others are no markup in it; it links to Dagster's pages of the run, the plan or scan, and the table."""
     found: dict[str, str] = {}
+    pages = _Pages(lifecycle.config.alerts.ui, {key.path[-1]: key for key in keys})
+    links: dict[str, tuple[str, ...]] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
+        scans = wait.job_id.startswith("scan")
+        links[key] = pages.asset("orphan_scan" if scans else "expiration_plan", wait.table, "scan" if scans else "plan")
     for thaw in lifecycle.operations.thaws.to_approve():
         approve = f"artemis approve-thaw {thaw.thaw_id} --who … --why …"
         found[f"wait {thaw.thaw_id}"] = f"{thaw.table} waits for a second person: {thaw.what}. {approve}"
@@ -98,14 +133,41 @@ def conditions(
         for check in each.red_checks:
             why = said.get(each.table, {}).get(check, "Its plan is refused.")
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. {why}"
+            links[f"red {each.table} {check}"] = pages.asset(check.partition(":")[0], each.table, "table")
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
+        if pause.table:
+            links[f"pause {pause.pause_id}"] = pages.asset("snapshot_history", pause.table, "table")
     recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)
     for run in instance.get_runs(recent, ascending=True):
         if is_of_this_project(run, keys, alone=False):
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
             found[f"run {run.run_id}"] = f"{table}: a run of {run.tags.get(JOB_TAG, 'assets')} failed ({run.run_id})"
-    return {key: terminal(text) for key, text in found.items()}
+            links[f"run {run.run_id}"] = pages.run(run.run_id)
+            if PARTITION_TAG in run.tags:
+                links[f"run {run.run_id}"] += pages.asset("snapshot_history", table, "table")
+    return {key: " ".join((chat(text[:_LONGEST]), *links.get(key, ()))) for key, text in found.items()}
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Links to Dagster's pages, in Slack's form; none without the address of Dagster."""
+
+    ui: str | None
+    keys: Mapping[str, AssetKey]
+
+    def run(self, run_id: str) -> tuple[str, ...]:
+        return self._link(f"runs/{quote(run_id, safe='')}", "run")
+
+    def asset(self, name: str, table: str, shown: str) -> tuple[str, ...]:
+        key = self.keys.get(name)
+        if key is None:
+            return ()
+        path = "/".join(quote(part, safe="") for part in key.path)
+        return self._link(f"assets/{path}?view=partitions&amp;partition={quote(partition_key(table), safe='')}", shown)
+
+    def _link(self, path: str, shown: str) -> tuple[str, ...]:
+        return () if self.ui is None else (f"<{self.ui.rstrip('/')}/{path}|{shown}>",)
 
 
 def _window_is_open(key: str, now: datetime) -> bool:
@@ -116,7 +178,7 @@ def _window_is_open(key: str, now: datetime) -> bool:
 
 
 def _post(webhook: str, text: str) -> None:
-    body = json.dumps({"text": text}).encode()
+    body = json.dumps({"text": text, "link_names": False, "unfurl_links": False, "unfurl_media": False}).encode()
     request = Request(webhook, data=body, headers={"Content-Type": "application/json"}, method="POST")
     try:
         with urlopen(request, timeout=_TIMEOUT_SECONDS):

@@ -16,6 +16,7 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.spark.java_errors import java_errors
+from artemis_lifecycle.spark.session import own_catalog
 from artemis_lifecycle.spark.statement_errors import statement_errors
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class Commits:
             raise BadInput(f"Iceberg sets {OPERATION}; the lineage may not", table=table, hint=f"remove {OPERATION}")
         self.gate.require_lineage(table, {**keys, OPERATION: operation})
         keys[COMMIT_ID] = uuid.uuid4().hex
-        live, identifier = resources.config.catalogs.live.name, parse(table)
-        spark = resources.spark  # With both catalogs.
+        spark, identifier = resources.spark, parse(table)  # With both catalogs.
+        # Not by the session's own name: whatever the session has under it.
+        live = own_catalog(spark, resources.config.catalogs.live.name)
         name = identifier.sql(live) if branch is None else f"{identifier.sql(live)}.`branch_{branch}`"
         writer = df.writeTo(name)
         for key, value in keys.items():

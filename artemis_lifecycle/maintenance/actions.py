@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
+from artemis_lifecycle.spark.session import own_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,9 @@ def jvm_table(spark: SparkSession, catalog: str, table: str) -> Any:
     jvm: Any = spark._jvm
     # Iceberg asks for the active session of the thread; a thread that Python made may have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
-    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, parse(table).sql(catalog))
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+        spark._jsparkSession, parse(table).sql(own_catalog(spark, catalog))
+    )
 
 
 def spark_actions(spark: SparkSession) -> Any:

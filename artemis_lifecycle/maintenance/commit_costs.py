@@ -20,6 +20,7 @@ from artemis_lifecycle.tabular import frame_of
 if TYPE_CHECKING:
     import pandas as pd
 
+_PICTURED = range(1970, 2200)
 _CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 
 FEWEST_COMMITS = 12
@@ -150,7 +151,9 @@ class CommitCosts:
         by the size of the table."""
         figure = new_figure(11, 3.5)
         over_time, by_size = figure.subplots(1, 2)
-        snapshots = [row for row in self.rows if row.snapshot_id is not None]
+        # A writer's wrong clock would leave all others in one corner, or beyond what an axis of time can have.
+        dated = (row for row in self.rows if row.committed_at.year in _PICTURED)
+        snapshots = [row for row in dated if row.snapshot_id is not None]
         unit, name = size_unit(max((row.known_bytes for row in snapshots), default=0))
         times: list[Any] = [row.committed_at for row in snapshots]
         for (field, label), color in zip(_PARTS.items(), _COLORS, strict=True):

@@ -55,13 +55,17 @@ class _Field(NamedTuple):
 def _fields(spec: str, schema: str) -> tuple[_Field, ...]:
     """Return the fields of a partition spec. Both are JSON; the spec is an object, or only its list of fields."""
     from pyiceberg.conversions import from_bytes
+    from pyiceberg.exceptions import ValidationError
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.schema import Schema
 
     parsed, columns = json.loads(spec), Schema.model_validate_json(schema)
     found = []
     for each in parsed["fields"] if isinstance(parsed, dict) else parsed:
-        field = PartitionField.model_validate(each)
+        try:
+            field = PartitionField.model_validate(each)
+        except ValidationError as error:
+            raise ValueError(f"a partition field cannot be read: {error}") from error
         source = columns.find_type(field.source_id)
         result = field.transform.result_type(source)
         # Times have the form of their source; what a transform makes of them has its own.

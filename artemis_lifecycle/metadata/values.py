@@ -86,12 +86,17 @@ def partition_ranges(metadata: TableMetadata, entry: ManifestListEntry) -> tuple
 
 def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
     """Return a partition spec as pyiceberg's. Raises UnreadableMetadata."""
+    from pyiceberg.exceptions import ValidationError
     from pyiceberg.partitioning import PartitionSpec
 
     try:
-        return PartitionSpec.model_validate_json(metadata.partition_specs[spec_id])
-    except (KeyError, ValueError) as error:
+        spec = PartitionSpec.model_validate_json(metadata.partition_specs[spec_id])
+        # Iceberg refuses them; pyiceberg divides by them.
+        if any(str(field.transform) in ("bucket[0]", "truncate[0]") for field in spec.fields):
+            raise ValueError("a transform divides by zero")
+    except (KeyError, ValueError, ValidationError) as error:
         raise unreadable(f"Partition spec {spec_id} cannot be read", metadata.metadata_location) from error
+    return spec
 
 
 def table_schema(metadata: TableMetadata, schema_id: int) -> Schema:

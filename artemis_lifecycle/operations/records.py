@@ -37,6 +37,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deep_archive import thaws
 from artemis_lifecycle.operations.gate_attempts import gate_attempts
 from artemis_lifecycle.operations.health import health_history
+from artemis_lifecycle.operations.heartbeats import heartbeats
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus, plans
@@ -177,7 +178,8 @@ class Records:
     def forget(self, cutoff: datetime) -> dict[str, int]:
         """Delete handoff copies, steps, run times, scores, leases and refused commits from before `cutoff`. Return the
         rows by kind. Each table's newest lease stays, because its token fences off older ones. What deleted steps
-        counted is added to their totals."""
+        counted is added to their totals. Heartbeats that lapsed so long ago protect nothing, and go, too."""
+        self._delete("records.forget", heartbeats, heartbeats.c.expires_at < cutoff)
         return {
             table.name: self._forget_steps(old) if table is steps else self._delete("records.forget", table, old)
             for table, old in _old(cutoff)

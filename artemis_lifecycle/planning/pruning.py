@@ -16,6 +16,7 @@ from artemis_lifecycle.metadata.statistics import LiveEntries, Wanted, live_stat
 from artemis_lifecycle.metadata.summaries import SummarizedManifests, SummaryColumns
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
+from artemis_lifecycle.metadata.values import partition_spec
 from artemis_lifecycle.planning.evaluation import (
     ColumnMetrics,
     Summary,
@@ -270,13 +271,4 @@ def _taken_metrics(metrics: ColumnMetrics, rows: NDArray[np.int64]) -> ColumnMet
 
 def filter_specs(metadata: TableMetadata, schema: Schema) -> dict[int, Projector]:
     """Return the projector of each spec of the table, bound to `schema`. Raises UnreadableMetadata."""
-    from pyiceberg.partitioning import PartitionSpec
-
-    found = {}
-    for spec_id, text in metadata.partition_specs.items():
-        try:
-            spec = PartitionSpec.model_validate_json(text)
-        except ValueError as error:
-            raise unreadable(f"Partition spec {spec_id} cannot be read", metadata.metadata_location) from error
-        found[spec_id] = Projector.of(spec, schema)
-    return found
+    return {spec_id: Projector.of(partition_spec(metadata, spec_id), schema) for spec_id in metadata.partition_specs}

@@ -38,6 +38,7 @@ _PROPERTIES = "--properties-file"
 _PYTHON = "spark.pyspark.python"
 _OPTIONS = "spark.driver.extraJavaOptions"
 
+_OWN = "artemis_own_"
 _OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-aws-*.jar of <home>/jars)"
 
 _log = escaping.logger(__name__)
@@ -249,15 +250,38 @@ def _quietly() -> Iterator[None]:
 def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
     """Give a live session the catalogs of `conf`, and change nothing else of it.
 
-    A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` and
+    A catalog that the session has loaded keeps the settings it was loaded with, which may be another one's. So each
+    that commits exists under a name of its own, too: `own_catalog`. Raises what `require_iceberg` and
     `require_executors` raise.
     """
     require_iceberg(spark)
     require_executors(spark)
     with _quietly():
-        for key, value in _with_its_classes(spark, conf).items():
+        found = _with_its_classes(spark, conf)
+        for key, value in (found | _under_own_names(found)).items():
             if key.startswith("spark.sql.catalog."):
                 spark.conf.set(key, value)
+
+
+def own_catalog(spark: SparkSession, name: str) -> str:
+    """Return the name by which this project commits to catalog `name` in the session, whatever else has that name."""
+    return f"{_OWN}{name}" if spark.conf.get(f"spark.sql.catalog.{_OWN}{name}", None) else name
+
+
+def _under_own_names(conf: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in conf.items():
+        prefix, _, last = key.rpartition(".")
+        # Iceberg's own JdbcCatalog finds its rows by its name.
+        if (last, value) == ("catalog-impl", GATED_CATALOG) or (last == "type" and value in ("rest", "hive", "glue")):
+            name = prefix.removeprefix("spark.sql.catalog.")
+            own = f"spark.sql.catalog.{_OWN}{name}"
+            found |= {
+                own + each.removeprefix(prefix): conf[each]
+                for each in conf
+                if each == prefix or each.startswith(f"{prefix}.")
+            } | {f"{own}.artemis.rows-of": name}
+    return found
 
 
 def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:

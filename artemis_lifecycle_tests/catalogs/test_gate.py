@@ -19,6 +19,7 @@ from artemis_lifecycle.catalogs.gate.rules import rules_of
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import ConfigError, LineageRejected, Refused
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.roles import ANALYST, INGEST
@@ -275,6 +276,70 @@ def test_a_pass_is_for_one_swap_of_one_table_from_one_base_to_one_location(
     with engine.connect() as connection:
         left = connection.execute(text("SELECT metadata_location FROM artemis_gate.passes")).scalars().all()
     assert "file:/7" not in left and "file:/6" not in left
+
+
+def test_a_gated_table_does_not_become_a_view_without_a_pass(
+    config: LifecycleConfig, engine: Engine, catalogs: tuple[Catalog, Catalog]
+) -> None:
+    """Readers that do not look at the type would follow its pointer."""
+    live, before = config.catalogs.live.name, _location(engine, config.catalogs.live.name, GATED)
+    namespace, name = GATED.split(".")
+    row = {"catalog": live, "namespace": namespace, "name": name}
+    where = "WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name"
+    for change in ("iceberg_type = 'VIEW', metadata_location = 'file:/elsewhere'", "iceberg_type = 'VIEW'"):
+        with pytest.raises(ProgrammingError, match=REFUSED), engine.begin() as connection:
+            connection.execute(text(f"UPDATE iceberg_tables SET {change} {where}"), row)
+    assert _location(engine, live, GATED) == before
+    with engine.begin() as connection:  # A view is no table, and changes.
+        connection.execute(
+            text(
+                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+                "iceberg_type) VALUES (:catalog, :namespace, 'a_view', 'file:/1', 'VIEW')"
+            ),
+            row,
+        )
+        connection.execute(
+            text(f"UPDATE iceberg_tables SET metadata_location = 'file:/2' {where}"), row | {"name": "a_view"}
+        )
+        connection.execute(text(f"DELETE FROM iceberg_tables {where}"), row | {"name": "a_view"})
+
+
+def test_what_any_login_gives_the_gate_is_bounded(config: LifecycleConfig, engine: Engine) -> None:
+    live, large = config.catalogs.live.name, "x" * 50_000_000
+    for values in ((f"ops.{large}", "t", "file:/1"), ("ops", large, "file:/1"), ("ops", "t", large)):
+        namespace, name, location = values
+        with pytest.raises(DBAPIError, match="over 4096 characters"), engine.begin() as connection:
+            request_pass(
+                connection, GatedRow(live, namespace, name), [{"operation": "append"}], base=None, location=location
+            )
+    lacking = [{"writer.commit_hash": f"not a hash {number}", "writer.id": large[:5000]} for number in range(2_000)]
+    with engine.begin() as connection:
+        problems = request_pass(connection, GatedRow(live, "ops", "t"), lacking, base=None, location=None)
+        (attempt,) = attempts(connection, live)
+    assert len(problems) == 21 and problems[-1].endswith("more problems") and problems == attempt.problems
+    assert len(attempt.summaries) == 10 and len(str(attempt)) < 50_000
+
+
+def test_an_overwrite_by_delete_and_append_is_for_the_same_people_in_the_database(
+    config: LifecycleConfig, engine: Engine, make_config: MakeConfig
+) -> None:
+    """That is how pyiceberg overwrites, and what a TRUNCATE or DELETE is."""
+    few: dict[str, Any] = {"lineage": {"overwrite": {"writers": ["corrections"], "needs": []}}}
+    opened: dict[str, Any] = {"lineage": {"overwrite": {**few["lineage"]["overwrite"], "operations": ["overwrite"]}}}
+    own = make_config(tables={"few.*": few, "open.*": opened})
+    live = config.catalogs.live.name
+    install_gate(engine, live, rules_of(own))
+    deleted = {**LINEAGE, "operation": "delete"}
+
+    def problems(table: str, **more: str) -> tuple[str, ...]:
+        with engine.begin() as connection:
+            return request_pass(connection, GatedRow(live, table, "t"), [deleted | more], base=None, location=None)
+
+    (said,) = problems("few")
+    assert "may not delete; permitted: corrections" in said and "lineage.overwrite.operations: [overwrite]" in said
+    requirements = LineageRequirements.from_config(own.policy("few.t").lineage)
+    assert lineage_problems(deleted, requirements) == (said,)
+    assert problems("few", **{"writer.id": "corrections"}) == problems("open") == ()
 
 
 @pytest.fixture

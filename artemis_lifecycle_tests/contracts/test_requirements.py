@@ -149,3 +149,18 @@ def test_a_pattern_that_postgres_could_read_differently_is_refused(pattern: str)
     with pytest.raises(ValidationError, match=r"pattern|portable"):
         Lineage(patterns={"writer.id": pattern})
     Lineage(patterns={"writer.id": r"(?:ingest|replay)-[a-z0-9^$]{1,20}\.prod(-[0-9]+)?"})
+
+
+def test_where_overwrites_are_for_a_few_deletes_are_too_unless_the_configuration_says_otherwise() -> None:
+    by_hand = BY_HAND | {"operation": "delete", "trigger.ticket": "ARTEMIS-3"}
+
+    def problems(**overwrite: tuple[str, ...]) -> tuple[str, ...]:
+        lineage = Lineage(overwrite=OverwritePermissions.model_validate(overwrite))
+        return lineage_problems(by_hand, LineageRequirements.from_config(lineage))
+
+    assert problems() == problems(operations=("overwrite",), writers=("other",)) == ()
+    (refused,) = problems(writers=("other",))
+    assert "may not delete" in refused and "lineage.overwrite.operations" in refused
+    (refused,) = problems(operators=("a.jones",))
+    assert refused.startswith("trigger.operator=j.smith may not delete")
+    assert problems(writers=(by_hand["writer.id"],)) == ()

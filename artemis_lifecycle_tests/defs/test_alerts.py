@@ -14,7 +14,7 @@ from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, bu
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.defs.fleet import PAGE
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import markdown, terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
@@ -26,14 +26,16 @@ class _Hook:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.status = 200
+        self.refuses = ""
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if hook.status == 200:
+                status = 400 if hook.refuses and hook.refuses in body["text"] else hook.status
+                if status == 200:
                     hook.texts.append(body["text"])
-                self.send_response(hook.status)
+                self.send_response(status)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -207,6 +209,54 @@ def test_a_webhook_that_refuses_loses_nothing_and_its_address_is_not_shown(
     hook.status = 200
     _tick(project, None)
     assert sum("a flood" in text for text in hook.texts) == 1
+
+
+def test_one_alert_that_the_receiver_refuses_blocks_no_other_and_is_given_up(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    cursor, _ = _tick(project, None)
+    with project.lifecycle() as lifecycle:
+        for number in range(5):
+            lifecycle.pause(f"artemis.t{number}", who="ada", why="odd" if number == 0 else "a flood")
+    hook.texts.clear()
+    hook.refuses = "odd"
+    for _ in range(8):
+        cursor, _ = _tick(project, cursor)
+    assert len([text for text in hook.texts if "a flood" in text]) == 4
+    hook.refuses = ""
+    _tick(project, cursor)
+    with project.lifecycle() as lifecycle:
+        for number in range(5):
+            lifecycle.resume(f"artemis.t{number}", who="ada")
+
+
+def test_texts_of_others_are_no_mention_link_or_markup_in_an_alert_and_it_links_to_the_pages(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    why = "<!channel> <https://evil.example|approve here> www.evil.com evil.com a@evil.com @here *b* `c` :bomb: tel:1"
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url, "ui": "http://dagster:3000/"})
+    project.register(TABLE)
+    hook.texts.clear()
+    with project.lifecycle() as lifecycle:
+        lifecycle.pause(TABLE, who="<@U1>", why=why)
+        tags = {"artemis/job": "plan", "dagster/partition": TABLE}
+        run = DagsterRun("plan", tags=tags, status=DagsterRunStatus.FAILURE)
+        project.instance.add_run(run)
+        _tick(project, None)
+        lifecycle.resume(TABLE, who="ada")
+    (paused,) = (text for text in hook.texts if "channel" in text)
+    text, _, link = paused.rpartition(" ")
+    assert link.startswith("<http://dagster:3000/assets/") and link.endswith("|table>")
+    assert "<" not in text and ">" not in text
+    outside = "".join(text.split("`")[::2])
+    for each in ("evil", "@", "*b*", ":bomb:", "tel:"):
+        assert each in text and each not in outside
+    (failed,) = (text for text in hook.texts if run.run_id in text)
+    assert f" <http://dagster:3000/runs/{run.run_id}|run> <http://dagster:3000/assets/" in failed
+    for text in (why, "x\u202e|y https://evil"):
+        assert "](" not in markdown(text).replace("\\]", "")
+        assert "evil" not in "".join(markdown(text).split("`")[::2])
 
 
 def test_a_window_that_will_not_suffice_is_reported_once_per_window(

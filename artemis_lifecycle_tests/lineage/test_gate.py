@@ -13,6 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from artemis_lifecycle.catalogs.ingest import ingest_catalog
+from artemis_lifecycle.catalogs.settings import catalog_conf
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
@@ -91,6 +92,29 @@ def test_a_write_without_its_lineage_is_refused_before_anything_is_written(
     # Neither mode report nor a table that no entry governs refuses anything.
     for table in ("ops.drafts", "scratch.t"):
         lifecycle.append(table, rows, {})
+
+
+def test_commits_on_a_given_session_pass_the_gate_whatever_its_catalog_of_that_name_is(
+    config: LifecycleConfig, spark: SparkSession
+) -> None:
+    """The session has loaded Iceberg's own JdbcCatalog under the live catalog's name, which has no passes."""
+    given = spark.newSession()
+    for key, value in catalog_conf(config.catalogs.live).items():
+        given.conf.set(key, value)
+    live = config.catalogs.live.name
+    given.sql(f"CREATE NAMESPACE {live}.ops")
+    given.sql(f"CREATE TABLE {live}.ops.passes (id bigint, day int) USING iceberg")
+    with Lifecycle.open(config, spark=given) as lifecycle:
+        lifecycle.enable_gate()
+        rows = given.createDataFrame([(1, 1)], "id bigint, day int")
+        with pytest.raises(Exception, match="has no pass"):
+            rows.writeTo(f"{live}.ops.passes").append()
+        assert lifecycle.append("ops.passes", rows, LINEAGE).operation == "append"
+        assert lifecycle.overwrite("ops.passes", rows, BY_HAND).operation == "overwrite"
+        assert [row.id for row in given.table(f"{live}.ops.passes").collect()] == [1]
+        tagged = lifecycle.snapshot_history("ops.passes").snapshots[-1].snapshot_id
+        lifecycle.tag("ops.passes", "kept", tagged)
+        assert "kept" in lifecycle.snapshot_history("ops.passes").refs
 
 
 def test_the_gate_follows_lifecycle_yaml(

@@ -29,16 +29,17 @@ def relay(uri: str) -> Iterator[Relay]:
     opened: list[socket.socket] = []
 
     def pass_on(client: socket.socket) -> None:
-        with suppress(OSError), socket.create_connection((url.host or "", url.port or 5432)) as server:
-            opened.append(server)
+        with suppress(OSError):
+            server = socket.create_connection((url.host or "", url.port or 5432))
+            opened.append(server)  # Left open while it hangs.
             while True:
                 for source in select.select([client, server], [], [], 0.2)[0]:
                     if made.hangs.is_set():
-                        return made.hangs.wait() and None
+                        return
                     data = source.recv(65536)
                     if not data:
                         client.close()
-                        return None
+                        return
                     (server if source is client else client).sendall(data)
 
     def accept() -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import Busy, LeaseLost
 from artemis_lifecycle.operations.database import Operations
@@ -105,3 +106,28 @@ def test_a_foreign_writer_needs_two_statements(operations: Operations, table_uui
             text("DELETE FROM lifecycle.heartbeats WHERE table_uuid = :t AND writer_id = 'flink'"), {"t": table_uuid}
         )
     assert operations.heartbeats.live(table_uuid) == []
+
+
+def test_heartbeats_for_invented_tables_leave_no_locks_behind(operations: Operations, table_uuid: str) -> None:
+    def locks() -> set[str]:
+        with operations.engine.connect() as connection:
+            return set(connection.execute(text("SELECT name FROM lifecycle.locks")).scalars())
+
+    before = locks()
+    invented = [f"{table_uuid}-{number}" for number in range(20)]
+    for each in invented:
+        operations.heartbeats.beat(each, "no.table", "w")
+    assert len(locks() - before) == 20
+    with table_lock(operations.engine, invented[0]):  # Who has the lock keeps it.
+        for each in invented:
+            operations.heartbeats.stop(each, "w")
+        assert locks() - before == {f"table:{invented[0]}"}
+        with pytest.raises(Busy), table_lock(operations.engine, invented[0], 0.2):
+            pass
+    with operations.engine.begin() as connection, pytest.raises(DBAPIError, match="only ever added to"):
+        connection.execute(text("DELETE FROM lifecycle.locks"))
+    # A lock that went while somebody waited for it is taken again.
+    operations.heartbeats.beat(invented[1], "no.table", "w")
+    operations.heartbeats.stop(invented[1], "w")
+    with table_lock(operations.engine, invented[1]), pytest.raises(Busy):
+        operations.heartbeats.beat(invented[1], "no.table", "w", timeout=0.2)

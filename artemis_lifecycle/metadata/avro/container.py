@@ -131,23 +131,8 @@ def _parsed(schema_text: str) -> Any:
     return json.loads(schema_text)
 
 
-_SCHEMA_LEVELS = 200
 _SCHEMA_VALUES = 100_000
 _HEADER_KEYS = 1000
-
-
-def _require_shallow(schema: Any) -> None:
-    """Raise for a deeply nested schema: readers recurse to its depth, and no writer's schema nests deeper than this."""
-    level = [schema]
-    for _ in range(_SCHEMA_LEVELS):
-        level = [
-            child
-            for node in level
-            if isinstance(node, dict | list)
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-    if level:
-        raise _Broken(f"its schema nests deeper than {_SCHEMA_LEVELS} levels")
 
 
 @dataclass(frozen=True)
@@ -177,9 +162,9 @@ class _Head:
         codec = pairs.pop(b"avro.codec", b"null").decode("utf-8", "replace")
         try:
             schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
-            # Readers keep the schemas of several files.
+            # Readers recurse to its depth, and keep the schemas of several files.
             require_bounded_json(schema_text.encode(), "its header", 0, _SCHEMA_VALUES)
-            _require_shallow(_parsed(schema_text))
+            _parsed(schema_text)
         except (ValueError, RecursionError, TooLarge) as error:
             raise _Broken(f"its header has no schema ({error})") from error
         texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}

@@ -52,10 +52,14 @@ _LOCKS = (
         END LOOP;
     END $$
     """,
-    # If a row were renamed or deleted, sessions that wait for it would wait for nothing.
+    # If a row were renamed, sessions that wait for it would wait for nothing. Who deletes one lets them wait for a new
+    # one; only the trigger of heartbeats does.
     """
     CREATE FUNCTION lifecycle.lock_stays() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
+        IF TG_OP = 'DELETE' AND pg_trigger_depth() > 1 THEN
+            RETURN NULL;
+        END IF;
         RAISE EXCEPTION 'lifecycle.locks is only ever added to' USING ERRCODE = 'insufficient_privilege';
     END $$
     """,
@@ -112,6 +116,23 @@ _HEARTBEATS = (
     """,
     "CREATE TRIGGER heartbeat_beats BEFORE INSERT OR UPDATE ON lifecycle.heartbeats FOR EACH ROW "
     "EXECUTE FUNCTION lifecycle.heartbeat_beats()",
+    # A heartbeat can name any uuid: its lock goes with it, unless there is such a table, or somebody has the lock.
+    """
+    CREATE FUNCTION lifecycle.heartbeat_ends() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF NOT EXISTS (SELECT FROM lifecycle.known_tables AS known WHERE known.table_uuid = OLD.table_uuid)
+            AND NOT EXISTS (SELECT FROM lifecycle.heartbeats AS other WHERE other.table_uuid = OLD.table_uuid)
+        THEN
+            DELETE FROM lifecycle.locks AS l WHERE l.name IN (
+                SELECT e.name FROM lifecycle.locks AS e WHERE e.name = 'table:' || OLD.table_uuid
+                FOR UPDATE SKIP LOCKED);
+        END IF;
+        RETURN NULL;
+    END $$
+    """,
+    "CREATE TRIGGER heartbeat_ends AFTER DELETE ON lifecycle.heartbeats FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.heartbeat_ends()",
     "ALTER TABLE lifecycle.heartbeats ENABLE ROW LEVEL SECURITY",
     # Everyone who may read the table sees every row of it: a writer that is not visible would lose its files.
     "CREATE POLICY heartbeats_seen ON lifecycle.heartbeats FOR SELECT USING (true)",

@@ -35,7 +35,9 @@ public class GatedJdbcCatalog extends JdbcCatalog {
     }
 
     @Override
-    public void initialize(String name, Map<String, String> given) {
+    public void initialize(String given_name, Map<String, String> given) {
+        // A session can have another catalog of that name: this one's rows are then under another name than its own.
+        String name = given.containsKey("artemis.rows-of") ? (String) given.get("artemis.rows-of") : given_name;
         // GatedJdbcTableOperations is of Iceberg's own package, which a class of another loader is not.
         if (this.getClass().getClassLoader() != JdbcCatalog.class.getClassLoader()) {
             throw new IllegalStateException(
