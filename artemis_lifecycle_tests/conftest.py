@@ -212,7 +212,7 @@ def _without_chmod(spark: SparkSession) -> None:
 
 @pytest.fixture
 def make_config(postgres_uri: str, spark: SparkSession, tmp_path: Path) -> Iterator[MakeConfig]:
-    with _configs(postgres_uri, spark, tmp_path) as make:
+    with configs(postgres_uri, spark, tmp_path) as make:
         yield make
 
 
@@ -225,7 +225,7 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 def module_configs(
     postgres_uri: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeConfig]:
-    with _configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
+    with configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
         yield make
 
 
@@ -256,7 +256,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @contextmanager
-def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
+def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
     """Makes configurations and, at the end, takes their catalogs out of the session again."""
     from artemis_lifecycle.catalogs.settings import lifecycle_conf
 
