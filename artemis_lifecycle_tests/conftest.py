@@ -21,6 +21,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +97,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    if "ARTEMIS_PART_SECONDS" in os.environ:
+        # What one night has no time for, another begins with.
+        files = list(dict.fromkeys(item.path for item in items))
+        first = int(_seed) % max(len(files), 1)
+        order = {path: number for number, path in enumerate(files[first:] + files[:first])}
+        items.sort(key=lambda item: order[item.path])
+
+
+_PART_ENDS = time.monotonic() + float(os.environ.get("ARTEMIS_PART_SECONDS", "inf"))
+
+
+def pytest_runtest_setup() -> None:
+    if time.monotonic() > _PART_ENDS:
+        pytest.skip("the minutes of this part of the night are over (nightly.py)")
 
 
 # All dice of a run fall by `$ARTEMIS_SEED`. `make test` has always the same, so that a change fails by what it changed;

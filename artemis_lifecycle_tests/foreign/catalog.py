@@ -51,7 +51,7 @@ def _note_name(world: World, name: str) -> None:
         world.unarchived.add(world.uuid(name))
 
 
-@foreign(1, destroys=True)
+@foreign(0.5, destroys=True)
 def drop(world: World, draw: Draw) -> None:
     drop_table(world, world.one_table(draw), purge=draw.chance(0.3, "purge"))
 
@@ -68,7 +68,7 @@ def drop_table(world: World, name: str, *, purge: bool) -> None:
             world.elsewhere[location] = "dropped"
 
 
-@foreign(1.5, destroys=True)
+@foreign(0.8, destroys=True)
 def drop_and_make_again(world: World, draw: Draw) -> None:
     """Under the same name, in the same place or another, while the lifecycle remembers the old one."""
     name = world.one_table(draw)
@@ -78,7 +78,7 @@ def drop_and_make_again(world: World, draw: Draw) -> None:
     world.create(name, place, version)
 
 
-@foreign(1, destroys=True)
+@foreign(0.4, destroys=True)
 def drop_and_view(world: World, draw: Draw) -> None:
     """As dbt replaces a table by a view of its name: the view's metadata stands in the table's place."""
     name = world.one_table(draw)
@@ -193,7 +193,7 @@ def restore_catalog_and_write(world: World, draw: Draw) -> None:
             world.core.java.append(table, "main", world.write(name, table))
 
 
-@foreign(1, destroys=True)
+@foreign(0.5, destroys=True)
 def register_older(world: World, draw: Draw) -> None:
     """Somebody drops a table and registers an older metadata file of it."""
     name = world.one_table(draw)
@@ -202,7 +202,7 @@ def register_older(world: World, draw: Draw) -> None:
     world.core.java.register(world.catalog, name, back)
 
 
-@foreign(2)
+@foreign(0.7)
 def give_up_future(world: World, draw: Draw) -> None:
     """A person says that the older pointer is right."""
     for location in [location for location, why in world.elsewhere.items() if why == "future"]:

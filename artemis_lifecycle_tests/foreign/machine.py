@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle_tests.foreign import catalog, stores, tools, writers
@@ -24,14 +25,13 @@ from artemis_lifecycle_tests.foreign.actions import STEPS, CannotNowError, Draw
 from artemis_lifecycle_tests.foreign.actors import Actors, WrongError
 from artemis_lifecycle_tests.foreign.core import Core
 from artemis_lifecycle_tests.foreign.world import World
-from artemis_lifecycle_tests.guardian import GUARDIAN
 
 REGISTERED = (catalog, stores, tools, writers, steps_of_the_lifecycle)
 """The modules whose actions and steps are drawn from."""
 
 TURNS = 120
 """Of one seed: an action of others, or one of the lifecycle's doings, in which others may come between two steps."""
-SHARE_OF_STEPS = 0.2
+SHARE_OF_STEPS = 0.25
 
 UNTIL_FIXED: frozenset[str] = frozenset()
 """Actions that lead to a loss that is known, and whose repair is under way: left out until it is there."""
@@ -54,31 +54,33 @@ class Lab:
     def __post_init__(self) -> None:
         self._core = Core(self.spark)
         self._numbers = count(1)
+        Actors.machines = [each for each in psutil.Process().children(recursive=True) if each.name() == "java"]
 
     def live(self, seed: int, turns: Sequence[int] | None = None) -> WrongError | None:
         """Live through the seed, or through those of its turns; return what went wrong."""
         world = World(self.spark, self._core, self.folder / f"{seed}-{next(self._numbers)}", self.uris)
-        failure = None
+        actors, failure = Actors(world, self.counted, self.without), None
         try:
-            self._live(Actors(world, self.counted, self.without), seed, turns)
+            self._live(actors, seed, turns)
         except WrongError as error:
             failure = error
         finally:
-            GUARDIAN.losses.clear()
             world.close()
             if not self.keep or failure is None:
                 world.remove_folder()
         self.counted["worlds", "all"] += 1
+        self.history = actors.history
         return failure
 
     def _live(self, actors: Actors, seed: int, turns: Sequence[int] | None) -> None:
         draw = Draw(seed, "beginning")
         for name in ("a", "b", draw.one(["k", "n", "q", "x.y"])):
             actors.world.create(name, None, draw.one([2, 2, 3]))
+        actors.temper(draw)
         weights = {name: step.weight for name, step in STEPS.items() if name not in self.without}
         for turn in range(1, TURNS + 1) if turns is None else turns:
             draw = Draw(seed, turn)
-            actors.history.append(f"-- turn {turn}")
+            actors.turn = turn
             try:
                 if draw.chance(SHARE_OF_STEPS):
                     STEPS[draw.weighted(weights)].work(actors, draw)
@@ -86,16 +88,16 @@ class Lab:
                     actors.others(draw)
             except CannotNowError:
                 pass
-            if actors.history[-1].startswith("--"):
-                actors.history.pop()
-        actors.end(Draw(seed, "end"))
+        with actors.spent("ends of seeds"):
+            actors.end(Draw(seed, "end"))
 
-    def shrink(self, seed: int, failure: WrongError, seconds: float) -> tuple[WrongError, list[int]]:
+    def shrink(
+        self, seed: int, failure: WrongError, seconds: float, turns: Sequence[int] | None = None
+    ) -> tuple[WrongError, list[int]]:
         """The failure, by as few turns as are found in that time; each candidate is a world of its own."""
-        end = time.monotonic() + seconds
-        kept, size = [turn for turn in range(1, TURNS + 1) if f"-- turn {turn}\n" in f"{failure}\n"], 16
-        if kept:
-            kept = list(range(1, TURNS + 1))[: kept[-1]]
+        end, size = time.monotonic() + seconds, 16
+        lived = {int(each[0]) for line in str(failure).splitlines() if (each := line.split()) and each[0].isdigit()}
+        kept = [turn for turn in turns or range(1, TURNS + 1) if turn in lived]
         while size:
             at = 0
             while at < len(kept) and time.monotonic() < end:

@@ -66,9 +66,11 @@ class Observation:
     in_cold: Mapping[int, frozenset[str]]
     in_live: frozenset[int]
     """Snapshots that the metadata of a live table names."""
+    own: Mapping[str, bool]
+    """By path, whether it is there: metadata files, earlier ones, and statistics that tables' metadata names."""
 
 
-NOTHING = Observation({}, frozenset(), frozenset(), frozenset(), {}, {}, frozenset())
+NOTHING = Observation({}, frozenset(), frozenset(), frozenset(), {}, {}, frozenset(), {})
 
 
 @dataclass
@@ -92,8 +94,11 @@ class Model:
         ways: dict[int, Way] = {}
         in_cold: dict[int, frozenset[str]] = {}
         in_live: set[int] = set()
+        own: dict[str, bool] = {}
         plans = self._plans()
         for way, described, snapshots in self._places(objects, plans):
+            if way.kind in ("live", "cold"):
+                own.update((path, self._stamp(path) is not None) for path in described.own)
             for snapshot in snapshots:
                 files = described.reads.get(snapshot)
                 if way.kind == "live":
@@ -115,6 +120,7 @@ class Model:
             {plan_id: status for plan_id, (status, _, _) in plans.items()},
             in_cold,
             frozenset(in_live),
+            own,
         )
 
     def _describe(self, location: str) -> Described | None:
@@ -221,6 +227,9 @@ class Model:
             of = self.world.in_flight.get(str(path))
             whose = "another system, or a view" if of is None else "a writer at work"
             found.append(f"{path}, of {whose}, is gone")
+        for path, is_there in before.own.items():
+            if is_there and after.own.get(path) is False:
+                found.append(f"{path}, which a table's metadata names, is gone")
         for namespace, name, kind, _ in sorted(before.objects - after.objects):
             found.append(f"the catalog's {kind.lower()} {namespace}.{name} is gone, or another one")
         return found

@@ -11,7 +11,7 @@ from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw, product
 from artemis_lifecycle_tests.foreign.actors import Actors
 from artemis_lifecycle_tests.foreign.core import as_rows
-from artemis_lifecycle_tests.foreign.world import UNARCHIVED
+from artemis_lifecycle_tests.foreign.world import UNARCHIVED, called
 
 WHO = {"who": "Ann", "why": "a test"}
 
@@ -21,7 +21,7 @@ def _table(actors: Actors, draw: Draw) -> str:
 
 
 def _uncommitted(actors: Actors, name: str) -> Any:
-    plan = actors.lifecycle.uncommitted_plan(f"db.{name}")
+    plan = actors.lifecycle.uncommitted_plan(called(name))
     if plan is None:
         raise CannotNowError(name)
     return plan
@@ -33,7 +33,7 @@ def _uncommitted(actors: Actors, name: str) -> Any:
 @product(2)
 def plan(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
-    actors.step("plan_expiration", lambda: actors.lifecycle.plan_expiration(f"db.{name}"), name, dies=draw.dies())
+    actors.step("plan_expiration", lambda: actors.lifecycle.plan_expiration(called(name)), name, dies=draw.dies())
 
 
 @product(2)
@@ -57,7 +57,7 @@ def delete(actors: Actors, draw: Draw) -> None:
 def _delete_due(actors: Actors, name: str, dies: int | None) -> None:
     due = []
     with suppress(LifecycleError):
-        due = actors.lifecycle.due_plans(f"db.{name}")
+        due = actors.lifecycle.due_plans(called(name))
     for record in due:
         work = partial(actors.lifecycle.delete_files, record.plan_id)
         actors.step("delete_files", work, record.plan_id[:12], dies=dies)
@@ -68,7 +68,7 @@ def night(actors: Actors, draw: Draw) -> None:
     """What the schedules do in a night: each is a step of its own. The clock may be wrong all along, and others may
     come between any two of them."""
     name = _table(actors, draw)
-    table, clock = f"db.{name}", draw.clock()
+    table, clock = called(name), draw.clock()
     steps: list[tuple[str, Callable[[], object]]] = [
         ("plan_expiration", lambda: actors.lifecycle.plan_expiration(table)),
         ("hand_off", lambda: actors.lifecycle.hand_off(_uncommitted(actors, name))),
@@ -90,7 +90,7 @@ def close(actors: Actors, draw: Draw) -> None:
     which = draw.number(60)
 
     def work() -> None:
-        records = actors.lifecycle.plans(f"db.{name}")
+        records = actors.lifecycle.plans(called(name))
         if not records:
             raise CannotNowError(name)
         actors.lifecycle.close_plan(records[which % len(records)].plan_id, **WHO)
@@ -104,7 +104,7 @@ def approve(actors: Actors, draw: Draw) -> None:
     what = draw.one(["lost", "large"])
 
     def work() -> None:
-        scan, plan = actors.lifecycle.latest_scan(f"db.{name}"), actors.lifecycle.uncommitted_plan(f"db.{name}")
+        scan, plan = actors.lifecycle.latest_scan(called(name)), actors.lifecycle.uncommitted_plan(called(name))
         if plan is not None:
             actors.lifecycle.approve(plan, what="lost" if what == "lost" else "large", **WHO)
         if scan is not None:
@@ -120,10 +120,10 @@ def approve(actors: Actors, draw: Draw) -> None:
 def clean(actors: Actors, draw: Draw) -> None:
     """Orphans: the dry run says what the real one does."""
     name, clock = _table(actors, draw), draw.clock()
-    if draw.chance(0.6):
+    if draw.chance(0.85):
         actors.other("age_files", draw)
     with actors.world.clock_at(clock):
-        work = lambda: actors.lifecycle.scan_orphans(f"db.{name}")  # noqa: E731
+        work = lambda: actors.lifecycle.scan_orphans(called(name))  # noqa: E731
         found = actors.step("scan_orphans", work, name, f"clock {clock:+}", dies=draw.dies())
         actors.perhaps_others(draw)
         if found is not None:
@@ -144,7 +144,7 @@ def _delete_scan(actors: Actors, scan_id: str, dies: int | None) -> None:
 def scan(actors: Actors, draw: Draw) -> None:
     """One that waits, while the others go on."""
     name = _table(actors, draw)
-    actors.step("scan_orphans", lambda: actors.lifecycle.scan_orphans(f"db.{name}"), name, dies=draw.dies())
+    actors.step("scan_orphans", lambda: actors.lifecycle.scan_orphans(called(name)), name, dies=draw.dies())
 
 
 @product(1.5)
@@ -152,7 +152,7 @@ def delete_latest_scan(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
     found = None
     with suppress(LifecycleError):
-        found = actors.lifecycle.latest_scan(f"db.{name}")
+        found = actors.lifecycle.latest_scan(called(name))
     if found is not None:
         _delete_scan(actors, found.scan_id, draw.dies())
 
@@ -177,7 +177,7 @@ def _sweep(actors: Actors, draw: Draw) -> None:
     live_set = actors.world.live_set
     if live_set is None:
         raise CannotNowError("no mark")
-    if draw.chance(0.6):
+    if draw.chance(0.85):
         actors.other("age_files", draw)
     deferred = draw.chance(0.3, "deferred")
     work = lambda: actors.lifecycle.sweep(live_set, deferred=deferred)  # noqa: E731
@@ -199,7 +199,7 @@ def undelete(actors: Actors, draw: Draw) -> None:
     name, which = _table(actors, draw), draw.number(60)
 
     def work() -> None:
-        records = actors.lifecycle.quarantined(f"db.{name}")
+        records = actors.lifecycle.quarantined(called(name))
         if not records:
             raise CannotNowError(name)
         actors.lifecycle.undelete(records[which % len(records)].job_id, **WHO)
@@ -216,7 +216,7 @@ def purge(actors: Actors, draw: Draw) -> None:
             actors.world.query(
                 "UPDATE lifecycle.quarantines SET purge_after = now() - interval '1 s' WHERE purge_after IS NOT NULL"
             )
-        actors.lifecycle.purge_quarantine(f"db.{name}")
+        actors.lifecycle.purge_quarantine(called(name))
 
     actors.step("purge_quarantine", work, name, "due" if due else "", dies=draw.dies())
 
@@ -227,7 +227,7 @@ def purge(actors: Actors, draw: Draw) -> None:
 @product(1.5)
 def scrub(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
-    actors.step("scrub_cold", lambda: actors.lifecycle.scrub_cold(f"db.{name}"), name)
+    actors.step("scrub_cold", lambda: actors.lifecycle.scrub_cold(called(name)), name)
 
 
 def _archived(actors: Actors, name: str, draw: Draw) -> int:
@@ -244,7 +244,7 @@ def restore(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
     snapshot = _archived(actors, name, draw)
     branch = f"back-{actors.world.number()}"
-    work = lambda: actors.lifecycle.restore(f"db.{name}", snapshot, branch, **WHO)  # noqa: E731
+    work = lambda: actors.lifecycle.restore(called(name), snapshot, branch, **WHO)  # noqa: E731
     done = actors.step("restore", work, name, snapshot, dies=draw.dies())
     if done is not None:
         actors.require_archived(name, branch, snapshot)
@@ -258,7 +258,7 @@ def read(actors: Actors, draw: Draw) -> None:
     snapshot = _archived(actors, name, draw)
 
     def work() -> object:
-        rows = actors.lifecycle.read(f"db.{name}", snapshot_id=snapshot).collect()
+        rows = actors.lifecycle.read(called(name), snapshot_id=snapshot).collect()
         return as_rows([row.asDict() for row in rows])
 
     found = actors.step("read", work, name, snapshot)
@@ -269,13 +269,13 @@ def read(actors: Actors, draw: Draw) -> None:
 @product(1)
 def archive_deep(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
-    actors.step("deep_archive", lambda: actors.lifecycle.deep_archive(f"db.{name}"), name, dies=draw.dies())
+    actors.step("deep_archive", lambda: actors.lifecycle.deep_archive(called(name)), name, dies=draw.dies())
 
 
 @product(1)
 def look_at_cold(actors: Actors, draw: Draw) -> None:
     name = _table(actors, draw)
-    actors.step("scan_cold", lambda: actors.lifecycle.scan_cold(f"db.{name}"), name)
+    actors.step("scan_cold", lambda: actors.lifecycle.scan_cold(called(name)), name)
 
 
 # --- upkeep -----------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def compact(actors: Actors, draw: Draw) -> None:
     """By Iceberg's own procedures on Spark, and therefore rare."""
     name = _table(actors, draw)
     work = draw.one([actors.lifecycle.compact_manifests, actors.lifecycle.compact_data_files], silent=True)
-    actors.step(work.__name__, lambda: work(f"db.{name}"), name, dies=draw.dies())
+    actors.step(work.__name__, lambda: work(called(name)), name, dies=draw.dies())
 
 
 @product(0.1)
@@ -315,6 +315,8 @@ def clear_dropped(actors: Actors, draw: Draw) -> None:
             raise CannotNowError("nothing was dropped")
         return actors.lifecycle.scan_dropped(waiting[which % len(waiting)].table_uuid)
 
+    if draw.chance(0.85):
+        actors.other("age_files", draw)
     scan = actors.step("scan_dropped", scanned)
     if scan is None:
         return
@@ -343,7 +345,7 @@ def second_deployment_walks(actors: Actors, draw: Draw) -> None:
 
     def work() -> None:
         second = actors.world.second_deployment()
-        second.expire(f"db.{name}")
-        second.delete_orphans(second.scan_orphans(f"db.{name}"))
+        second.expire(called(name))
+        second.delete_orphans(second.scan_orphans(called(name)))
 
     actors.step("delete_orphans", work, "second", name)

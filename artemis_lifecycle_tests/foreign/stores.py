@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw, foreign
-from artemis_lifecycle_tests.foreign.world import Held, World, connected, make_old, of_operations
+from artemis_lifecycle_tests.foreign.world import Held, World, called, connected, make_old, of_operations
 from artemis_lifecycle_tests.guardian import GUARDIAN
 
 
-@foreign(3)
+@foreign(1)
 def age_files(world: World, draw: Draw) -> None:
     """As after many days in which nobody wrote, but the writers at work."""
     age(world)
@@ -123,7 +123,7 @@ def hold(world: World, draw: Draw) -> None:
     ids = world.ids(name)
     whole = draw.chance(0.5, "whole")
     held = ids if whole else [ids[draw.number(60) % len(ids)]]
-    placed = lifecycle.hold(f"db.{name}", "legal", "a case", () if whole else tuple(held))
+    placed = lifecycle.hold(called(name), "legal", "a case", () if whole else tuple(held))
     world.holds[placed.hold_id] = Held(lifecycle, world.uuid(name), frozenset(held))
 
 

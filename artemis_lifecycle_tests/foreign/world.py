@@ -90,6 +90,11 @@ def of_operations(cursor: Any) -> Sequence[str]:
     return [row[0] for row in cursor.fetchall()]
 
 
+def called(name: str) -> str:
+    """The table's name for the lifecycle."""
+    return f"db.`{name}`" if "." in name else f"db.{name}"
+
+
 class Object(NamedTuple):
     """What a catalog names: `kind` is TABLE or VIEW."""
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw, foreign
 from artemis_lifecycle_tests.foreign.core import ids_in, write_equality, write_positions
-from artemis_lifecycle_tests.foreign.world import World, make_old
+from artemis_lifecycle_tests.foreign.world import World, called, make_old
 from artemis_lifecycle_tests.guardian import on_disk
 
 
@@ -163,7 +163,7 @@ def stage_file(world: World, draw: Draw) -> None:
 
 def _beat(world: World, name: str, table_uuid: str) -> None:
     heartbeats = world.lifecycle.operations.heartbeats
-    heartbeats.beat(table_uuid, f"db.{name}", "writer", None, timedelta(hours=1))
+    heartbeats.beat(table_uuid, called(name), "writer", None, timedelta(hours=1))
 
 
 @foreign(1)
