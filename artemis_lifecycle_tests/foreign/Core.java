@@ -62,8 +62,8 @@ public class Core {
         return new BaseTable(new StaticTableOperations(location, io), location);
     }
 
-    /** Lines: S, snapshot, manifest list, its manifests; M, manifest, its live files, each with its first row id and
-     * records. A level that cannot be read is "!". */
+    /** Lines: S, snapshot, manifest list, its manifests; M, manifest, its live files, each with its first row id,
+     * records, content and sequence number. A level that cannot be read is "!". */
     public String describe(String location) {
         Table table = at(location);
         StringBuilder out = new StringBuilder();
@@ -109,7 +109,8 @@ public class Core {
                 ContentFile file = (ContentFile) each.next();
                 Long first = file.firstRowId();
                 out.append("\t").append(file.location()).append("|").append(first == null ? -1L : first.longValue());
-                out.append("|").append(file.recordCount());
+                out.append("|").append(file.recordCount()).append("|").append(file.content());
+                out.append("|").append(file.dataSequenceNumber());
             }
             reader.close();
         } catch (Exception error) {

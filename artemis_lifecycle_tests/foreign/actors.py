@@ -131,7 +131,10 @@ class Actors:
                 lapse(lifecycle, "leases")
         except Exception:
             self.fail(f"{name} failed with what is not an error of its own:\n{traceback.format_exc()}")
+        before = self.seen
         self._judge(name)
+        if done is not None:
+            self.model.notice(name, before)
         return done
 
     def _say(self, what: str, counted: str, name: str) -> None:

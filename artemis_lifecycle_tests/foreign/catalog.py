@@ -145,10 +145,12 @@ def undrop(world: World, draw: Draw) -> None:
 
 def _older(world: World, name: str) -> list[str]:
     """Metadata files before the current one that are still there, oldest first."""
+    return [each for each in _log(world, name) if on_disk(each).exists()]
+
+
+def _log(world: World, name: str) -> list[str]:
     document = json.loads(on_disk(world.pointer(name)).read_bytes())
-    return [
-        each["metadata-file"] for each in document.get("metadata-log") or () if on_disk(each["metadata-file"]).exists()
-    ]
+    return [each["metadata-file"] for each in document.get("metadata-log") or ()]
 
 
 @foreign(2, destroys=True)
@@ -162,8 +164,7 @@ def restore_catalog(world: World, draw: Draw) -> None:
 
 
 def point_to(world: World, name: str, back: str) -> None:
-    now = world.pointer(name)
-    log = [each["metadata-file"] for each in json.loads(on_disk(now).read_bytes()).get("metadata-log") or ()]
+    now, log = world.pointer(name), _log(world, name)
     world.query(
         "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = NULL "
         "WHERE catalog_name = %s AND table_namespace = 'db' AND table_name = %s",
@@ -171,6 +172,10 @@ def point_to(world: World, name: str, back: str) -> None:
         world.live,
         name,
     )
+    _note_future(world, now, back, log)
+
+
+def _note_future(world: World, now: str, back: str, log: list[str]) -> None:
     world.elsewhere[now] = "future"
     if log and back == log[-1]:
         world.single[now] = back
@@ -198,8 +203,10 @@ def register_older(world: World, draw: Draw) -> None:
     """Somebody drops a table and registers an older metadata file of it."""
     name = world.one_table(draw)
     back = draw.one(_older(world, name), silent=True)
+    now, log = world.pointer(name), _log(world, name)
     drop_table(world, name, purge=False)
     world.core.java.register(world.catalog, name, back)
+    _note_future(world, now, back, log)
 
 
 @foreign(0.7)

@@ -29,10 +29,14 @@ Row = tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True)
-class DataFile:
+class Entry:
+    """A file as a manifest has it. `content`: DATA, POSITION_DELETES or EQUALITY_DELETES."""
+
     path: str
     first_row_id: int | None
     records: int
+    content: str
+    sequence: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,11 @@ class Described:
     branches: Mapping[str, int]
     tags: frozenset[str]
     main: int | None
-    files: tuple[DataFile, ...]
+    files: tuple[Entry, ...]
+    """Of all snapshots."""
+    entries: Mapping[int, tuple[Entry, ...]]
+    schemas: Mapping[int, Mapping[int, str] | None]
+    """By snapshot: names by field id; None where its schema is not in the metadata."""
 
     @property
     def order(self) -> list[int]:
@@ -76,6 +84,7 @@ class Core:
         self.java = compile_core(spark)
         self._maps = spark._jvm.java.util.HashMap  # type: ignore[union-attr]
         self._described: dict[tuple[str, int], Described] = {}
+        self._entries: dict[str, Entry] = {}
 
     def open(self, name: str, options: Mapping[str, str]) -> Any:
         given = self._maps()
@@ -86,6 +95,7 @@ class Core:
     def forget(self) -> None:
         """Between two worlds."""
         self._described.clear()
+        self._entries.clear()
         self.java.forget()
 
     def describe(self, location: str) -> Described:
@@ -106,21 +116,22 @@ class Core:
                 lists[int(what)] = rest
             else:
                 manifests[what] = rest
-        files: dict[str, DataFile] = {}
-        for of in manifests.values():
-            for each in of:
-                if each != "!":
-                    path, first, records = each.rsplit("|", 2)
-                    files[path] = DataFile(path, None if first == "-1" else int(first), int(records))
+        entries: dict[int, tuple[Entry, ...]] = {}
         for snapshot, paths in lists.items():
-            entries = [entry for manifest in paths[1:] for entry in manifests.get(manifest, ())]
-            whole = "!" not in paths and "!" not in entries
-            reads[snapshot] = frozenset([*paths, *(entry.rsplit("|", 2)[0] for entry in entries)]) if whole else None
+            found = [entry for manifest in paths[1:] for entry in manifests.get(manifest, ())]
+            is_whole = "!" not in paths and "!" not in found
+            entries[snapshot] = tuple(map(self._entry, found)) if is_whole else ()
+            reads[snapshot] = frozenset([*paths, *(each.path for each in entries[snapshot])]) if is_whole else None
         own = {location, *(each["metadata-file"] for each in document.get("metadata-log") or ())}
         for kind in ("statistics", "partition-statistics"):
             own.update(each["statistics-path"] for each in document.get(kind) or ())
         refs = document.get("refs") or {}
-        committed = [each["snapshot-id"] for each in document.get("snapshots") or ()]
+        snapshots = document.get("snapshots") or ()
+        committed = [each["snapshot-id"] for each in snapshots]
+        schemas = {
+            each["schema-id"]: {field["id"]: field["name"] for field in each["fields"]} for each in document["schemas"]
+        }
+        current = document["current-schema-id"]
         return Described(
             location,
             document["table-uuid"],
@@ -131,8 +142,17 @@ class Core:
             {name: ref["snapshot-id"] for name, ref in refs.items() if ref["type"] == "branch"},
             frozenset(name for name, ref in refs.items() if ref["type"] == "tag"),
             refs.get("main", {}).get("snapshot-id"),
-            tuple(files.values()),
+            tuple({each.path: each for of in entries.values() for each in of}.values()),
+            entries,
+            {each["snapshot-id"]: schemas.get(each.get("schema-id", current)) for each in snapshots},
         )
+
+    def _entry(self, line: str) -> Entry:
+        if line not in self._entries:
+            path, first, records, content, sequence = line.rsplit("|", 4)
+            row_id = None if first == "-1" else int(first)
+            self._entries[line] = Entry(path, row_id, int(records), content, int(sequence))
+        return self._entries[line]
 
     def rows(self, location: str, snapshot: int, *, current: bool = False) -> tuple[Row, ...]:
         """In the snapshot's schema, or in the table's current one. Raises JAVA_ERRORS where they cannot be read."""

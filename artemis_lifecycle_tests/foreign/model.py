@@ -4,7 +4,7 @@ Foreign actors may destroy: what cannot be read right after their actions is the
 move: a snapshot that could be read before it can be read after it, in one tier or the other. Besides tables in the
 catalogs these count as readable:
 
-- a dropped table, by its last metadata file, until a person has approved its end;
+- a dropped table that the lifecycle had seen, by its last metadata file, until a person has approved its end;
 - what newer metadata says than the pointer that came back with a catalog's backup, until a person has decided;
 - the snapshots of a plan that others expired in metadata only: the plan's base names their files, and it can be handed
   off still. A plan that was closed or superseded promises nothing.
@@ -13,25 +13,40 @@ And what nobody but its owner may take: the catalog's objects, views' metadata, 
 files, and whatever a hold holds, which stays in the live table. A table without an archive promises what its metadata
 names, and no more.
 
-Rows and files are read by Iceberg's core from metadata files; no code of the package says what a snapshot has.
+Metadata is read by Iceberg's core, rows by `plain.py`, and at the end of a seed by the core; no code of the package
+says what a snapshot has.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.foreign.core import JAVA_ERRORS, Described, Row
+from artemis_lifecycle_tests.foreign.plain import BeyondError, Plain
 from artemis_lifecycle_tests.foreign.world import Object, World, connected
 from artemis_lifecycle_tests.guardian import on_disk
 
 LISTING_STEPS = ("delete_orphans", "delete_dropped", "clear_dropped", "sweep")
 """Steps that delete by a listing. What only a dropped table, or a future, reads may go with the plan of a living table
 that has the same files; it may not go as nobody's."""
+
+LOOKING_STEPS = (
+    "plan_expiration",
+    "commit_expiration",
+    "delete_files",
+    "scan_orphans",
+    "delete_orphans",
+    "observe_catalog",
+    "mark",
+    "sweep",
+)
+"""Steps that notice which tables there are. Of a table that came and went between them nobody knows."""
 
 UNFINISHED = ("open", "handed_off", "committed", "deleting")
 
@@ -79,7 +94,11 @@ class Model:
     prints: dict[int, tuple[Row, ...]] = field(default_factory=dict)
     approved: set[str] = field(default_factory=set)
     """Uuids of dropped tables whose end a person has approved."""
+    noticed: set[str] = field(default_factory=set)
+    """Uuids of tables that were in the catalog while the lifecycle did a step that looks at it."""
     _known: dict[tuple[int, object], bool] = field(default_factory=dict)
+    _plain: Plain = field(default_factory=Plain)
+    _is_afresh: bool = False
     _expired: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _stamps: dict[str, Stamp | None] = field(default_factory=dict)
 
@@ -87,6 +106,7 @@ class Model:
         """Read every snapshot that was ever seen, where its files have changed since it was last read (`afresh`: all);
         and learn those that are new in the live catalog."""
         self._stamps.clear()
+        self._is_afresh = afresh
         if afresh:
             self._known.clear()
             self.world.core.forget()
@@ -193,7 +213,7 @@ class Model:
             return False
         if snapshot not in self.prints:
             # It was committed.
-            found = self.rows(way.location, snapshot) if way.kind == "live" else None
+            found = self._rows(way.location, snapshot) if way.kind == "live" else None
             if found is not None:
                 self.prints[snapshot] = found
                 self._known[snapshot, stamps] = True
@@ -202,8 +222,15 @@ class Model:
             return True
         at = (snapshot, stamps)
         if at not in self._known:
-            self._known[at] = self.rows(way.location, snapshot) == self.prints[snapshot]
+            self._known[at] = self._rows(way.location, snapshot) == self.prints[snapshot]
         return self._known[at]
+
+    def _rows(self, location: str, snapshot: int) -> tuple[Row, ...] | None:
+        described = self.world.core.describe(location)
+        if not self._is_afresh:
+            with suppress(BeyondError):
+                return self._plain.rows(described.schemas[snapshot], described.entries[snapshot])
+        return self.rows(location, snapshot)
 
     def rows(self, location: str, snapshot: int, *, current: bool = False) -> tuple[Row, ...] | None:
         try:
@@ -242,9 +269,16 @@ class Model:
             return was.kind in ("dropped", "future") and step in LISTING_STEPS and was.table_uuid not in self.approved
         if was.kind == "plan":
             return after.plans.get(was.by) not in ("closed", "superseded")
+        if was.kind == "dropped" and was.table_uuid not in self.noticed:
+            return False
         if was.kind in ("dropped", "future"):
             return step in LISTING_STEPS and was.table_uuid not in self.approved
         return True
+
+    def notice(self, step: str, before: Observation) -> None:
+        """The step was done."""
+        if step in LOOKING_STEPS:
+            self.noticed.update(uuid for _, _, kind, uuid in before.objects if kind == "TABLE")
 
     def _why(self, snapshot: int, was: Way) -> str:
         """Where it should be read, and what is the matter there."""
