@@ -60,6 +60,10 @@ class Actors:
             self._is_stale = False
         return self.seen
 
+    def look_again(self) -> Observation:
+        self._is_stale = True
+        return self.look()
+
     @contextmanager
     def spent(self, on: str) -> Iterator[None]:
         """Count the milliseconds, by the clock and of the processor, here and in the JVM."""
@@ -143,15 +147,13 @@ class Actors:
 
     def _judge(self, name: str) -> None:
         before = self.seen
-        self._is_stale = True
-        lost = self.model.lost(name, before, self.look())
+        lost = self.model.lost(name, before, self.look_again())
         if lost:
             # An archived file that others took is made again while the live table has it: by the scrub, in its time.
             for table in self.world.names():
                 with suppress(LifecycleError):
                     self.lifecycle.scrub_cold(called(table))
-            self._is_stale = True
-            lost = self.model.lost(name, before, self.look())
+            lost = self.model.lost(name, before, self.look_again())
             self.counted["archives", "that a scrub repaired"] += not lost
         if lost:
             self.fail("\n".join(lost))
@@ -212,7 +214,7 @@ class Actors:
         if after is None or Counter(after) != +expected:
             self.fail(
                 f"{name}, branch {branch}: written to, deleted from and read back, it has "
-                f"{after and sorted(after)} in place of {sorted(expected.elements())}"
+                f"{after and sorted(after, key=repr)} in place of {sorted(expected.elements(), key=repr)}"
             )
         twice = self.model.row_ids_given_twice(self.world.described(name))
         if twice:

@@ -160,7 +160,11 @@ class Core:
 
 
 def as_rows(rows: Iterable[Mapping[str, object]]) -> tuple[Row, ...]:
-    return tuple(sorted((tuple(sorted(item for item in row.items() if item[1] is not None)) for row in rows), key=repr))
+    # The core's reader leaves `_pos` in rows to which it applied deletes.
+    found = (
+        tuple(sorted((name, each) for name, each in row.items() if each is not None and name[0] != "_")) for row in rows
+    )
+    return tuple(sorted(found, key=repr))
 
 
 # --- files of writers -------------------------------------------------------------------------------------------------

@@ -254,9 +254,9 @@ class Model:
             of = self.world.in_flight.get(str(path))
             whose = "another system, or a view" if of is None else "a writer at work"
             found.append(f"{path}, of {whose}, is gone")
-        for path, is_there in before.own.items():
-            if is_there and after.own.get(path) is False:
-                found.append(f"{path}, which a table's metadata names, is gone")
+        for named, was_there in before.own.items():
+            if was_there and after.own.get(named) is False:
+                found.append(f"{named}, which a table's metadata names, is gone")
         for namespace, name, kind, _ in sorted(before.objects - after.objects):
             found.append(f"the catalog's {kind.lower()} {namespace}.{name} is gone, or another one")
         return found
@@ -287,13 +287,12 @@ class Model:
             if snapshot in snapshots:
                 files = described.reads.get(snapshot)
                 gone = sorted(path for path in files or () if self._stamp(path) is None)
-                wrong = (
-                    "metadata cannot be read"
-                    if files is None
-                    else f"no file {', '.join(gone)}"
-                    if gone
-                    else "other rows"
-                )
+                if files is None:
+                    wrong = "metadata cannot be read"
+                elif gone:
+                    wrong = f"no file {', '.join(gone)}"
+                else:
+                    wrong = f"{self._rows(way.location, snapshot)} in place of {self.prints.get(snapshot)}"
                 found.append(f"{way.kind} {way.by}: {wrong}")
         return "; ".join(found) or "no metadata names it"
 

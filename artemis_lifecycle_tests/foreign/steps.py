@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw, product
@@ -13,7 +13,13 @@ from artemis_lifecycle_tests.foreign.actors import Actors
 from artemis_lifecycle_tests.foreign.core import as_rows
 from artemis_lifecycle_tests.foreign.world import UNARCHIVED, called
 
-WHO = {"who": "Ann", "why": "a test"}
+
+class _Who(TypedDict):
+    who: str
+    why: str
+
+
+WHO: _Who = {"who": "Ann", "why": "a test"}
 
 
 def _table(actors: Actors, draw: Draw) -> str:

@@ -15,19 +15,12 @@ nightly PART=foreign`. A failure prints its history and the command that replays
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psycopg2
 import pytest
-from pyspark.sql import SparkSession
 
-from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.foreign.machine import UNTIL_FIXED, Campaign, Lab, report, turns_of
-from artemis_lifecycle_tests.foreign.world import libpq, prepare_clock
 
 
 def _variable(name: str, default: str = "") -> str:
@@ -48,37 +41,11 @@ IS_LONG = STATE != "" or ACTIONS is not None
 REPLAY = "ARTEMIS_FOREIGN_SEED={seed}{turns} .venv/bin/python -m pytest artemis_lifecycle_tests/foreign -n 0"
 
 
-@pytest.fixture
-def second_uri(postgres: EmbeddedPostgres, postgres_uri: str) -> Iterator[str]:
-    name = postgres_uri.rpartition("/")[2] + "_second"
-    with _autocommit(libpq(postgres.uri("postgres"))) as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
-    yield postgres.uri(name)
-    with _autocommit(libpq(postgres.uri("postgres"))) as cursor:
-        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@contextmanager
-def _autocommit(uri: str) -> Iterator[Any]:
-    connection = psycopg2.connect(uri)
-    connection.autocommit = True
-    try:
-        with connection.cursor() as cursor:
-            yield cursor
-    finally:
-        connection.close()
-
-
-@pytest.fixture
-def lab(spark: SparkSession, postgres_uri: str, second_uri: str, tmp_path: Path) -> Lab:
-    prepare_clock(postgres_uri)
-    return Lab(spark, (postgres_uri, second_uri), tmp_path, WITHOUT)
-
-
 @pytest.mark.timeout(0)
 @pytest.mark.no_guardian(reason="model.py judges every step, and the rows of every snapshot")
 @pytest.mark.parametrize("shard", range(SHARDS), ids=lambda shard: f"shard-{shard + 1}-of-{SHARDS}")
 def test_nothing_is_lost_whatever_others_do(lab: Lab, shard: int) -> None:
+    lab.without = WITHOUT
     if SEED:
         _replay(lab, int(SEED))
         return

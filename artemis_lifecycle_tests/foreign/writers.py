@@ -207,7 +207,7 @@ def _paths_of(world: World, table_uuid: str) -> list[str]:
 def _read_now(world: World) -> set[str]:
     """Paths of data files that some table's metadata names, in the live catalog or where it may come back from."""
     locations = [each.location for each in world.objects() if each.catalog == world.live and each.kind == "TABLE"]
-    found = set()
+    found: set[str] = set()
     for location in (*locations, *world.elsewhere):
         if on_disk(location).exists():
             for files in world.core.describe(location).reads.values():
