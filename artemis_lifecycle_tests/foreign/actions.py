@@ -25,6 +25,8 @@ class Draw:
     def __init__(self, *seed: object) -> None:
         self._chance = random.Random("/".join(map(str, seed)))
         self.said: list[str] = []
+        self.focus: str | None = None
+        """The table that something is being done to: who comes between, comes to that one more often."""
 
     def one(self, of: Sequence[T], *, silent: bool = False) -> T:
         if not of:
@@ -53,7 +55,7 @@ class Draw:
 
     def clock(self) -> int:
         """By how many days Postgres' clock is wrong during a step."""
-        found = self._chance.choice([0, 0, 0, 0, 40, -40])
+        found = self._chance.choice([0] * 22 + [40, -40])
         if found:
             self.said.append(f"clock {found:+}")
         return found

@@ -20,19 +20,19 @@ def _version(draw: Draw) -> int:
     return draw.one([2, 2, 3])
 
 
-@foreign(2)
+@foreign(0.7)
 def create(world: World, draw: Draw) -> None:
     """In its default place, where a dropped one of the name may have its files."""
     world.create(_free_name(world, draw), None, _version(draw))
 
 
-@foreign(1)
+@foreign(0.4)
 def create_inside(world: World, draw: Draw) -> None:
     inside = world.place(world.one_table(draw)) / "data" / "inner"
     world.create(_free_name(world, draw), inside, _version(draw))
 
 
-@foreign(1)
+@foreign(0.5)
 def create_at_former_place(world: World, draw: Draw) -> None:
     """Where a table was that was dropped, or went on elsewhere."""
     places = sorted(place for place in (world.warehouse / "db").glob("*") if place.is_dir())

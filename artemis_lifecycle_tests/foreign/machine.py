@@ -78,12 +78,14 @@ class Lab:
 
     def _live(self, actors: Actors, seed: int, turns: Sequence[int] | None) -> None:
         draw = Draw(seed, "beginning")
+        hot = draw.one(["a", "b", None], silent=True)
         for name in ("a", "b", draw.one(["k", "n", "q", "x.y"])):
             actors.world.create(name, None, draw.one([2, 2, 3]))
         actors.temper(draw)
         weights = {name: step.weight for name, step in STEPS.items() if name not in self.without}
         for turn in range(1, TURNS + 1) if turns is None else turns:
             draw = Draw(seed, turn)
+            draw.focus = hot if draw.chance(0.5) else None
             actors.turn = turn
             try:
                 if draw.chance(SHARE_OF_STEPS):

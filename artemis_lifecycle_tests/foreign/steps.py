@@ -23,7 +23,8 @@ WHO: _Who = {"who": "Ann", "why": "a test"}
 
 
 def _table(actors: Actors, draw: Draw) -> str:
-    return actors.world.one_table(draw)
+    draw.focus = actors.world.one_table(draw)
+    return draw.focus
 
 
 def _uncommitted(actors: Actors, name: str) -> Any:
@@ -236,38 +237,45 @@ def scrub(actors: Actors, draw: Draw) -> None:
     actors.step("scrub_cold", lambda: actors.lifecycle.scrub_cold(called(name)), name)
 
 
-def _archived(actors: Actors, name: str, draw: Draw) -> int:
-    """A snapshot that only the cold tier has, in the order of commits."""
-    table_uuid = actors.world.uuid(name)
+def _archived(actors: Actors, draw: Draw) -> tuple[str, int]:
+    """A table, and a snapshot of it that only the cold tier has, by the order of commits."""
     ways = actors.look().ways
-    known = [each for each in actors.model.prints if each in ways and ways[each].kind == "cold"]
-    return draw.one([each for each in known if ways[each].table_uuid == table_uuid] or known, silent=True)
+    names = {actors.world.uuid(name): name for name in actors.world.names()}
+    cold = [each for each in actors.model.prints if each in ways and ways[each].kind == "cold"]
+    mine = [each for each in cold if ways[each].table_uuid in names]
+    # Another table's is refused.
+    snapshot = draw.one(mine if mine and draw.chance(0.95) else cold, silent=True)
+    name = names.get(ways[snapshot].table_uuid) or _table(actors, draw)
+    draw.focus = name
+    return name, snapshot
 
 
-@product(4)
+@product(5)
 def restore(actors: Actors, draw: Draw) -> None:
     """And then written to, deleted from and read back."""
-    name = _table(actors, draw)
-    snapshot = _archived(actors, name, draw)
+    name, snapshot = _archived(actors, draw)
     branch = f"back-{actors.world.number()}"
     work = lambda: actors.lifecycle.restore(called(name), snapshot, branch, **WHO)  # noqa: E731
-    done = actors.step("restore", work, name, snapshot, dies=draw.dies())
+    done = actors.step("restore", work, name, f"the {_nth(actors, snapshot)} snapshot", dies=draw.dies())
     if done is not None:
         actors.require_archived(name, branch, snapshot)
         actors.write_and_read_back(name, branch, draw)
 
 
+def _nth(actors: Actors, snapshot: int) -> str:
+    return f"{list(actors.model.prints).index(snapshot) + 1}."
+
+
 @product(0.3)
 def read(actors: Actors, draw: Draw) -> None:
     """What the product itself answers, from either tier. It asks Spark, and is therefore rare."""
-    name = _table(actors, draw)
-    snapshot = _archived(actors, name, draw)
+    name, snapshot = _archived(actors, draw)
 
     def work() -> object:
         rows = actors.lifecycle.read(called(name), snapshot_id=snapshot).collect()
         return as_rows([row.asDict() for row in rows])
 
-    found = actors.step("read", work, name, snapshot)
+    found = actors.step("read", work, name, f"the {_nth(actors, snapshot)} snapshot")
     if found is not None and found != actors.model.prints[snapshot]:
         actors.fail(f"snapshot {snapshot} of {name} has {found}\nin place of {actors.model.prints[snapshot]}")
 

@@ -269,7 +269,10 @@ class World:
         return found
 
     def one_table(self, draw: Draw) -> str:
-        return draw.one(self.names())
+        names, is_focused = self.names(), draw.chance(0.6)
+        if is_focused and draw.focus in names:
+            return draw.one([name for name in names if name == draw.focus])
+        return draw.one(names)
 
     @property
     def next_number(self) -> int:

@@ -222,6 +222,8 @@ def write_again(world: World, draw: Draw) -> None:
     name = world.one_table(draw)
     read = {str(on_disk(path)) for path in _read_now(world)} | set(world.in_flight)
     free = [path for path in _paths_of(world, world.uuid(name)) if str(on_disk(path)) not in read]
+    if draw.chance(0.5):
+        free = [path for path in free if on_disk(path).exists()] or free
     again(world, name, draw.one(free, silent=True), draw, commit=True)
 
 
