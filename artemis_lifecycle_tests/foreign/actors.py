@@ -27,12 +27,19 @@ class WrongError(AssertionError):
 
 
 class Actors:
-    """`without`: names of actions and steps to leave out. `counted`: what was done, by kind and name."""
+    """`without`: actions and steps to leave out. `often`: actions to do ten times as often. `counted`: what was done, by
+    kind and name."""
 
     machines: ClassVar[list[psutil.Process]] = []
     """The session's JVM."""
 
-    def __init__(self, world: World, counted: Counter[tuple[str, str]], without: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        world: World,
+        counted: Counter[tuple[str, str]],
+        without: Container[str] = (),
+        often: Container[str] = (),
+    ) -> None:
         self.world = world
         self.model = Model(world)
         self.counted = counted
@@ -40,13 +47,15 @@ class Actors:
         self.turn = 0
         self.seen: Observation = NOTHING
         self._without = without
+        self._often = often
         self._is_stale = True
         self._weights = {name: each.weight for name, each in FOREIGN.items() if name not in without}
 
     def temper(self, draw: Draw) -> None:
         """Some others come often in this seed, and some not at all: what needs a rare order of them is found so."""
         for name in self._weights:
-            self._weights[name] *= draw.one([0, 0.5, 1, 1, 1, 4], silent=True)
+            found = draw.one([0, 0.5, 1, 1, 1, 4], silent=True)
+            self._weights[name] *= 10 if name in self._often else found
 
     @property
     def lifecycle(self) -> Lifecycle:

@@ -10,6 +10,7 @@ nightly PART=foreign`. A failure prints its history and the command that replays
 - `ARTEMIS_FOREIGN_SEED`: this seed only; `ARTEMIS_FOREIGN_TURNS` (`3,7,12-20`): only these turns of it.
 - `ARTEMIS_FOREIGN_SHRINK`: seconds in which a failure is cut down to the turns that it needs.
 - `ARTEMIS_FOREIGN_WITHOUT`: actions and steps to leave out, to get behind what is known.
+- `ARTEMIS_FOREIGN_OFTEN`: actions to do ten times as often.
 """
 
 from __future__ import annotations
@@ -35,17 +36,19 @@ STATE = _variable("STATE")
 SEED, TURNS = _variable("SEED"), list(turns_of(_variable("TURNS")))
 SHRINK = float(_variable("SHRINK", "0"))
 WITHOUT = UNTIL_FIXED | set(_variable("WITHOUT").split(","))
+OFTEN = set(_variable("OFTEN").split(","))
 FIRST_SEED = int(os.environ.get("ARTEMIS_SEED", "1"))
 IS_LONG = STATE != "" or ACTIONS is not None
 
-REPLAY = "ARTEMIS_FOREIGN_SEED={seed}{turns} .venv/bin/python -m pytest artemis_lifecycle_tests/foreign -n 0"
+_SAID = "".join(f" ARTEMIS_FOREIGN_{name}={_variable(name)}" for name in ("WITHOUT", "OFTEN") if _variable(name))
+REPLAY = "ARTEMIS_FOREIGN_SEED={seed}{turns}{said} .venv/bin/python -m pytest artemis_lifecycle_tests/foreign -n 0"
 
 
 @pytest.mark.timeout(0)
 @pytest.mark.no_guardian(reason="model.py judges every step, and the rows of every snapshot")
 @pytest.mark.parametrize("shard", range(SHARDS), ids=lambda shard: f"shard-{shard + 1}-of-{SHARDS}")
 def test_nothing_is_lost_whatever_others_do(lab: Lab, shard: int) -> None:
-    lab.without = WITHOUT
+    lab.without, lab.often = WITHOUT, OFTEN
     if SEED:
         _replay(lab, int(SEED))
         return
@@ -63,7 +66,9 @@ def test_nothing_is_lost_whatever_others_do(lab: Lab, shard: int) -> None:
     lines = report(lab.counted, campaign.seconds)
     add_lines(f"others on the same tables, shard {shard + 1} ({len(failures)} losses)", lines)
     if failures:
-        pytest.fail("\n\n".join(f"{text}\n{REPLAY.format(seed=seed, turns='')}" for seed, text in failures.items()))
+        pytest.fail(
+            "\n\n".join(f"{text}\n{REPLAY.format(seed=seed, turns='', said=_SAID)}" for seed, text in failures.items())
+        )
 
 
 def _replay(lab: Lab, seed: int) -> None:
@@ -72,5 +77,5 @@ def _replay(lab: Lab, seed: int) -> None:
         failure, turns = lab.shrink(seed, failure, SHRINK, turns)
     print("\n".join(lab.history))
     if failure is not None:
-        said = "" if turns is None else f" ARTEMIS_FOREIGN_TURNS={','.join(map(str, turns))}"
-        pytest.fail(f"{failure}\n{REPLAY.format(seed=seed, turns=said)}")
+        chosen = "" if turns is None else f" ARTEMIS_FOREIGN_TURNS={','.join(map(str, turns))}"
+        pytest.fail(f"{failure}\n{REPLAY.format(seed=seed, turns=chosen, said=_SAID)}")
