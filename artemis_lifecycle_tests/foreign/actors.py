@@ -27,8 +27,8 @@ class WrongError(AssertionError):
 
 
 class Actors:
-    """`without`: actions and steps to leave out. `often`: actions to do ten times as often. `counted`: what was done, by
-    kind and name."""
+    """`without`: actions and steps to leave out. `often`: actions to do ten times as often. `counted`: what was done,
+    by kind and name."""
 
     machines: ClassVar[list[psutil.Process]] = []
     """The session's JVM."""
