@@ -95,25 +95,13 @@ coverage: $(VENV)/.project  ## The lines that tests without a JVM reach; fails b
 	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and (not slow or nights)" --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: nightly
-nightly: soak  ## All that takes too long for `make test`.
+nightly: setup  ## What takes too long for `make test`, in parts of bounded time: three hours, or `make nightly PART=foreign`.
+	@$(PY) -m artemis_lifecycle_tests.nightly $(PART) $(if $(ARGS),-- $(ARGS))
 
-.PHONY: soak
-soak: export ARTEMIS_SEED ?= $(shell date +%s)
-soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).
-	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
-	@ARTEMIS_SOAK=350 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=10 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_index_life.py \
-		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=1 $(PY) -m pytest -m nightly --deselect artemis_lifecycle_tests/cold_tier/test_questions.py \
-		-o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=120 $(PY) -m pytest artemis_lifecycle_tests/storage/test_bounded.py -k memory_limit -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=60 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_random_histories.py -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_questions.py -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=80 $(PY) -m pytest artemis_lifecycle_tests/paimon -o timeout=0 $(ARGS)
-	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
-		artemis_lifecycle_tests/defs/test_names.py artemis_lifecycle_tests/integration/test_dropped.py \
-		artemis_lifecycle_tests/integration/test_leaking_month.py artemis_lifecycle_tests/integration/test_names.py -o timeout=0 $(ARGS)
-	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
+.PHONY: campaign
+campaign: setup  ## So many actions of others (`make campaign ACTIONS=200000`) against the lifecycle, with a report; resumes.
+	@ARTEMIS_FOREIGN_ACTIONS=$(or $(ACTIONS),200000) ARTEMIS_FOREIGN_SHARDS=2 ARTEMIS_FOREIGN_STATE=$(HOME_FOLDER)/campaign \
+		$(PY) -m pytest artemis_lifecycle_tests/foreign -n 2 $(ARGS)
 
 .PHONY: docs
 docs: $(VENV)/.project  ## The documentation as a site, in site/. Fails for a broken link.

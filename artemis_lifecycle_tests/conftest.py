@@ -21,6 +21,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,6 +97,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    if "ARTEMIS_PART_SECONDS" in os.environ:
+        # What one night has no time for, another begins with.
+        files = list(dict.fromkeys(item.path for item in items))
+        first = int(_seed) % max(len(files), 1)
+        order = {path: number for number, path in enumerate(files[first:] + files[:first])}
+        items.sort(key=lambda item: order[item.path])
+
+
+_PART_ENDS = time.monotonic() + float(os.environ.get("ARTEMIS_PART_SECONDS", "inf"))
+
+
+def pytest_runtest_setup() -> None:
+    if time.monotonic() > _PART_ENDS:
+        pytest.skip("the minutes of this part of the night are over (nightly.py)")
 
 
 # All dice of a run fall by `$ARTEMIS_SEED`. `make test` has always the same, so that a change fails by what it changed;
@@ -212,7 +227,7 @@ def _without_chmod(spark: SparkSession) -> None:
 
 @pytest.fixture
 def make_config(postgres_uri: str, spark: SparkSession, tmp_path: Path) -> Iterator[MakeConfig]:
-    with _configs(postgres_uri, spark, tmp_path) as make:
+    with configs(postgres_uri, spark, tmp_path) as make:
         yield make
 
 
@@ -225,7 +240,7 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 def module_configs(
     postgres_uri: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeConfig]:
-    with _configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
+    with configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
         yield make
 
 
@@ -256,7 +271,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @contextmanager
-def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
+def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
     """Makes configurations and, at the end, takes their catalogs out of the session again."""
     from artemis_lifecycle.catalogs.settings import lifecycle_conf
 

@@ -1,5 +1,5 @@
 """A month of writers that leak, on a real table: scans when they are due and their deletions keep it clean, and no row
-is lost. A week of it in every `make test`; the month in `make soak`.
+is lost. A week of it in every `make test`; the month in `make nightly`.
 """
 
 from __future__ import annotations

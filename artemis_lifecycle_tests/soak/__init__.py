@@ -1,1 +1,1 @@
-"""What takes too long for `make test`: `make soak` runs every test below this folder."""
+"""What takes too long for `make test`: `make nightly` runs every test below this folder."""

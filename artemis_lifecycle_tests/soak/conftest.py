@@ -1,4 +1,4 @@
-"""Collected only when it is asked for by its path, as `make soak` does.
+"""Collected only when it is asked for by its path, as `make nightly` does.
 
 `$ARTEMIS_SOAK_LOCK` names a file that heavy cases lock while they run, where a machine is shared with other work.
 `$ARTEMIS_SOAK_HOME` names a folder in which the history for the killed walks stands and stays, for three hours.
