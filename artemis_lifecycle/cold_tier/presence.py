@@ -25,6 +25,7 @@ from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
@@ -37,7 +38,8 @@ _SIZES = arrow_schema("path string, size_in_bytes bigint")
 @dataclass(frozen=True)
 class RecordedCopy:
     """A live file and its required copy in cold, with its verified size. If the ledger is lost, this is the size in the
-    cold table's metadata, or UNKNOWN_LENGTH. `checksum` and `source_size` are from the ledger."""
+    cold table's metadata, or UNKNOWN_LENGTH. The rest is from the ledger: `checksum` is that of the copy;
+    `source_identity` and `source_checksum` are those of the live file while it was copied (None: not recorded)."""
 
     source: str
     destination: str
@@ -46,12 +48,24 @@ class RecordedCopy:
     size_in_bytes: int
     source_size: int = UNKNOWN_LENGTH
     checksum: str | None = None
+    source_identity: FileIdentity | None = None
+    source_checksum: str | None = None
+    added_by: int | None = None
 
     @classmethod
     def of(cls, source: str, destination: str, copy: CopiedFile) -> RecordedCopy:
         """Create it from the ledger's record."""
         return cls(
-            source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
+            source,
+            destination,
+            copy.kind,
+            copy.file_format,
+            copy.size_in_bytes,
+            copy.source_size,
+            copy.checksum,
+            copy.source_identity,
+            copy.source_checksum,
+            copy.added_by,
         )
 
 
