@@ -173,7 +173,7 @@ class Deletion:
                 for batch in frame_batches(job.files_location, self.resources.live_stores)
             )
 
-        return PlannedCopies(copies, job.files, paths).missing
+        return PlannedCopies(copies, job.files, paths, compare=job.kind == "expiration").missing
 
     def require_small_or_approved(self, record: ScanRecord) -> None:
         """Raise ApprovalNeeded for an unapproved scan above the policy's limits."""
