@@ -149,14 +149,14 @@ def _naming(paths: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _lists(source: Stores, mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    described: set[tuple[str, int]] = set()
+    described: set[tuple[str, int, int | None]] = set()
     for batch in batches:
         for pickled in batch.column("snapshot").to_pylist():
             yield record_batch(list(_manifests_of(source, mapping, pickle.loads(pickled), described)), LISTED)
 
 
 def _manifests_of(
-    stores: Stores, mapping: Placing, snapshot: Snapshot, described: set[tuple[str, int]]
+    stores: Stores, mapping: Placing, snapshot: Snapshot, described: set[tuple[str, int, int | None]]
 ) -> Iterator[tuple[Any, ...]]:
     nothing, source = (None,) * 6, snapshot.manifest_list
     try:
@@ -170,9 +170,9 @@ def _manifests_of(
         yield (*head, *nothing, None)
     for entry in listed.entries:
         path, size = mapping.used(entry.manifest_path, entry.added_snapshot_id), entry.manifest_length
-        pickled = None if (path, size) in described else pickle.dumps(entry)
-        described.add((path, size))
         files, added_by = entry.live_files_count, entry.added_snapshot_id
+        pickled = None if (path, size, added_by) in described else pickle.dumps(entry)
+        described.add((path, size, added_by))
         yield (*head, entry.manifest_path, path, size, files, added_by, pickled, None)
 
 

@@ -173,7 +173,7 @@ def _key(destination: str, added_by: int | None) -> str:
     return f"{destination}\0{'' if added_by is None else added_by}"
 
 
-def _keys(rows: pa.Table) -> pa.ChunkedArray:
+def use_keys(rows: pa.Table) -> pa.ChunkedArray:
     """Return `_key` of each row."""
     added_by = pc.fill_null(rows.column("added_by").cast(pa.string()), "")
     return pc.binary_join_element_wise(rows.column("destination"), added_by, "\0")
@@ -187,10 +187,10 @@ def _reused(same: pa.Array, candidates: pa.Table, known: pa.Table) -> pa.Table:
     uses = copy.group_by(["destination", "added_by"]).aggregate([]).group_by("destination")
     counted = uses.aggregate([([], "count_all")])
     several = counted.filter(pc.field("count_all") > 1).column("destination")
-    known_key, doubtful = pc.is_in(_keys(copy), _keys(known).combine_chunks()), _among(copy, known)
+    known_key, doubtful = pc.is_in(use_keys(copy), use_keys(known).combine_chunks()), _among(copy, known)
     doubtful = pc.or_(doubtful, pc.is_in(copy.column("destination"), several.combine_chunks()))
     rows = copy.filter(pc.and_not(doubtful, known_key))
-    rows = rows.filter(pc.invert(pc.is_in(_keys(rows), same)))
+    rows = rows.filter(pc.invert(pc.is_in(use_keys(rows), same)))
     return pa.Table.from_arrays(
         [rows.column(field.name) if field.name in _OF_USE else pa.nulls(rows.num_rows, field.type) for field in SEALED],
         schema=SEALED,

@@ -25,9 +25,10 @@ from artemis_lifecycle.cold_tier.demand import (
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
 from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.needed import use_keys
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.work import Problem
-from artemis_lifecycle.metadata.kinds import MANIFEST
+from artemis_lifecycle.metadata.kinds import MANIFEST_LIST
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema
@@ -64,8 +65,7 @@ def uses_of(runner: Runner, source: Stores, metadata: TableMetadata, rules: Loca
 
 
 def _distinct_uses(named: pa.Table) -> pa.Table:
-    # Of a manifest path with several uses, the newest file is there.
-    return first_of_each(named.sort_by([("added_by", "descending")]), "destination")
+    return first_of_each(named.append_column("use", use_keys(named)), "use")
 
 
 def _used(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,45 +141,41 @@ class Reuse:
         assert isinstance(mapping, PathMapping)
         uses: dict[str, dict[int | None, list[dict[str, Any]]]] = {}
         for row in rows.to_pylist():
-            uses.setdefault(row["source"], {}).setdefault(row["added_by"], []).append(row)
-        heads = dict(zip(uses, self._source.heads(list(uses)), strict=True))
+            uses.setdefault(normalize(row["source"], mapping.rules), {}).setdefault(row["added_by"], []).append(row)
+        heads = self._source.heads([next(iter(by.values()))[0]["source"] for by in uses.values()])
         records = ledger.among(self._runner, {place for path in uses for place in mapping.places(path)})
         same = set(demand.same)
         reused: list[tuple[str, int, int]] = []
         aliases: list[CopiedFile] = []
-        lost: list[tuple[str, str, int | None, list[dict[str, Any]]]] = []
-        for path, by in uses.items():
-            known = [records[place] for place in mapping.places(path) if place in records]
-            held = known[-1] if known else None
+        lost: list[tuple[str, int | None, list[dict[str, Any]]]] = []
+        for (path, by), head in zip(uses.items(), heads, strict=True):
+            held = next((records[place] for place in reversed(mapping.places(path)) if place in records), None)
             for use in sorted(by, key=self._order):
-                row, head = by[use][0], heads[path]
-                here = held is not None and held.destination == row["destination"]
+                place, size = by[use][0]["destination"], by[use][0]["size_in_bytes"]
+                here = held is not None and held.destination == place
+                why = None
                 if held is not None and here and self._origin(use) == held.added_by:
                     aliases.append(replace(held, added_by=use, action=PRESENT))
                 elif head is None:
-                    lost.append((path, "it is gone, and another file was archived from its path", use, by[use]))
-                    continue
+                    why = "it is gone, and another file was archived from its path"
                 elif (later := self._successor(path, use, by, head.identity, mapping.rules)) is not None:
                     when = of_microseconds(head.identity.modified).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
-                    lost.append((path, why, use, by[use]))
-                    continue
                 elif held is None:
-                    if row["size_in_bytes"] not in (head.size_in_bytes, UNKNOWN_LENGTH):
-                        lost.append((path, f"the file at its path has {head.size_in_bytes} bytes", use, by[use]))
-                        continue
-                elif self._is_same(held, row["size_in_bytes"], head) and here:
-                    record = replace(held, added_by=use, action=PRESENT)
-                    aliases.append(record.of(head.identity, held.source_checksum))
-                elif use in self._known:
-                    # Also the same file where an earlier one has the plain place: each use has its own.
-                    reused.append((normalize(path, mapping.rules), use, self._order(use)[0]))
-                    continue
-                else:
+                    if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
+                        why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
+                elif here and self._is_same(held, size, head):
+                    alias = replace(held, added_by=use, action=PRESENT)
+                    aliases.append(alias.of(head.identity, held.source_checksum))
+                elif use is None or use not in self._known:
                     why = f"several files were at its path, and snapshot {use}, which added it, is unknown"
-                    lost.append((path, why, use, by[use]))
+                else:
+                    reused.append((path, use, self._order(use)[0]))
                     continue
-                same.add((row["destination"], use))
+                if why is None:
+                    same.add((place, use))
+                else:
+                    lost.append((why, use, by[use]))
         grown = replace(mapping.identity, reused=(*mapping.identity.reused, *reused))
         decided = replace(demand, mapping=PathMapping(grown, mapping.ids, mapping.sequences), same=frozenset(same))
         return Decided(decided, tuple(reused), tuple(aliases), self._problems(demand, lost))
@@ -220,17 +216,17 @@ class Reuse:
         return held.source_checksum == self._source.checksum(now.path)
 
     def _problems(
-        self, demand: Demand, lost: Sequence[tuple[str, str, int | None, list[dict[str, Any]]]]
+        self, demand: Demand, lost: Sequence[tuple[str, int | None, list[dict[str, Any]]]]
     ) -> tuple[Problem, ...]:
-        if not lost:
-            return ()
-        named = {row["manifest"] or row["destination"] for _, _, _, rows in lost for row in rows}
-        users = readers(read_lists(self._runner, self._source, demand), named)
+        named = {row["manifest"] or row["destination"] for _, _, rows in lost for row in rows}
+        users = readers(read_lists(self._runner, self._source, demand), named) if lost else {}
         problems = []
-        for path, why, use, rows in lost:
-            ids: set[int] = set()
+        for why, use, rows in lost:
+            ids = set[int]()
             for row in rows:
-                is_read = row["manifest"] is not None or row["kind"] == MANIFEST
-                ids |= users[row["manifest"] or row["destination"]] if is_read else {use or 0}
-            problems.append(Problem(path, why, tuple(sorted(ids.intersection(demand.snapshot_ids)))))
+                # Lists and statistics belong to the snapshot itself.
+                read_by = set() if row["kind"] == MANIFEST_LIST else users[row["manifest"] or row["destination"]]
+                ids |= read_by or {use or 0}
+            wanted = ids.intersection(demand.snapshot_ids) or demand.snapshot_ids
+            problems.append(Problem(rows[0]["source"], why, tuple(sorted(wanted))))
         return tuple(problems)

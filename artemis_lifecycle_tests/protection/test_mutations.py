@@ -11,6 +11,7 @@ docs/protection.md has the table of these guards.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -27,6 +28,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.cold_tier.presence import ColdCopies
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import recheck
 from artemis_lifecycle.deletion.worker import DeletionSettings
@@ -332,6 +334,17 @@ def a_copy_is_lost_in_the_grace(stage: Stage) -> None:
     file = replaced(lifecycle)
     plan = committed(lifecycle)
     lose_copies(lifecycle, file)
+    lifecycle.delete_files(plan)
+
+
+def another_file_comes_to_an_archived_path_in_the_grace(stage: Stage) -> None:
+    lifecycle = stage.open(AT_ONCE)
+    file = replaced(lifecycle)
+    plan = committed(lifecycle)
+    path = on_disk(str(file.location()))
+    path.write_bytes(b"not archived")
+    os.utime(path, (1, 1))  # Older than the plan, as a file that was moved there.
+    stage.others.append(path)
     lifecycle.delete_files(plan)
 
 
@@ -760,6 +773,12 @@ GUARDS = (
         taken((Deletion, "_missing_copies", nothing)),
         a_copy_is_lost_in_the_grace,
         4,
+    ),
+    Guard(
+        "the archived copy is of this file",
+        taken((ColdCopies, "differing", lambda *_: (set(), 0))),
+        another_file_comes_to_an_archived_path_in_the_grace,
+        is_seen_by_the_guardian=False,
     ),
     Guard(
         "heartbeats stop expirations",
