@@ -8,7 +8,7 @@ snapshots that the policy does not archive, or whose loss a person approved, are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,11 +20,13 @@ from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
+from artemis_lifecycle.protection.context import ArchivedFile
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
@@ -46,6 +48,8 @@ class RecordedCopy:
     size_in_bytes: int
     source_size: int = UNKNOWN_LENGTH
     checksum: str | None = None
+    source_identity: FileIdentity | None = None
+    source_checksum: str | None = None
 
     @classmethod
     def of(cls, source: str, destination: str, copy: CopiedFile) -> RecordedCopy:
@@ -140,15 +144,30 @@ class PlannedCopies:
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
         delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
-        asked = paths.to_pylist()
+        recorded = self._of(asked := paths.to_pylist())
+        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
+        absent = {copy.source for copy in self._copies.absent(copies)}
+        return np.array([path in absent for path in asked], np.bool_)
+
+    def archived_files(self, paths: Sequence[str]) -> dict[str, ArchivedFile]:
+        """Return what those of these live files that are archived were when they were copied, as far as recorded."""
+        recorded = self._of(paths)
+        found = ((path, recorded[path]) for path in paths if path in recorded)
+        return {
+            path: ArchivedFile(copy.source_identity, copy.source_checksum)
+            for path, copy in found
+            if copy.source_identity is not None
+        }
+
+    def renew(self, equal: Mapping[str, FileIdentity]) -> None:
+        """Record that these live files are still those that were copied: their content was compared."""
+
+    def _of(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
         if self._few and self._recorded is None:
             self._recorded = {
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
-        recorded = self._copies.recorded(asked) if self._recorded is None else self._recorded
-        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
-        absent = {copy.source for copy in self._copies.absent(copies)}
-        return np.array([path in absent for path in asked], np.bool_)
+        return self._copies.recorded(paths) if self._recorded is None else self._recorded
 
 
 def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[RecordedCopy]:

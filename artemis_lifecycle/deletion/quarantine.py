@@ -28,6 +28,7 @@ from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.protection.protection import ANOTHER_FILE
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
@@ -73,7 +74,7 @@ def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, st
             place = place_of(folder, path)
             if stores.head(place) is not None and stores.checksum(path) != stores.checksum(place):
                 # An interrupted attempt moved a file from this path; quarantine has its only copy.
-                return path, "another file from this path is in quarantine", True
+                return path, ANOTHER_FILE, True
             stores.duplicate(path, place_of(folder, path))
         except MissingFile:
             return path, None, False

@@ -118,7 +118,7 @@ class Stores:
         return self._store(prefix).list(prefix)
 
     def batches(self, folder: str) -> Iterator[pa.RecordBatch]:
-        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes), without a Python object per file."""
+        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes, tag), without Python objects."""
         return self._local.batches(folder)
 
     def has_spans(self, prefix: str) -> bool:
