@@ -30,8 +30,9 @@ from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import Sameness
 from artemis_lifecycle.storage.roots import same_file
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import StoredFile, Stores
 
 DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), ("rewritten", pa.string())])))
 """How the delete files of a manifest were rewritten; null for other files."""
@@ -39,12 +40,14 @@ DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), 
 WANTED = pa.schema(
     [
         *arrow_schema(
-            "kind string, file_format string, source string, destination string, size_in_bytes bigint, checksum string"
+            "kind string, file_format string, source string, destination string, size_in_bytes bigint, "
+            "checksum string, added_by bigint"
         ),
         DELETES,
     ]
 )
-"""The files to copy (`checksum`: the required checksum of the source, or null). Only manifests need `deletes`."""
+"""The files to copy (`checksum`: the required checksum of the source, or null; `added_by`: the snapshot that added it).
+Only manifests need `deletes`."""
 
 
 def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
@@ -87,9 +90,19 @@ class Copier:
             size_in_bytes=row["size_in_bytes"],
             checksum=None,
             action=FAILED,
+            added_by=row["added_by"],
         )
         try:
-            return self._copied(wanted, row)
+            found = self.source.head(wanted.source)
+            if found is None:
+                raise _Damaged("the file is gone")
+            done = self._copied(wanted, row, found)
+            after = self.source.head(wanted.source)
+            if after is None or found.identity.compare(after.identity) is not Sameness.SAME:
+                raise CopyMismatch(
+                    "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
+                )
+            return done.of(found.identity, done.source_checksum or done.checksum)
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
             return replace(wanted, action=LOST if gone else FAILED, error=error.what)
@@ -98,7 +111,7 @@ class Copier:
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
             return replace(wanted, action=FAILED, error=str(error))
 
-    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
+    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):
             raise HandoffFailed(
                 "The place of the copy is the file itself, under another name",
@@ -108,9 +121,10 @@ class Copier:
             )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
-            return self._as_it_is(wanted, row["checksum"])
+            return self._as_it_is(wanted, row["checksum"], source)
         data = self.source.read(wanted.source)
-        _compare(_checksum(data), row["checksum"])
+        source_checksum = _checksum(data)
+        _compare(source_checksum, row["checksum"])
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
         checksum = _checksum(written)
@@ -125,6 +139,7 @@ class Copier:
             checksum=checksum,
             action=action,
             rewritten=None if description is None else description.to_json(),
+            source_checksum=source_checksum,
         )
 
     def _rewriter(
@@ -146,17 +161,14 @@ class Copier:
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
         return None
 
-    def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:
-        found = self.source.head(wanted.source)
-        if found is None:
-            raise _Damaged("the file is gone")
+    def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile) -> CopiedFile:
         wanted = self._sized(wanted, found.size_in_bytes)
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
         if stored is not None or self.target.head(wanted.destination) is not None:
             self._refuse_to_replace(wanted.destination)
-        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source)
+        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source, found=found)
         _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 

@@ -149,11 +149,12 @@ def _lists_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """Yield the lists of LISTED rows, to be copied, and the manifests as named."""
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        lists = rows.select(["list_source", "list_destination", "list_size"]).filter(
+        lists = rows.select(["list_source", "list_destination", "list_size", "snapshot_id"]).filter(
             pc.field("list_destination").is_valid()
         )
         if lists.num_rows:
-            lists = first_of_each(lists.rename_columns(["source", "destination", "size_in_bytes"]), "destination")
+            lists = lists.rename_columns(["source", "destination", "size_in_bytes", "added_by"])
+            lists = lists.group_by(lists.column_names).aggregate([])
             yield _candidates(lists, phase=2, kind=MANIFEST_LIST, file_format="avro", role=COPY)
         named = rows.select(["destination"]).filter(pc.field("destination").is_valid())
         if named.num_rows:
@@ -180,7 +181,7 @@ def _needed(candidates: pa.Table, known: pa.Table) -> pa.Table:
     new = copy.filter(pc.invert(_among(copy, known)))
     # Take the smallest of each, so that the order of manifests does not matter.
     smallest = ("phase", "kind", "file_format", "source", "role")
-    functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max")]
+    functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max"), ("added_by", "max")]
     files = new.group_by("destination").aggregate(functions)
     files = files.rename_columns([name.removesuffix("_min").removesuffix("_max") for name in files.column_names])
     deletes = copy.filter(pc.field("kind").isin([POSITION_DELETES, DELETION_VECTORS]))

@@ -39,7 +39,8 @@ _SIZES = arrow_schema("path string, size_in_bytes bigint")
 @dataclass(frozen=True)
 class RecordedCopy:
     """A live file and its required copy in cold, with its verified size. If the ledger is lost, this is the size in the
-    cold table's metadata, or UNKNOWN_LENGTH. `checksum` and `source_size` are from the ledger."""
+    cold table's metadata, or UNKNOWN_LENGTH. The rest is from the ledger: `checksum` is that of the copy;
+    `source_identity` and `source_checksum` are those of the live file while it was copied (None: not recorded)."""
 
     source: str
     destination: str
@@ -50,12 +51,22 @@ class RecordedCopy:
     checksum: str | None = None
     source_identity: FileIdentity | None = None
     source_checksum: str | None = None
+    added_by: int | None = None
 
     @classmethod
     def of(cls, source: str, destination: str, copy: CopiedFile) -> RecordedCopy:
         """Create it from the ledger's record."""
         return cls(
-            source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
+            source,
+            destination,
+            copy.kind,
+            copy.file_format,
+            copy.size_in_bytes,
+            copy.source_size,
+            copy.checksum,
+            copy.source_identity,
+            copy.source_checksum,
+            copy.added_by,
         )
 
 

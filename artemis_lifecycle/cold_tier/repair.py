@@ -92,7 +92,8 @@ class _Repair:
             "source": copy.source,
             "destination": copy.destination,
             "size_in_bytes": copy.source_size,
-            "checksum": None if copy.kind in _REWRITTEN else copy.checksum,
+            "checksum": copy.source_checksum,
+            "added_by": copy.added_by,
             "deletes": self._deletes(copy) if copy.kind == MANIFEST else [],
         }
 

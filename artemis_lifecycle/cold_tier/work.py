@@ -19,7 +19,7 @@ COPY, DELETE, NAMED = "copy", "delete", "manifest"
 
 SEALED = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
-    "checksum string, role string, manifest string, bucket bigint"
+    "checksum string, added_by bigint, role string, manifest string, bucket bigint"
 )
 """`checksum` is the required checksum of the source if a ledger recorded it, else null. Only files to copy have a
 `phase`."""

@@ -206,8 +206,10 @@ class Stores:
         *,
         source_stores: Stores | None = None,
         storage_class: str | None = None,
+        found: StoredFile | None = None,
     ) -> CopyOutcome:
-        """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`).
+        """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`). `found` is the
+        source's `head`, if the caller has it.
 
         An identical file at `destination` counts as done; a different one is replaced. Between S3 buckets of the same
         endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
@@ -232,7 +234,7 @@ class Stores:
                 untouched="source and destination",
                 hint="copy to GLACIER_IR or another class with immediate access, and change the class after that",
             )
-        found = origin.head(source)
+        found = found or origin.head(source)
         if found is None:
             raise missing(source)
         size = found.size_in_bytes
