@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ from artemis_lifecycle.cold_tier.ledger import (
     COPIED,
     COPIES,
     FAILED,
+    LATE,
     LOST,
     PRESENT,
     REWRITTEN,
     CopiedFile,
 )
-from artemis_lifecycle.cold_tier.paths import Placing
+from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
 from artemis_lifecycle.cold_tier.rewrite.deletes import RewrittenDelete
 from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
@@ -63,7 +65,8 @@ class Copier:
 
     With `accept_sizes`, it copies a file whose size differs from the recorded one. `lengths` are the sizes of the
     copied manifests, by destination, with which manifest lists are rewritten. Files to `excluded` destinations are
-    skipped.
+    skipped. `committed` is when each snapshot was committed (microseconds since 1970): a source that is newer than the
+    snapshot that added it is LATE, except to destinations in `checked`. None: nothing is late.
     """
 
     source: Stores
@@ -72,6 +75,8 @@ class Copier:
     accept_sizes: bool = False
     lengths: Mapping[str, int] = field(default_factory=dict)
     excluded: Collection[str] = ()
+    committed: Mapping[int, int] | None = None
+    checked: Collection[str] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -96,6 +101,8 @@ class Copier:
             found = self.source.head(wanted.source)
             if found is None:
                 raise _Damaged("the file is gone")
+            if self._is_late(wanted, found):
+                return replace(wanted, action=LATE)
             done = self._copied(wanted, row, found)
             after = self.source.head(wanted.source)
             if after is None or found.identity.compare(after.identity) is not Sameness.SAME:
@@ -106,10 +113,17 @@ class Copier:
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
             return replace(wanted, action=LOST if gone else FAILED, error=error.what)
-        except _Damaged as error:
+        except (_Damaged, Undecidable) as error:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
             return replace(wanted, action=FAILED, error=str(error))
+
+    def _is_late(self, wanted: CopiedFile, source: StoredFile) -> bool:
+        if self.committed is None or wanted.destination in self.checked:
+            return False
+        # Without the snapshot, when it was committed is unknown. Commits are recorded in whole milliseconds.
+        committed = self.committed.get(wanted.added_by or 0, -1)
+        return source.identity.modified > committed + 1000
 
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):
@@ -147,18 +161,19 @@ class Copier:
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
         """Return the function that rewrites the source's bytes; None if the copy has the same bytes."""
         source, mapped, limits = wanted.source, self.mapping, self.source.limits
+        meant, used = partial(_meant, mapped, wanted.added_by), partial(_used, mapped, wanted.added_by)
         if wanted.kind == POSITION_DELETES:
-            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped, limits)
+            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", meant, limits)
         if wanted.kind == DELETION_VECTORS:
-            return lambda data: rewrite_deletion_vectors(data, source, mapped, limits)
+            return lambda data: rewrite_deletion_vectors(data, source, meant, limits)
         if wanted.kind == MANIFEST:
             deletes = {
                 item["destination"]: RewrittenDelete.from_json(item["rewritten"]) for item in row.get("deletes") or ()
             }
-            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits), None)
+            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits, used), None)
         if wanted.kind == MANIFEST_LIST:
             lengths = self.lengths
-            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
+            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits, used), None)
         return None
 
     def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile) -> CopiedFile:
@@ -205,6 +220,15 @@ class Copier:
             untouched="the source file",
             hint="check that store, then run the step again: finished batches are kept",
         )
+
+
+def _meant(mapping: Placing, deleted_by: int | None, path: str) -> str:
+    return mapping.meant(path, deleted_by)
+
+
+def _used(mapping: Placing, inherited: int | None, path: str, added_by: int | None, is_referenced: bool) -> str:
+    by = inherited if added_by is None else added_by
+    return mapping.meant(path, by) if is_referenced else mapping.used(path, by)
 
 
 def _checksum(data: bytes) -> str:

@@ -49,22 +49,28 @@ class Demand:
     """The snapshots wanted in the other tier, their metadata, and the path mapping.
 
     `origin` recorded the sources when they were copied to their current place: a source that differs is damaged.
+    `same` are uses (destination, snapshot that added it) of files that are in the ledger for another snapshot.
     """
 
     metadata: TableMetadata
     snapshot_ids: tuple[int, ...]
     mapping: Placing
     origin: Ledger | None = None
+    same: frozenset[tuple[str, int | None]] = frozenset()
 
     def snapshots(self) -> list[Snapshot]:
         wanted = set(self.snapshot_ids)
         return [snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id in wanted]
 
-    def statistics(self) -> dict[str, tuple[str, str, int]]:
-        """Return kind, path and size of the wanted snapshots' statistics files, by destination."""
+    def statistics(self) -> dict[tuple[str, int], tuple[str, str, int]]:
+        """Return kind, path and size of the wanted snapshots' statistics files, by destination and snapshot."""
         wanted = set(self.snapshot_ids)
         return {
-            self.mapping(file.path): (file.kind, file.path, file.size_in_bytes)
+            (self.mapping.used(file.path, file.snapshot_id), file.snapshot_id): (
+                file.kind,
+                file.path,
+                file.size_in_bytes,
+            )
             for file in self.metadata.statistics
             if file.snapshot_id in wanted
         }
@@ -158,11 +164,12 @@ def _manifests_of(
     except (UnreadableMetadata, StorageError) as error:
         yield (snapshot.snapshot_id, source, None, None, *nothing, error.what)
         return
-    head = (snapshot.snapshot_id, source, None if source is None else mapping(source), listed.size_in_bytes)
+    place = None if source is None else mapping.used(source, snapshot.snapshot_id)
+    head = (snapshot.snapshot_id, source, place, listed.size_in_bytes)
     if not listed.entries:
         yield (*head, *nothing, None)
     for entry in listed.entries:
-        path, size = mapping(entry.manifest_path), entry.manifest_length
+        path, size = mapping.used(entry.manifest_path, entry.added_snapshot_id), entry.manifest_length
         pickled = None if (path, size) in described else pickle.dumps(entry)
         described.add((path, size))
         files, added_by = entry.live_files_count, entry.added_snapshot_id
@@ -193,7 +200,7 @@ def _files_of(stores: Stores, mapping: Placing, manifest: str, entry: ManifestLi
         "kind": pa.array(map(kind_of, contents, formats), pa.string()),
         "file_format": found.column("file_format"),
         "source": paths,
-        "destination": pa.array(map(mapping, paths.to_pylist()), pa.string()),
+        "destination": pa.array(map(mapping.used, paths.to_pylist(), added_by.to_pylist()), pa.string()),
         "size_in_bytes": found.column("file_size_in_bytes"),
         "added_by": added_by,
         "role": pa.array([COPY] * rows, pa.string()),

@@ -33,6 +33,8 @@ PRESENT = "present"
 LOST = "lost"
 """The source is gone, or differs from its metadata."""
 FAILED = "failed"
+LATE = "late"
+"""Not copied: the source is newer than the commit that added it, so another file may have replaced it."""
 
 _BYTES_PER_ROW = 100
 _THREADS = 16

@@ -8,15 +8,16 @@ snapshots that the policy does not archive, or whose loss a person approved, are
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -24,15 +25,17 @@ from artemis_lifecycle.protection.context import ArchivedFile
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.spark.runner import Cost, Runner, Spark
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import FileIdentity
+from artemis_lifecycle.storage.identity import FileIdentity, Sameness
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 
 _AT_ONCE = 200_000
+_FEW = 1_000
+"""Files that are compared at once."""
 _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
@@ -76,6 +79,7 @@ class ColdCopies:
     nothing is published."""
 
     spark: Spark
+    live_stores: Stores
     cold_stores: Stores
     mapping: PathMapping
     ledger: Ledger
@@ -86,18 +90,19 @@ class ColdCopies:
         return Runner(self.spark)
 
     def recorded(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
-        """Return the required copies of these live files, by live path. Files without one are omitted.
+        """Return the required copies of these live files, by live path. Files without one are omitted. Of a path that
+        was used for several files, it is the copy of the last one.
 
         Raises UnreadableMetadata if the ledger lacks a file and the cold table cannot be read.
         """
-        placed = {path: place for path in paths if (place := self._place(path)) is not None}
-        known = self.ledger.among(self.runner, frozenset(placed.values()))
+        placed = {path: places for path in paths if (places := self._places(path))}
+        known = self.ledger.among(self.runner, frozenset(place for places in placed.values() for place in places))
         found = {
-            path: RecordedCopy.of(path, place, copy)
-            for path, place in placed.items()
-            if (copy := known.get(place)) is not None
+            path: RecordedCopy.of(path, copy.destination, copy)
+            for path, places in placed.items()
+            for copy in [known[place] for place in places if place in known][-1:]
         }
-        unknown = {path: place for path, place in placed.items() if path not in found}
+        unknown = {path: places[-1] for path, places in placed.items() if path not in found}
         return {**found, **self._reached(unknown)} if unknown else found
 
     def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
@@ -115,11 +120,60 @@ class ColdCopies:
 
         return [copy for copy in copies if not stands(copy)]
 
-    def _place(self, path: str) -> str | None:
+    def differing(self, copies: Sequence[RecordedCopy]) -> tuple[set[str], int]:
+        """Return the live paths at which another file is now than the one that was archived, and how many were compared
+        by their content. If the content is the same, the ledger has their new identity after that."""
+        now = self.live_stores.statuses(pa.array([copy.source for copy in copies], pa.string()))
+        others: set[str] = set()
+        renewed: dict[str, FileIdentity] = {}
+        for row in np.flatnonzero(now.found):
+            copy, current = copies[row], FileIdentity(int(now.sizes[row]), int(now.modified[row]), int(now.tags[row]))
+            if copy.source_identity in (None, current):
+                continue  # If the ledger is lost, nobody knows.
+            if self._is_same(copy, current):
+                renewed[copy.destination] = current
+            else:
+                others.add(copy.source)
+        self.renew(renewed)
+        return others, len(renewed)
+
+    def renew(self, identities: Mapping[str, FileIdentity]) -> None:
+        """Record the current identities of sources, by the destination of their copies: their content is the same."""
+        known = self.ledger.among(self.runner, identities)
+        rows = [known[place].of(identity, known[place].source_checksum) for place, identity in identities.items()]
+        if rows:
+            self.ledger.write(f"renewed-{uuid.uuid4().hex}", 0, rows)
+
+    def _is_same(self, copy: RecordedCopy, now: FileIdentity) -> bool:
+        assert copy.source_identity is not None
+        if copy.source_identity.compare(now) is Sameness.UNSURE:
+            return self.live_stores.checksum(copy.source) == copy.source_checksum
+        return copy.source_identity.compare(now) is Sameness.SAME
+
+    def renew_all(self, check: Callable[[], None]) -> tuple[int, int, list[str]]:
+        """Compare all recorded sources that still exist with the live store, and renew the identities of those with the
+        same content. Return how many were compared and renewed, and the paths with other files. Another run continues:
+        renewed files are not read again."""
+        compared = renewed = 0
+        others: list[str] = []
+        with self.runner.keeping() as keep:
+            newest = keep(self.runner.meet([self.ledger.rows(self.runner)], "destination", _newest, COPIES))
+            for batch in newest.batches():
+                for start in range(0, batch.num_rows, _FEW):
+                    check()
+                    copies = [CopiedFile(**row) for row in batch.slice(start, _FEW).to_pylist()]
+                    found, again = self.differing(
+                        [RecordedCopy.of(each.source, each.destination, each) for each in copies]
+                    )
+                    compared, renewed = compared + len(copies), renewed + again
+                    others += sorted(found)
+        return compared, renewed, others
+
+    def _places(self, path: str) -> tuple[str, ...]:
         try:
-            return self.mapping(path)
+            return self.mapping.places(path)
         except HandoffFailed:
-            return None  # No handoff can archive a snapshot with such a path.
+            return ()  # No handoff can archive a snapshot with such a path.
 
     def _reached(self, placed: dict[str, str]) -> dict[str, RecordedCopy]:
         """Return the required copies that the ledger does not have, but that the cold table reaches."""
@@ -172,6 +226,11 @@ class PlannedCopies:
 
     def renew(self, equal: Mapping[str, FileIdentity]) -> None:
         """Record that these live files are still those that were copied: their content was compared."""
+        recorded = self._of(list(equal))
+        self._copies.renew({recorded[path].destination: identity for path, identity in equal.items()})
+        if self._recorded is not None:
+            for path, identity in equal.items():
+                self._recorded[path] = replace(recorded[path], source_identity=identity)
 
     def _of(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
         if self._few and self._recorded is None:
@@ -179,6 +238,10 @@ class PlannedCopies:
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
         return self._copies.recorded(paths) if self._recorded is None else self._recorded
+
+
+def _newest(copies: pa.Table) -> pa.Table:
+    return first_of_each(copies.sort_by([("recorded_at", "descending")]), "destination")
 
 
 def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[RecordedCopy]:

@@ -14,8 +14,9 @@ from artemis_lifecycle.storage.stores import Stores
 PHASES = 3
 """Contents and statistics first; then manifests, which record the contents' new sizes; then manifest lists."""
 
-COPY, DELETE, NAMED = "copy", "delete", "manifest"
-"""Roles of the sealed rows: a file to copy; a delete file in a manifest; a manifest in a list."""
+COPY, DELETE, NAMED, REUSED = "copy", "delete", "manifest", "reused"
+"""Roles of the sealed rows: a file to copy; a delete file in a manifest; a manifest in a list. Rows of the last role
+are never sealed: uses of a path for what may be several files, to be decided first."""
 
 SEALED = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 import numpy as np
 import pyarrow as pa
@@ -233,7 +234,10 @@ class _Run:
                 settled = read_outcomes(stores, root, self.job.job_id, record.batch)
                 reasons.update(settled.filter(waiting_rows(settled)).column("reason").to_pylist())
         waiting = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
-        return f"waits ({waiting})" if waiting else None
+        hint = (
+            f"; artemis renew-identities {quote(self.job.table)} compares them all once" if UNPROVEN in reasons else ""
+        )
+        return f"waits ({waiting}{hint})" if waiting else None
 
     def _batch(
         self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord

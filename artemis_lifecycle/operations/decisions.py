@@ -33,6 +33,7 @@ DecisionKind = Literal[
     "keep-dropped",
     "unkeep-dropped",
     "settle-metadata",
+    "renew-identities",
     "request-thaw",
     "approve-thaw",
     "end-thaw",
