@@ -9,8 +9,8 @@ snapshots that the policy does not archive, or whose loss a person approved, are
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
-from artemis_lifecycle.errors import HandoffFailed, StorageError
+from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
+from artemis_lifecycle.protection.context import ArchivedFile
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
@@ -34,7 +35,7 @@ from artemis_lifecycle.storage.stores import Stores
 
 _AT_ONCE = 200_000
 _FEW = 1_000
-"""With more files than this that differ only in time or token, one message is better than comparing each."""
+"""Files that are compared at once."""
 _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
@@ -133,11 +134,15 @@ class ColdCopies:
                 renewed[copy.destination] = current
             else:
                 others.add(copy.source)
-        known = self.ledger.among(self.runner, renewed)
-        rows = [known[place].of(identity, known[place].source_checksum) for place, identity in renewed.items()]
+        self.renew(renewed)
+        return others, len(renewed)
+
+    def renew(self, identities: Mapping[str, FileIdentity]) -> None:
+        """Record the current identities of sources, by the destination of their copies: their content is the same."""
+        known = self.ledger.among(self.runner, identities)
+        rows = [known[place].of(identity, known[place].source_checksum) for place, identity in identities.items()]
         if rows:
             self.ledger.write(f"renewed-{uuid.uuid4().hex}", 0, rows)
-        return others, len(rows)
 
     def _is_same(self, copy: RecordedCopy, now: FileIdentity) -> bool:
         assert copy.source_identity is not None
@@ -193,44 +198,46 @@ class ColdCopies:
 
 class PlannedCopies:
     """The required copies of a plan's files, for a deletion that asks batch by batch. Which copies are required is
-    looked up once, unless the plan is very large. Whether they exist is checked each time, and with `compare` also
-    whether the live files are the ones that were archived."""
+    looked up once, unless the plan is very large. Whether they exist is checked each time."""
 
-    def __init__(
-        self, copies: ColdCopies, files: int, paths: Callable[[], Iterator[Sequence[str]]], *, compare: bool = True
-    ) -> None:
-        self._copies, self._compare = copies, compare
-        self._compared = self._renewed = 0
+    def __init__(self, copies: ColdCopies, files: int, paths: Callable[[], Iterator[Sequence[str]]]) -> None:
+        self._copies = copies
         self._paths = paths
         self._few = files <= _AT_ONCE
         self._recorded: dict[str, RecordedCopy] | None = None
 
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Return True for each live path whose required copy is not in the cold store with its size, or is of another
-        file that was at that path: deleting it would delete the last copy. Raises UnreadableMetadata, StorageError:
-        then the state of all paths is unknown."""
-        asked = paths.to_pylist()
+        """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
+        delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
+        recorded = self._of(asked := paths.to_pylist())
+        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
+        absent = {copy.source for copy in self._copies.absent(copies)}
+        return np.array([path in absent for path in asked], np.bool_)
+
+    def archived_files(self, paths: Sequence[str]) -> dict[str, ArchivedFile]:
+        """Return what those of these live files that are archived were when they were copied, as far as recorded."""
+        recorded = self._of(paths)
+        found = ((path, recorded[path]) for path in paths if path in recorded)
+        return {
+            path: ArchivedFile(copy.source_identity, copy.source_checksum)
+            for path, copy in found
+            if copy.source_identity is not None
+        }
+
+    def renew(self, equal: Mapping[str, FileIdentity]) -> None:
+        """Record that these live files are still those that were copied: their content was compared."""
+        recorded = self._of(list(equal))
+        self._copies.renew({recorded[path].destination: identity for path, identity in equal.items()})
+        if self._recorded is not None:
+            for path, identity in equal.items():
+                self._recorded[path] = replace(recorded[path], source_identity=identity)
+
+    def _of(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
         if self._few and self._recorded is None:
             self._recorded = {
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
-        recorded = self._copies.recorded(asked) if self._recorded is None else self._recorded
-        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
-        absent = {copy.source for copy in self._copies.absent(copies)}
-        if self._compare:
-            others, renewed = self._copies.differing([copy for copy in copies if copy.source not in absent])
-            self._compared, self._renewed = self._compared + len(copies), self._renewed + renewed
-            if self._renewed > _FEW and 2 * self._renewed > self._compared:
-                raise StorageError(
-                    f"{self._renewed:,} of {self._compared:,} archived files have another time or token in the live "
-                    "store than when they were archived, with the same content",
-                    path=copies[0].source,
-                    untouched="all files that were not deleted yet",
-                    hint="was the store copied, replicated or re-encrypted? artemis renew-identities TABLE "
-                    "compares them all once and records their new identities; then run this again",
-                )
-            absent |= others
-        return np.array([path in absent for path in asked], np.bool_)
+        return self._copies.recorded(paths) if self._recorded is None else self._recorded
 
 
 def _newest(copies: pa.Table) -> pa.Table:

@@ -80,13 +80,19 @@ PREFIX_MISMATCH = "prefix_mismatch"
 COPY_MISSING = "copy_missing"
 """The file is the last copy: its required archived copy is missing from the cold tier."""
 
+ANOTHER_FILE = "another_file"
+"""The path has another file than the one that expired: somebody wrote it again."""
+
+UNPROVEN = "identity_unproven"
+"""Time or token of the file differ from its archived copy's record, and its content was not yet compared."""
+
 TOO_YOUNG = "too_young"
 """Younger than `min_age`; or a metadata file outside the log, younger than the retention window."""
 
 UNKNOWN_AGE = "unknown_age"
 """The listing does not have the file's modification time."""
 
-WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING})
+WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING, UNPROVEN})
 """Reasons that end by themselves or by a person's action. An expired file that is kept for one of them is tried
 again."""
 

@@ -770,7 +770,7 @@ GUARDS = (
     ),
     Guard(
         "cold copies are asked for before each batch",
-        taken((Deletion, "_missing_copies", nothing)),
+        taken((Deletion, "_planned_copies", nothing)),
         a_copy_is_lost_in_the_grace,
         4,
     ),
