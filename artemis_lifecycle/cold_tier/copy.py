@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -161,7 +160,14 @@ class Copier:
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
         """Return the function that rewrites the source's bytes; None if the copy has the same bytes."""
         source, mapped, limits = wanted.source, self.mapping, self.source.limits
-        meant, used = partial(_meant, mapped, wanted.added_by), partial(_used, mapped, wanted.added_by)
+        inherited = wanted.added_by
+
+        def meant(path: str) -> str:
+            return mapped.meant(path, inherited)
+
+        def used(path: str, added_by: int | None, is_referenced: bool) -> str:
+            return (mapped.meant if is_referenced else mapped.used)(path, inherited if added_by is None else added_by)
+
         if wanted.kind == POSITION_DELETES:
             return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", meant, limits)
         if wanted.kind == DELETION_VECTORS:
@@ -220,15 +226,6 @@ class Copier:
             untouched="the source file",
             hint="check that store, then run the step again: finished batches are kept",
         )
-
-
-def _meant(mapping: Placing, deleted_by: int | None, path: str) -> str:
-    return mapping.meant(path, deleted_by)
-
-
-def _used(mapping: Placing, inherited: int | None, path: str, added_by: int | None, is_referenced: bool) -> str:
-    by = inherited if added_by is None else added_by
-    return mapping.meant(path, by) if is_referenced else mapping.used(path, by)
 
 
 def _checksum(data: bytes) -> str:

@@ -15,10 +15,10 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each
 from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import FileIdentity
+from artemis_lifecycle.storage.identity import FileIdentity, Sameness
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -204,6 +204,19 @@ class Ledger:
         found = found.sort_by("recorded_at")
         copies = map(CopiedFile, *(column.to_pylist() for column in found.columns))
         return {copy.destination: copy for copy in copies}
+
+
+def is_still(recorded: FileIdentity | None, checksum: str | None, now: StoredFile, stores: Stores) -> bool:
+    """Return True if the file that is there `now` is the recorded one: by its identity, or, if that is not decisive, by
+    its content."""
+    sameness = Sameness.UNSURE if recorded is None else recorded.compare(now.identity)
+    by_content = sameness is Sameness.UNSURE and checksum is not None
+    return sameness is Sameness.SAME or (by_content and stores.checksum(now.path) == checksum)
+
+
+def newest(copies: pa.Table) -> pa.Table:
+    """Return the newest record of each copy (COPIES)."""
+    return first_of_each(copies.sort_by([("recorded_at", "descending")]), "destination")
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:

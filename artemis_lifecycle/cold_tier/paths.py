@@ -58,7 +58,7 @@ class ColdIdentity:
         try:
             values: dict[str, Any] = json.loads(data)
             rules = values.pop("rules")
-            values["reused"] = tuple((path, added_by, number) for path, added_by, number in values["reused"])
+            values["reused"] = tuple((path, added_by, number) for path, added_by, number in values.get("reused", ()))
             return cls(**values, rules=LocationRules(rules["schemes"], rules["authorities"]))
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(

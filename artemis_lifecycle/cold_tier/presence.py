@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger, is_still, newest
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -25,17 +25,16 @@ from artemis_lifecycle.protection.context import ArchivedFile
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.spark.runner import Cost, Runner, Spark, first_of_each
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import FileIdentity, Sameness
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 
 _AT_ONCE = 200_000
-_FEW = 1_000
-"""Files that are compared at once."""
+_COMPARED_AT_ONCE = 1_000
 _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
@@ -120,35 +119,12 @@ class ColdCopies:
 
         return [copy for copy in copies if not stands(copy)]
 
-    def differing(self, copies: Sequence[RecordedCopy]) -> tuple[set[str], int]:
-        """Return the live paths at which another file is now than the one that was archived, and how many were compared
-        by their content. If the content is the same, the ledger has their new identity after that."""
-        now = self.live_stores.statuses(pa.array([copy.source for copy in copies], pa.string()))
-        others: set[str] = set()
-        renewed: dict[str, FileIdentity] = {}
-        for row in np.flatnonzero(now.found):
-            copy, current = copies[row], FileIdentity(int(now.sizes[row]), int(now.modified[row]), int(now.tags[row]))
-            if copy.source_identity in (None, current):
-                continue  # If the ledger is lost, nobody knows.
-            if self._is_same(copy, current):
-                renewed[copy.destination] = current
-            else:
-                others.add(copy.source)
-        self.renew(renewed)
-        return others, len(renewed)
-
     def renew(self, identities: Mapping[str, FileIdentity]) -> None:
         """Record the current identities of sources, by the destination of their copies: their content is the same."""
         known = self.ledger.among(self.runner, identities)
         rows = [known[place].of(identity, known[place].source_checksum) for place, identity in identities.items()]
         if rows:
             self.ledger.write(f"renewed-{uuid.uuid4().hex}", 0, rows)
-
-    def _is_same(self, copy: RecordedCopy, now: FileIdentity) -> bool:
-        assert copy.source_identity is not None
-        if copy.source_identity.compare(now) is Sameness.UNSURE:
-            return self.live_stores.checksum(copy.source) == copy.source_checksum
-        return copy.source_identity.compare(now) is Sameness.SAME
 
     def renew_all(self, check: Callable[[], None]) -> tuple[int, int, list[str]]:
         """Compare all recorded sources that still exist with the live store, and renew the identities of those with the
@@ -157,16 +133,23 @@ class ColdCopies:
         compared = renewed = 0
         others: list[str] = []
         with self.runner.keeping() as keep:
-            newest = keep(self.runner.meet([self.ledger.rows(self.runner)], "destination", _newest, COPIES))
-            for batch in newest.batches():
-                for start in range(0, batch.num_rows, _FEW):
+            for batch in keep(
+                self.runner.meet([self.ledger.rows(self.runner)], "destination", newest, COPIES)
+            ).batches():
+                for start in range(0, batch.num_rows, _COMPARED_AT_ONCE):
                     check()
-                    copies = [CopiedFile(**row) for row in batch.slice(start, _FEW).to_pylist()]
-                    found, again = self.differing(
-                        [RecordedCopy.of(each.source, each.destination, each) for each in copies]
-                    )
-                    compared, renewed = compared + len(copies), renewed + again
-                    others += sorted(found)
+                    copies = [CopiedFile(**row) for row in batch.slice(start, _COMPARED_AT_ONCE).to_pylist()]
+                    heads = self.live_stores.heads([copy.source for copy in copies])
+                    found = [(copy, head) for copy, head in zip(copies, heads, strict=True) if head is not None]
+                    changed = [pair for pair in found if pair[0].source_identity not in (None, pair[1].identity)]
+                    equal = {
+                        copy.destination: head.identity
+                        for copy, head in changed
+                        if is_still(copy.source_identity, copy.source_checksum, head, self.live_stores)
+                    }
+                    self.renew(equal)
+                    compared, renewed = compared + len(found), renewed + len(equal)
+                    others += [copy.source for copy, _ in changed if copy.destination not in equal]
         return compared, renewed, others
 
     def _places(self, path: str) -> tuple[str, ...]:
@@ -238,10 +221,6 @@ class PlannedCopies:
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
         return self._copies.recorded(paths) if self._recorded is None else self._recorded
-
-
-def _newest(copies: pa.Table) -> pa.Table:
-    return first_of_each(copies.sort_by([("recorded_at", "descending")]), "destination")
 
 
 def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[RecordedCopy]:

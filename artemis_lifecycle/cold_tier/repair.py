@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_files
-from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile
+from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, is_still
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
@@ -24,7 +24,6 @@ from artemis_lifecycle.metadata.manifests import decode_entries
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.spark.runner import Cost
-from artemis_lifecycle.storage.identity import Sameness
 from artemis_lifecycle.storage.stores import Stores
 
 _AT_ONCE = 256
@@ -91,10 +90,8 @@ class _Repair:
     def _row(self, copy: RecordedCopy) -> dict[str, Any]:
         """Return the copier's input (WANTED). The source must be the file of the first copy. Raises StorageError."""
         head = self._live.head(copy.source)
-        is_same = head is None or copy.source_identity is None or copy.source_identity.compare(head.identity)
-        if is_same is Sameness.OTHER or (
-            is_same is Sameness.UNSURE and self._live.checksum(copy.source) != copy.source_checksum
-        ):
+        known = copy.source_identity
+        if head is not None and known and not is_still(known, copy.source_checksum, head, self._live):
             raise StorageError("Another file is at the live path now", path=copy.source, untouched="both files")
         return {
             "kind": copy.kind,

@@ -24,7 +24,7 @@ from artemis_lifecycle.cold_tier.demand import (
     readers,
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
-from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger, is_still
 from artemis_lifecycle.cold_tier.needed import use_keys
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.work import Problem
@@ -32,10 +32,10 @@ from artemis_lifecycle.metadata.kinds import MANIFEST_LIST
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import NO_TIME, FileIdentity, Sameness
+from artemis_lifecycle.storage.identity import NO_TIME, FileIdentity
 from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
-from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
+from artemis_lifecycle.storage.stores import Stores, is_local
 
 _USES = arrow_schema("destination string, added_by bigint")
 _DISK_GRAIN, _STORE_GRAIN = 10_000, 1_000_000
@@ -105,16 +105,9 @@ class _Located:
         return False
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What the doubtful uses are: `demand` has the decisions. `reused` are uses of other files than the ledger has, as
-    `ColdIdentity.reused`; `aliases` are records of uses of the same files; `problems` are uses of files that are gone
-    or cannot be told apart."""
-
-    demand: Demand
-    reused: tuple[tuple[str, int, int], ...]
-    aliases: tuple[CopiedFile, ...]
-    problems: tuple[Problem, ...]
+Decided = tuple[Demand, list[tuple[str, int, int]], list[CopiedFile], tuple[Problem, ...]]
+"""The demand with the decisions; the uses of other files than the ledger has, as `ColdIdentity.reused`; records of uses
+of the same files; and problems: uses of files that are gone or cannot be told apart."""
 
 
 class Reuse:
@@ -164,7 +157,11 @@ class Reuse:
                 elif held is None:
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
-                elif here and self._is_same(held, size, head):
+                elif (
+                    here
+                    and size in (held.source_size, UNKNOWN_LENGTH)
+                    and is_still(held.source_identity, held.source_checksum, head, self._source)
+                ):
                     alias = replace(held, added_by=use, action=PRESENT)
                     aliases.append(alias.of(head.identity, held.source_checksum))
                 elif use is None or use not in self._known:
@@ -178,7 +175,7 @@ class Reuse:
                     lost.append((why, use, by[use]))
         grown = replace(mapping.identity, reused=(*mapping.identity.reused, *reused))
         decided = replace(demand, mapping=PathMapping(grown, mapping.ids, mapping.sequences), same=frozenset(same))
-        return Decided(decided, tuple(reused), tuple(aliases), self._problems(demand, lost))
+        return decided, reused, aliases, self._problems(demand, lost)
 
     def _order(self, use: int | None) -> tuple[int, int]:
         snapshot = None if use is None else self._known.get(use)
@@ -205,15 +202,6 @@ class Reuse:
         if now.modified != NO_TIME and committed is not None and now.modified + grain <= committed:
             return None
         return self._later(use, others) or self.overwritten(path, use, rules)
-
-    def _is_same(self, held: CopiedFile, size: int, now: StoredFile) -> bool:
-        """Return True if the file is the one that was archived."""
-        recorded = held.source_identity
-        if size not in (held.source_size, UNKNOWN_LENGTH) or now.size_in_bytes != held.source_size:
-            return False
-        if recorded is not None and recorded.compare(now.identity) is Sameness.SAME:
-            return True
-        return held.source_checksum == self._source.checksum(now.path)
 
     def _problems(
         self, demand: Demand, lost: Sequence[tuple[str, int | None, list[dict[str, Any]]]]

@@ -140,14 +140,14 @@ class Transfer:
 
     def _decide(self, demand: Demand, rows: pa.Table, *, dry_run: bool = False) -> tuple[Demand, tuple[Problem, ...]]:
         assert self.reuse is not None
-        decided = self.reuse.decide(demand, self.ledger, rows)
+        demand, reused, aliases, problems = self.reuse.decide(demand, self.ledger, rows)
         if not dry_run:
             # Before any copy: whoever continues places the same files.
-            if decided.reused:
-                self.decided(decided.reused)
-            if decided.aliases:
-                self.ledger.write(f"same-{self.work_id}-{uuid.uuid4().hex}", 0, decided.aliases)
-        return decided.demand, decided.problems
+            if reused:
+                self.decided(reused)
+            if aliases:
+                self.ledger.write(f"same-{uuid.uuid4().hex}", 0, aliases)
+        return demand, problems
 
     def _work(self) -> tuple[Work, Placing]:
         """Return the sealed work; seal it if it is not. Snapshots with unreadable metadata are omitted only with

@@ -28,9 +28,9 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
-from artemis_lifecycle.cold_tier.presence import ColdCopies
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import recheck
+from artemis_lifecycle.deletion.identities import Identities
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -776,7 +776,7 @@ GUARDS = (
     ),
     Guard(
         "the archived copy is of this file",
-        taken((ColdCopies, "differing", lambda *_: (set(), 0))),
+        taken((Identities, "others", lambda *_: {})),
         another_file_comes_to_an_archived_path_in_the_grace,
         is_seen_by_the_guardian=False,
     ),
