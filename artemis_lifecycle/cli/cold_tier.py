@@ -166,6 +166,20 @@ def scrub_cold(
         raise typer.Exit(1)
 
 
+@app.command(name="renew-identities")
+def renew_identities(
+    table: TableArgument,
+    who: PersonOption,
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare archived files with the live store by content, after the whole store was copied or re-encrypted."""
+    with opened(config, f"comparing the files of {table}") as lifecycle:
+        done = lifecycle.renew_identities(table, who=who, why=why)
+        show(done, json=json, title=f"Identities of {table}")
+
+
 @app.command()
 def thaw(
     table: TableArgument,

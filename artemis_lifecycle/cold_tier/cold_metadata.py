@@ -181,7 +181,7 @@ def _cold_snapshot(snapshot: Json, live: Json, mapped: Placing) -> Json:
     if schema_id is not None:
         changed["schema-id"] = mapped.ids.schemas.get(schema_id, schema_id)
     if changed.get("manifest-list") is not None:
-        changed["manifest-list"] = mapped(changed["manifest-list"])
+        changed["manifest-list"] = mapped.used(changed["manifest-list"], snapshot["snapshot-id"])
     if changed.get("manifests") is not None:
         changed["manifests"] = [mapped(path) for path in changed["manifests"]]
     return changed
@@ -224,13 +224,14 @@ def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until:
 
 
 def _merge_statistics(
-    new: Json, live: Json, cold: Json | None, key: str, archived: Collection[int], mapped: Callable[[str], str]
+    new: Json, live: Json, cold: Json | None, key: str, archived: Collection[int], mapped: Placing
 ) -> None:
     kept = list((cold or {}).get(key) or ())
     have = {entry["snapshot-id"] for entry in kept}
     for entry in live.get(key) or ():
         if entry["snapshot-id"] in archived and entry["snapshot-id"] not in have:
-            kept.append({**entry, "statistics-path": mapped(entry["statistics-path"])})
+            path = mapped.used(entry["statistics-path"], entry["snapshot-id"])
+            kept.append({**entry, "statistics-path": path})
     if kept or key in live:
         new[key] = kept
 

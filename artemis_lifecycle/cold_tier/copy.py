@@ -14,12 +14,13 @@ from artemis_lifecycle.cold_tier.ledger import (
     COPIED,
     COPIES,
     FAILED,
+    LATE,
     LOST,
     PRESENT,
     REWRITTEN,
     CopiedFile,
 )
-from artemis_lifecycle.cold_tier.paths import Placing
+from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
 from artemis_lifecycle.cold_tier.rewrite.deletes import RewrittenDelete
 from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
@@ -30,8 +31,9 @@ from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import Sameness
 from artemis_lifecycle.storage.roots import same_file
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import StoredFile, Stores
 
 DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), ("rewritten", pa.string())])))
 """How the delete files of a manifest were rewritten; null for other files."""
@@ -39,12 +41,14 @@ DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), 
 WANTED = pa.schema(
     [
         *arrow_schema(
-            "kind string, file_format string, source string, destination string, size_in_bytes bigint, checksum string"
+            "kind string, file_format string, source string, destination string, size_in_bytes bigint, "
+            "checksum string, added_by bigint"
         ),
         DELETES,
     ]
 )
-"""The files to copy (`checksum`: the required checksum of the source, or null). Only manifests need `deletes`."""
+"""The files to copy (`checksum`: the required checksum of the source, or null; `added_by`: the snapshot that added it).
+Only manifests need `deletes`."""
 
 
 def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
@@ -60,7 +64,8 @@ class Copier:
 
     With `accept_sizes`, it copies a file whose size differs from the recorded one. `lengths` are the sizes of the
     copied manifests, by destination, with which manifest lists are rewritten. Files to `excluded` destinations are
-    skipped.
+    skipped. `committed` is when each snapshot was committed (microseconds since 1970): a source that is newer than the
+    snapshot that added it is LATE, except to destinations in `checked`. None: nothing is late.
     """
 
     source: Stores
@@ -69,6 +74,8 @@ class Copier:
     accept_sizes: bool = False
     lengths: Mapping[str, int] = field(default_factory=dict)
     excluded: Collection[str] = ()
+    committed: Mapping[int, int] | None = None
+    checked: Collection[str] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -87,18 +94,37 @@ class Copier:
             size_in_bytes=row["size_in_bytes"],
             checksum=None,
             action=FAILED,
+            added_by=row["added_by"],
         )
         try:
-            return self._copied(wanted, row)
+            found = self.source.head(wanted.source)
+            if found is None:
+                raise _Damaged("the file is gone")
+            if self._is_late(wanted, found):
+                return replace(wanted, action=LATE)
+            done = self._copied(wanted, row, found)
+            after = self.source.head(wanted.source)
+            if after is None or found.identity.compare(after.identity) is not Sameness.SAME:
+                raise CopyMismatch(
+                    "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
+                )
+            return done.of(found.identity, done.source_checksum or done.checksum)
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
             return replace(wanted, action=LOST if gone else FAILED, error=error.what)
-        except _Damaged as error:
+        except (_Damaged, Undecidable) as error:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
             return replace(wanted, action=FAILED, error=str(error))
 
-    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
+    def _is_late(self, wanted: CopiedFile, source: StoredFile) -> bool:
+        if self.committed is None or wanted.destination in self.checked:
+            return False
+        # Without the snapshot, when it was committed is unknown. Commits are recorded in whole milliseconds.
+        committed = self.committed.get(wanted.added_by or 0, -1)
+        return source.identity.modified > committed + 1000
+
+    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):
             raise HandoffFailed(
                 "The place of the copy is the file itself, under another name",
@@ -108,9 +134,10 @@ class Copier:
             )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
-            return self._as_it_is(wanted, row["checksum"])
+            return self._as_it_is(wanted, row["checksum"], source)
         data = self.source.read(wanted.source)
-        _compare(_checksum(data), row["checksum"])
+        source_checksum = _checksum(data)
+        _compare(source_checksum, row["checksum"])
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
         checksum = _checksum(written)
@@ -125,6 +152,7 @@ class Copier:
             checksum=checksum,
             action=action,
             rewritten=None if description is None else description.to_json(),
+            source_checksum=source_checksum,
         )
 
     def _rewriter(
@@ -132,31 +160,36 @@ class Copier:
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
         """Return the function that rewrites the source's bytes; None if the copy has the same bytes."""
         source, mapped, limits = wanted.source, self.mapping, self.source.limits
+        inherited = wanted.added_by
+
+        def meant(path: str) -> str:
+            return mapped.meant(path, inherited)
+
+        def used(path: str, added_by: int | None, is_referenced: bool) -> str:
+            return (mapped.meant if is_referenced else mapped.used)(path, inherited if added_by is None else added_by)
+
         if wanted.kind == POSITION_DELETES:
-            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped, limits)
+            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", meant, limits)
         if wanted.kind == DELETION_VECTORS:
-            return lambda data: rewrite_deletion_vectors(data, source, mapped, limits)
+            return lambda data: rewrite_deletion_vectors(data, source, meant, limits)
         if wanted.kind == MANIFEST:
             deletes = {
                 item["destination"]: RewrittenDelete.from_json(item["rewritten"]) for item in row.get("deletes") or ()
             }
-            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits), None)
+            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits, used), None)
         if wanted.kind == MANIFEST_LIST:
             lengths = self.lengths
-            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
+            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits, used), None)
         return None
 
-    def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:
-        found = self.source.head(wanted.source)
-        if found is None:
-            raise _Damaged("the file is gone")
+    def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile) -> CopiedFile:
         wanted = self._sized(wanted, found.size_in_bytes)
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
         if stored is not None or self.target.head(wanted.destination) is not None:
             self._refuse_to_replace(wanted.destination)
-        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source)
+        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source, found=found)
         _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 

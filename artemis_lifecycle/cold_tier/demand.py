@@ -26,19 +26,22 @@ from artemis_lifecycle.storage.stores import Stores
 
 LISTED = arrow_schema(
     "snapshot_id bigint, list_source string, list_destination string, list_size bigint, source string, "
-    "destination string, size_in_bytes bigint, live_files bigint, entry binary, error string"
+    "destination string, size_in_bytes bigint, live_files bigint, added_by bigint, entry binary, error string"
 )
 """A (snapshot, manifest in its list). An empty list has a row without a manifest; an unreadable list has a row with
 `error`. `entry` is the list's entry for the manifest, pickled; only one of a manifest's rows may have it."""
 
-MANIFESTS = arrow_schema("source string, destination string, size_in_bytes bigint, live_files bigint, entry binary")
+MANIFESTS = arrow_schema(
+    "source string, destination string, size_in_bytes bigint, live_files bigint, added_by bigint, entry binary"
+)
 
 FILES = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
-    "role string, manifest string, error string"
+    "added_by bigint, role string, manifest string, error string"
 )
 """A (manifest, live entry). An unreadable manifest has a row with `error`, and itself as `source`. `manifest` is its
-destination."""
+destination. `added_by` is the snapshot that added the file: two uses of one path with different ones may be different
+files."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,28 @@ class Demand:
     """The snapshots wanted in the other tier, their metadata, and the path mapping.
 
     `origin` recorded the sources when they were copied to their current place: a source that differs is damaged.
+    `same` are uses (destination, snapshot that added it) of files that are in the ledger for another snapshot.
     """
 
     metadata: TableMetadata
     snapshot_ids: tuple[int, ...]
     mapping: Placing
     origin: Ledger | None = None
+    same: frozenset[tuple[str, int | None]] = frozenset()
 
     def snapshots(self) -> list[Snapshot]:
         wanted = set(self.snapshot_ids)
         return [snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id in wanted]
 
-    def statistics(self) -> dict[str, tuple[str, str, int]]:
-        """Return kind, path and size of the wanted snapshots' statistics files, by destination."""
+    def statistics(self) -> dict[tuple[str, int], tuple[str, str, int]]:
+        """Return kind, path and size of the wanted snapshots' statistics files, by destination and snapshot."""
         wanted = set(self.snapshot_ids)
         return {
-            self.mapping(file.path): (file.kind, file.path, file.size_in_bytes)
+            (self.mapping.used(file.path, file.snapshot_id), file.snapshot_id): (
+                file.kind,
+                file.path,
+                file.size_in_bytes,
+            )
             for file in self.metadata.statistics
             if file.snapshot_id in wanted
         }
@@ -140,29 +149,31 @@ def _naming(paths: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _lists(source: Stores, mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    described: set[tuple[str, int]] = set()
+    described: set[tuple[str, int, int | None]] = set()
     for batch in batches:
         for pickled in batch.column("snapshot").to_pylist():
             yield record_batch(list(_manifests_of(source, mapping, pickle.loads(pickled), described)), LISTED)
 
 
 def _manifests_of(
-    stores: Stores, mapping: Placing, snapshot: Snapshot, described: set[tuple[str, int]]
+    stores: Stores, mapping: Placing, snapshot: Snapshot, described: set[tuple[str, int, int | None]]
 ) -> Iterator[tuple[Any, ...]]:
-    nothing, source = (None,) * 5, snapshot.manifest_list
+    nothing, source = (None,) * 6, snapshot.manifest_list
     try:
         listed = manifests_of(stores, snapshot)
     except (UnreadableMetadata, StorageError) as error:
         yield (snapshot.snapshot_id, source, None, None, *nothing, error.what)
         return
-    head = (snapshot.snapshot_id, source, None if source is None else mapping(source), listed.size_in_bytes)
+    place = None if source is None else mapping.used(source, snapshot.snapshot_id)
+    head = (snapshot.snapshot_id, source, place, listed.size_in_bytes)
     if not listed.entries:
         yield (*head, *nothing, None)
     for entry in listed.entries:
-        path, size = mapping(entry.manifest_path), entry.manifest_length
-        pickled = None if (path, size) in described else pickle.dumps(entry)
-        described.add((path, size))
-        yield (*head, entry.manifest_path, path, size, entry.live_files_count, pickled, None)
+        path, size = mapping.used(entry.manifest_path, entry.added_snapshot_id), entry.manifest_length
+        files, added_by = entry.live_files_count, entry.added_snapshot_id
+        pickled = None if (path, size, added_by) in described else pickle.dumps(entry)
+        described.add((path, size, added_by))
+        yield (*head, entry.manifest_path, path, size, files, added_by, pickled, None)
 
 
 def _entries(source: Stores, mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,17 +188,21 @@ def _files_of(stores: Stores, mapping: Placing, manifest: str, entry: ManifestLi
     try:
         found = live_entries(stores, entry)
     except (UnreadableMetadata, StorageError) as error:
-        row = (None, MANIFEST, None, entry.manifest_path, None, None, None, manifest, error.what)
+        row = (None, MANIFEST, None, entry.manifest_path, None, None, None, None, manifest, error.what)
         return record_batch([row], FILES)
     contents, formats = (found.column(name).to_pylist() for name in ("content", "file_format"))
     paths, rows = found.column("file_path"), found.num_rows
+    added_by = found.column("snapshot_id")
+    if entry.added_snapshot_id is not None:
+        added_by = added_by.fill_null(entry.added_snapshot_id)
     columns = {
         "phase": pa.array([0] * rows, pa.int64()),
         "kind": pa.array(map(kind_of, contents, formats), pa.string()),
         "file_format": found.column("file_format"),
         "source": paths,
-        "destination": pa.array(map(mapping, paths.to_pylist()), pa.string()),
+        "destination": pa.array(map(mapping.used, paths.to_pylist(), added_by.to_pylist()), pa.string()),
         "size_in_bytes": found.column("file_size_in_bytes"),
+        "added_by": added_by,
         "role": pa.array([COPY] * rows, pa.string()),
         "manifest": pa.array([manifest] * rows, pa.string()),
         "error": pa.nulls(rows, pa.string()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,14 @@ from artemis_lifecycle.cold_tier.evolution import archive_ids, with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, HandoffOutcome, record_outcome
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity, record_reused
 from artemis_lifecycle.cold_tier.publication import Publication, publish, require_one_line
+from artemis_lifecycle.cold_tier.reuse import Reuse
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
 from artemis_lifecycle.cold_tier.work import Problem
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.operations.crash_points import around
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,6 +125,8 @@ def hand_off(
         settings=context.settings,
         check=context.check,
         on_progress=context.on_progress,
+        reuse=Reuse(context.runner, context.live_stores, demand.metadata, plan.current),
+        decided=partial(_record_reused, context, plan.table_uuid),
     )
     if dry_run:
         files, size, problems = transfer.foreseen()
@@ -137,9 +142,10 @@ def hand_off(
             would_copy_bytes=size,
             dry_run=True,
         )
-    work, losses = transfer.run()
+    work, losses, placed = transfer.run()
+    assert isinstance(placed, PathMapping)
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
-    what = Publication(plan, placing, demand.metadata, live, frozenset(archived))
+    what = Publication(plan, placed, demand.metadata, live, frozenset(archived))
     location, attempts = publish(context, what)
     # The list that an earlier run sealed counts. A later change of policy applies to the next plan.
     asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
@@ -195,8 +201,16 @@ def _demand(
         newest = entries.newest(identity)
     require_one_line(plan, metadata, newest)
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
-    placing = PathMapping(identity, archive_ids(live, newest.metadata))
+    sequences = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in metadata.snapshots}
+    placing = PathMapping(identity, archive_ids(live, newest.metadata), sequences)
     return Demand(metadata, plan.snapshot_ids, placing), placing
+
+
+def _record_reused(context: HandoffContext, table_uuid: str, reused: Sequence[tuple[str, int, int]]) -> None:
+    identity = read_identity(context.live_stores, context.root, table_uuid)
+    assert identity is not None  # `_demand` settled it.
+    with around("handoff.reused"):
+        record_reused(context.live_stores, context.root, identity, reused)
 
 
 def _record(context: HandoffContext, done: Handoff) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from artemis_lifecycle.cold_tier.transfer import TransferProgress, TransferSettings
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.journal import HandoffBatches
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.stores import Stores
@@ -19,7 +20,7 @@ from artemis_lifecycle.storage.stores import Stores
 class HandoffInput:
     """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
     are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
-    at its own location."""
+    at its own location. `current` is the live table's metadata as of now."""
 
     plan_id: str
     table: str
@@ -28,6 +29,7 @@ class HandoffInput:
     snapshot_ids: tuple[int, ...]
     thinned: tuple[int, ...] = ()
     read_base: Callable[[], bytes] | None = None
+    current: TableMetadata | None = None
 
 
 @dataclass(frozen=True)

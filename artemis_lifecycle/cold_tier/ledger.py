@@ -6,17 +6,19 @@ it, all live files of that manifest are too."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each
 from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import FileIdentity, Sameness
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -31,6 +33,8 @@ PRESENT = "present"
 LOST = "lost"
 """The source is gone, or differs from its metadata."""
 FAILED = "failed"
+LATE = "late"
+"""Not copied: the source is newer than the commit that added it, so another file may have replaced it."""
 
 _BYTES_PER_ROW = 100
 _THREADS = 16
@@ -39,14 +43,20 @@ VERIFIED = (COPIED, REWRITTEN, PRESENT)
 
 COPIES = arrow_schema(
     "kind string, file_format string, source string, destination string, source_size bigint, size_in_bytes bigint, "
-    "checksum string, action string, rewritten string, error string"
+    "checksum string, action string, rewritten string, error string, added_by bigint, source_modified bigint, "
+    "source_tag bigint, source_checksum string, recorded_at bigint"
 )
 
 
 @dataclass(frozen=True)
 class CopiedFile:
     """One file of a batch and its result. `checksum` is that of the copy as it was read back. `rewritten` is the JSON
-    of a RewrittenDelete, for files whose manifest entries change. Sizes in bytes."""
+    of a RewrittenDelete, for files whose manifest entries change. Sizes in bytes.
+
+    `source_modified` and `source_tag` are the source's identity while it was copied, and `source_checksum` that of its
+    bytes. `added_by` is the snapshot that added the source to the table, which may later use its path for another file.
+    `recorded_at` (microseconds since 1970): of several records of one copy, the newest is valid.
+    """
 
     kind: str
     file_format: str | None
@@ -58,6 +68,23 @@ class CopiedFile:
     action: str
     rewritten: str | None = None
     error: str | None = None
+    added_by: int | None = None
+    source_modified: int | None = None
+    source_tag: int | None = None
+    source_checksum: str | None = None
+    recorded_at: int = 0
+
+    @property
+    def source_identity(self) -> FileIdentity | None:
+        """What the source was, besides its path; None if it is not recorded."""
+        if self.source_modified is None or self.source_tag is None:
+            return None
+        return FileIdentity(self.source_size, self.source_modified, self.source_tag)
+
+    def of(self, source: FileIdentity, checksum: str | None) -> CopiedFile:
+        """Return the record with this identity and checksum of its source."""
+        size, modified, tag = source.size_in_bytes, source.modified, source.tag
+        return replace(self, source_size=size, source_modified=modified, source_tag=tag, source_checksum=checksum)
 
 
 @dataclass(frozen=True)
@@ -92,7 +119,9 @@ class Ledger:
 
     def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
-        data = parquet_bytes(pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES))
+        now = time.time_ns() // 1000
+        rows = [asdict(replace(file, recorded_at=now)) for file in files]
+        data = parquet_bytes(pa.Table.from_pylist(rows, schema=COPIES))
         self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", data, overwrite=True)
 
     def batches(self, work_id: str) -> dict[int, str]:
@@ -168,12 +197,26 @@ class Ledger:
         return sum(self._each_part(sent, self._parts()))
 
     def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, CopiedFile]:
-        """Return the valid copies among these destinations, by destination."""
+        """Return the newest record of each valid copy among these destinations, by destination."""
         if not destinations:
             return {}
         found = self._read(runner, COPIES, None, VERIFIED, frozenset(destinations)).table()
+        found = found.sort_by("recorded_at")
         copies = map(CopiedFile, *(column.to_pylist() for column in found.columns))
         return {copy.destination: copy for copy in copies}
+
+
+def is_still(recorded: FileIdentity | None, checksum: str | None, now: StoredFile, stores: Stores) -> bool:
+    """Return True if the file that is there `now` is the recorded one: by its identity, or, if that is not decisive, by
+    its content."""
+    sameness = Sameness.UNSURE if recorded is None else recorded.compare(now.identity)
+    by_content = sameness is Sameness.UNSURE and checksum is not None
+    return sameness is Sameness.SAME or (by_content and stores.checksum(now.path) == checksum)
+
+
+def newest(copies: pa.Table) -> pa.Table:
+    """Return the newest record of each copy (COPIES)."""
+    return first_of_each(copies.sort_by([("recorded_at", "descending")]), "destination")
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:

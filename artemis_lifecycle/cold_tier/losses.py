@@ -57,11 +57,11 @@ def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[Cop
         read_by[path] = read_by[path] | users[manifest]
     wanted = set(demand.snapshot_ids)
     for file in demand.metadata.statistics:
-        if file.snapshot_id in wanted and (destination := demand.mapping(file.path)) in read_by:
+        if file.snapshot_id in wanted and (destination := demand.mapping.used(file.path, file.snapshot_id)) in read_by:
             read_by[destination] = read_by[destination] | {file.snapshot_id}
     gone = {snapshot_id for ids in read_by.values() for snapshot_id in ids}
     lists_of_gone = {
-        demand.mapping(snapshot.manifest_list)
+        demand.mapping.used(snapshot.manifest_list, snapshot.snapshot_id)
         for snapshot in demand.snapshots()
         if snapshot.snapshot_id in gone and snapshot.manifest_list is not None
     }

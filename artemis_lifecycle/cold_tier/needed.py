@@ -8,9 +8,10 @@ manifests.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from artemis_lifecycle.cold_tier.work import (
     DELETE,
     NAMED,
     PHASES,
+    REUSED,
     SEALED,
     Problem,
     Work,
@@ -47,6 +49,7 @@ from artemis_lifecycle.storage.frames import arrow_schema, write_frame
 from artemis_lifecycle.storage.location_hash import hash_strings
 from artemis_lifecycle.storage.stores import Stores
 
+_OF_USE = ("kind", "source", "destination", "size_in_bytes", "added_by", "manifest")
 _SIZES = arrow_schema("phase bigint, bucket bigint, files bigint, size_in_bytes bigint")
 
 
@@ -61,11 +64,11 @@ def seal_work(
     files_per_batch: int,
     bytes_per_batch: int,
     problems: tuple[Problem, ...] = (),
-) -> Work | tuple[Problem, ...]:
+) -> Work | pa.Table | tuple[Problem, ...]:
     """Find what is needed in `source` and seal it in `folder`, which `records` can access. If metadata cannot be read,
-    return the problems and seal nothing."""
+    return the problems and seal nothing; if uses of paths must be decided first, return these."""
     with find_needed(runner, source, demand, ledger) as rows:
-        if isinstance(rows, tuple):
+        if not isinstance(rows, Rows):
             return rows
         # A unique name: of two concurrent runs, or after a kill, one frame is sealed and the other is garbage.
         frame = frame_folder(folder, uuid.uuid4().hex)
@@ -80,11 +83,12 @@ def seal_work(
 
 @dataclass(frozen=True)
 class Needed:
-    """How much there is to copy; or, in `problems`, the metadata that cannot be read."""
+    """How much there is to copy; or, in `problems`, the metadata that cannot be read; or uses to decide first."""
 
     files: int = 0
     size_in_bytes: int = 0
     problems: tuple[Problem, ...] = ()
+    reused: pa.Table | None = None
 
 
 def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Needed:
@@ -92,21 +96,34 @@ def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger)
     with find_needed(runner, source, demand, ledger) as rows:
         if isinstance(rows, tuple):
             return Needed(problems=rows)
+        if not isinstance(rows, Rows):
+            return Needed(reused=rows)
         sizes = rows.map(_sizes, _SIZES).table()
         return Needed(pc.sum(sizes["files"]).as_py() or 0, pc.sum(sizes["size_in_bytes"]).as_py() or 0)
 
 
 @contextmanager
-def find_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Iterator[Rows | tuple[Problem, ...]]:
-    """Yield what is needed (SEALED), which is valid inside the block; or the metadata that cannot be read."""
+def find_needed(
+    runner: Runner, source: Stores, demand: Demand, ledger: Ledger
+) -> Iterator[Rows | pa.Table | tuple[Problem, ...]]:
+    """Yield what is needed (SEALED), which is valid inside the block; or the metadata that cannot be read; or uses of
+    paths that may mean several files (role REUSED), which must be decided first."""
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
         problems = list_problems(lists)
         if problems:
             yield problems
             return
-        known = keep(ledger.rows(runner, ("destination",)))
+        known = keep(ledger.rows(runner, ("destination", "added_by")))
         named = lists.map(named_manifests, MANIFESTS)
+        find_reused = partial(_reused, pa.array([_key(*use) for use in demand.same], pa.string()))
+        # A restore copies one snapshot, from a tier where each file has its own path.
+        if demand.origin is None:
+            metadata = runner.concat(named.map(_manifests_to_copy, FILES), lists.map(_lists_to_copy, FILES))
+            reused = runner.match(metadata, known, "destination", find_reused, SEALED).table()
+            if reused.num_rows:
+                yield reused
+                return
         manifests = keep(runner.match(named, known, "destination", _new_manifests, MANIFESTS))
         files = keep(read_manifests(source, demand, manifests))
         problems = manifest_problems(files, lists)
@@ -119,7 +136,11 @@ def find_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) 
             manifests.map(_manifests_to_copy, FILES),
             lists.map(_lists_to_copy, FILES),
         )
-        needed = runner.match(candidates, known, "destination", _needed, SEALED)
+        needed = keep(runner.match(candidates, known, "destination", partial(_needed, find_reused), SEALED))
+        reused = needed.between("role", REUSED, REUSED).table() if demand.origin is None else pa.table({})
+        if reused.num_rows:
+            yield reused
+            return
         if demand.origin is not None:
             recorded = demand.origin.rows(runner, ("destination", "checksum"))
             renamed = pa.schema([("source", pa.string()), ("checksum", pa.string())])
@@ -134,10 +155,46 @@ def _new_manifests(named: pa.Table, known: pa.Table) -> pa.Table:
 
 def _statistics(demand: Demand) -> pa.Table:
     rows = [
-        {"phase": 0, "kind": kind, "source": source, "destination": place, "size_in_bytes": size, "role": COPY}
-        for place, (kind, source, size) in demand.statistics().items()
+        {
+            "phase": 0,
+            "kind": kind,
+            "source": source,
+            "destination": place,
+            "size_in_bytes": size,
+            "added_by": snapshot_id,
+            "role": COPY,
+        }
+        for (place, snapshot_id), (kind, source, size) in demand.statistics().items()
     ]
     return pa.Table.from_pylist(rows, FILES)
+
+
+def _key(destination: str, added_by: int | None) -> str:
+    return f"{destination}\0{'' if added_by is None else added_by}"
+
+
+def use_keys(rows: pa.Table) -> pa.ChunkedArray:
+    """Return `_key` of each row."""
+    added_by = pc.fill_null(rows.column("added_by").cast(pa.string()), "")
+    return pc.binary_join_element_wise(rows.column("destination"), added_by, "\0")
+
+
+def _reused(same: pa.Array, candidates: pa.Table, known: pa.Table) -> pa.Table:
+    """Return the uses of paths for which the ledger has only other uses, or which the candidates use several times. Not
+    those in `same`."""
+    copy = candidates.filter(pc.field("role") == COPY)
+    known = known.filter(_among(known, copy))
+    uses = copy.group_by(["destination", "added_by"]).aggregate([]).group_by("destination")
+    counted = uses.aggregate([([], "count_all")])
+    several = counted.filter(pc.field("count_all") > 1).column("destination")
+    known_key, doubtful = pc.is_in(use_keys(copy), use_keys(known).combine_chunks()), _among(copy, known)
+    doubtful = pc.or_(doubtful, pc.is_in(copy.column("destination"), several.combine_chunks()))
+    rows = copy.filter(pc.and_not(doubtful, known_key))
+    rows = rows.filter(pc.invert(pc.is_in(use_keys(rows), same)))
+    return pa.Table.from_arrays(
+        [rows.column(field.name) if field.name in _OF_USE else pa.nulls(rows.num_rows, field.type) for field in SEALED],
+        schema=SEALED,
+    ).set_column(SEALED.get_field_index("role"), "role", pa.array([REUSED] * rows.num_rows, pa.string()))
 
 
 def _manifests_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,11 +206,12 @@ def _lists_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """Yield the lists of LISTED rows, to be copied, and the manifests as named."""
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        lists = rows.select(["list_source", "list_destination", "list_size"]).filter(
+        lists = rows.select(["list_source", "list_destination", "list_size", "snapshot_id"]).filter(
             pc.field("list_destination").is_valid()
         )
         if lists.num_rows:
-            lists = first_of_each(lists.rename_columns(["source", "destination", "size_in_bytes"]), "destination")
+            lists = lists.rename_columns(["source", "destination", "size_in_bytes", "added_by"])
+            lists = lists.group_by(lists.column_names).aggregate([])
             yield _candidates(lists, phase=2, kind=MANIFEST_LIST, file_format="avro", role=COPY)
         named = rows.select(["destination"]).filter(pc.field("destination").is_valid())
         if named.num_rows:
@@ -170,8 +228,9 @@ def _candidates(rows: pa.Table, **values: int | str) -> pa.RecordBatch:
     )
 
 
-def _needed(candidates: pa.Table, known: pa.Table) -> pa.Table:
-    """Return SEALED rows: each unknown file to copy, once; the delete files in manifests; and the named manifests."""
+def _needed(reused: Callable[..., pa.Table], candidates: pa.Table, known: pa.Table) -> pa.Table:
+    """Return SEALED rows: each unknown file to copy, once; the delete files in manifests; the named manifests; and what
+    is `reused`."""
     copy = candidates.filter(pc.field("role") == COPY)
     # One Puffin file may have both deletion vectors, which are rewritten, and statistics.
     is_content = pc.is_in(copy.column("kind"), pa.array([*CONTENT_KINDS, MANIFEST, MANIFEST_LIST]))
@@ -180,13 +239,13 @@ def _needed(candidates: pa.Table, known: pa.Table) -> pa.Table:
     new = copy.filter(pc.invert(_among(copy, known)))
     # Take the smallest of each, so that the order of manifests does not matter.
     smallest = ("phase", "kind", "file_format", "source", "role")
-    functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max")]
+    functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max"), ("added_by", "max")]
     files = new.group_by("destination").aggregate(functions)
     files = files.rename_columns([name.removesuffix("_min").removesuffix("_max") for name in files.column_names])
     deletes = copy.filter(pc.field("kind").isin([POSITION_DELETES, DELETION_VECTORS]))
     deletes = deletes.group_by(["manifest", "destination"]).aggregate([])
     named = candidates.filter(pc.field("role") == NAMED).group_by("destination").aggregate([])
-    rows = [files, _of_role(deletes, DELETE), _of_role(named, NAMED)]
+    rows = [files, _of_role(deletes, DELETE), _of_role(named, NAMED), reused(copy, known)]
     sealed = pa.concat_tables([SEALED.empty_table(), *rows], promote_options="default")
     buckets = hash_strings(sealed.column("destination").combine_chunks()) % np.uint64(BUCKETS)
     place = SEALED.get_field_index("bucket")

@@ -4,8 +4,8 @@ which records the answer once, so that later changes of names or configuration m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -17,13 +17,19 @@ from artemis_lifecycle.storage.stores import Stores
 OUTSIDE = "_outside"
 """The folder in a cold table for files from outside the live warehouse: `_outside/<scheme>/<authority>/<path>`."""
 
+REUSED = "_reused"
+"""The folder in a cold table for files at a path where an earlier file was archived:
+`_reused/<snapshot that added the file>/<scheme>/<authority>/<path>`."""
+
 UNPLACED = "_tables"
 """The folder in the cold warehouse for tables whose location has no mirrored place, by table-uuid."""
 
 
 @dataclass(frozen=True)
 class ColdIdentity:
-    """One live table's place in the cold tier, decided at its first handoff and permanent.
+    """One live table's place in the cold tier, decided at its first handoff and permanent. Only `reused` grows: paths
+    with another file than the one that was archived first, as (location, snapshot that added it, its sequence number),
+    oldest first.
 
     `mirrored`: the live warehouse's paths keep their relative place under the cold warehouse. Otherwise only the
     table's own location does, because the mirrored place belongs to another table or does not exist. `rules` say which
@@ -39,6 +45,7 @@ class ColdIdentity:
     cold_location: str
     mirrored: bool
     rules: LocationRules
+    reused: tuple[tuple[str, int, int], ...] = ()
 
     def to_json(self) -> bytes:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rules"}
@@ -51,6 +58,7 @@ class ColdIdentity:
         try:
             values: dict[str, Any] = json.loads(data)
             rules = values.pop("rules")
+            values["reused"] = tuple((path, added_by, number) for path, added_by, number in values.get("reused", ()))
             return cls(**values, rules=LocationRules(rules["schemes"], rules["authorities"]))
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(
@@ -59,6 +67,10 @@ class ColdIdentity:
                 untouched="both tiers",
                 hint="restore the file; the cold table's paths depend on it",
             ) from error
+
+
+class Undecidable(HandoffFailed):
+    """A path was used for several files, and which one is meant is unknown."""
 
 
 class Placing(Protocol):
@@ -75,6 +87,12 @@ class Placing(Protocol):
     def __call__(self, path: str) -> str:
         """Return the path in the other tier. Raises HandoffFailed if it cannot have one."""
 
+    def used(self, path: str, added_by: int | None) -> str:
+        """Return the path in the other tier of the file that this snapshot added at `path`."""
+
+    def meant(self, path: str, deleted_by: int | None) -> str:
+        """Return the path in the other tier of the file at `path` of which this snapshot deleted rows."""
+
     def owns(self, path: str) -> bool:
         """Return True if a path of the other tier is where only this table has files."""
 
@@ -82,15 +100,20 @@ class Placing(Protocol):
 class PathMapping:
     """Maps a live path to its cold path, as a picklable function of the path alone.
 
-    Raises HandoffFailed for a relative path, and for one with `.` or `..` that cannot be mirrored.
+    `sequences` are the sequence numbers of the table's snapshots, by id; only `meant` needs them. Raises HandoffFailed
+    for a relative path, and for one with `.` or `..` that cannot be mirrored.
     """
 
-    def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS) -> None:
+    def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS, sequences: Mapping[int, int] | None = None) -> None:
         self.identity = identity
         self.ids = ids
+        self.sequences = sequences or {}
+        self._reused: dict[str, dict[int, int]] = {}
+        for location, added_by, sequence in identity.reused:
+            self._reused.setdefault(location, {})[added_by] = sequence
         self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
         self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
-        self._reserved = f"{identity.cold_location}/{OUTSIDE}/"
+        self._reserved = tuple(f"{identity.cold_location}/{folder}/" for folder in (OUTSIDE, REUSED))
 
     @property
     def rules(self) -> LocationRules:
@@ -103,7 +126,36 @@ class PathMapping:
             # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
                 return mirrored
-        return self._reserved + self._outside(path)
+        return self._reserved[0] + self._outside(path)
+
+    def used(self, path: str, added_by: int | None) -> str:
+        return self._again(path, added_by) if added_by in self._versions(path) else self(path)
+
+    def meant(self, path: str, deleted_by: int | None) -> str:
+        versions = self._versions(path)
+        if not versions:
+            return self(path)
+        until = None if deleted_by is None else self.sequences.get(deleted_by)
+        if until is None:
+            raise Undecidable(
+                f"Several files were at this path, and the sequence number of snapshot {deleted_by} is unknown, so it "
+                "cannot be decided of which one it deleted rows",
+                path=path,
+                untouched="both tiers",
+                hint="approve the loss of the snapshots that read it, or keep them",
+            )
+        newest = max((each for each in versions if versions[each] <= until), key=versions.__getitem__, default=None)
+        return self.used(path, newest)
+
+    def places(self, path: str) -> tuple[str, ...]:
+        """Return the places of all files that were archived from `path`, oldest first."""
+        return self(path), *(self._again(path, added_by) for added_by in self._versions(path))
+
+    def _versions(self, path: str) -> Mapping[int, int]:
+        return self._reused.get(normalize(path, self.rules), {}) if self._reused else {}
+
+    def _again(self, path: str, added_by: int | None) -> str:
+        return f"{self._reserved[1]}{added_by}/{self._outside(path)}"
 
     def owns(self, cold_path: str) -> bool:
         """Return True if a cold path is in this table's own location, where no other table has files."""
@@ -199,6 +251,15 @@ def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | 
     damaged."""
     path = identity_path(root, table_uuid)
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
+
+
+def record_reused(
+    stores: Stores, root: str, identity: ColdIdentity, reused: Iterable[tuple[str, int, int]]
+) -> ColdIdentity:
+    """Record more files at paths where others were archived. The caller holds the table's lease."""
+    grown = replace(identity, reused=(*identity.reused, *reused))
+    stores.write(identity_path(root, identity.table_uuid), grown.to_json(), overwrite=True)
+    return grown
 
 
 def identities(stores: Stores, root: str) -> list[ColdIdentity]:

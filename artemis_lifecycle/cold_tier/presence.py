@@ -8,36 +8,41 @@ snapshots that the policy does not archive, or whose loss a person approved, are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger, is_still, newest
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
+from artemis_lifecycle.protection.context import ArchivedFile
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 
 _AT_ONCE = 200_000
+_COMPARED_AT_ONCE = 1_000
 _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
 @dataclass(frozen=True)
 class RecordedCopy:
     """A live file and its required copy in cold, with its verified size. If the ledger is lost, this is the size in the
-    cold table's metadata, or UNKNOWN_LENGTH. `checksum` and `source_size` are from the ledger."""
+    cold table's metadata, or UNKNOWN_LENGTH. The rest is from the ledger: `checksum` is that of the copy;
+    `source_identity` and `source_checksum` are those of the live file while it was copied (None: not recorded)."""
 
     source: str
     destination: str
@@ -46,12 +51,24 @@ class RecordedCopy:
     size_in_bytes: int
     source_size: int = UNKNOWN_LENGTH
     checksum: str | None = None
+    source_identity: FileIdentity | None = None
+    source_checksum: str | None = None
+    added_by: int | None = None
 
     @classmethod
     def of(cls, source: str, destination: str, copy: CopiedFile) -> RecordedCopy:
         """Create it from the ledger's record."""
         return cls(
-            source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
+            source,
+            destination,
+            copy.kind,
+            copy.file_format,
+            copy.size_in_bytes,
+            copy.source_size,
+            copy.checksum,
+            copy.source_identity,
+            copy.source_checksum,
+            copy.added_by,
         )
 
 
@@ -61,6 +78,7 @@ class ColdCopies:
     nothing is published."""
 
     spark: Spark
+    live_stores: Stores
     cold_stores: Stores
     mapping: PathMapping
     ledger: Ledger
@@ -71,18 +89,19 @@ class ColdCopies:
         return Runner(self.spark)
 
     def recorded(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
-        """Return the required copies of these live files, by live path. Files without one are omitted.
+        """Return the required copies of these live files, by live path. Files without one are omitted. Of a path that
+        was used for several files, it is the copy of the last one.
 
         Raises UnreadableMetadata if the ledger lacks a file and the cold table cannot be read.
         """
-        placed = {path: place for path in paths if (place := self._place(path)) is not None}
-        known = self.ledger.among(self.runner, frozenset(placed.values()))
+        placed = {path: places for path in paths if (places := self._places(path))}
+        known = self.ledger.among(self.runner, frozenset(place for places in placed.values() for place in places))
         found = {
-            path: RecordedCopy.of(path, place, copy)
-            for path, place in placed.items()
-            if (copy := known.get(place)) is not None
+            path: RecordedCopy.of(path, copy.destination, copy)
+            for path, places in placed.items()
+            for copy in [known[place] for place in places if place in known][-1:]
         }
-        unknown = {path: place for path, place in placed.items() if path not in found}
+        unknown = {path: places[-1] for path, places in placed.items() if path not in found}
         return {**found, **self._reached(unknown)} if unknown else found
 
     def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
@@ -100,11 +119,44 @@ class ColdCopies:
 
         return [copy for copy in copies if not stands(copy)]
 
-    def _place(self, path: str) -> str | None:
+    def renew(self, identities: Mapping[str, FileIdentity]) -> None:
+        """Record the current identities of sources, by the destination of their copies: their content is the same."""
+        known = self.ledger.among(self.runner, identities)
+        rows = [known[place].of(identity, known[place].source_checksum) for place, identity in identities.items()]
+        if rows:
+            self.ledger.write(f"renewed-{uuid.uuid4().hex}", 0, rows)
+
+    def renew_all(self, check: Callable[[], None]) -> tuple[int, int, list[str]]:
+        """Compare all recorded sources that still exist with the live store, and renew the identities of those with the
+        same content. Return how many were compared and renewed, and the paths with other files. Another run continues:
+        renewed files are not read again."""
+        compared = renewed = 0
+        others: list[str] = []
+        with self.runner.keeping() as keep:
+            for batch in keep(
+                self.runner.meet([self.ledger.rows(self.runner)], "destination", newest, COPIES)
+            ).batches():
+                for start in range(0, batch.num_rows, _COMPARED_AT_ONCE):
+                    check()
+                    copies = [CopiedFile(**row) for row in batch.slice(start, _COMPARED_AT_ONCE).to_pylist()]
+                    heads = self.live_stores.heads([copy.source for copy in copies])
+                    found = [(copy, head) for copy, head in zip(copies, heads, strict=True) if head is not None]
+                    changed = [pair for pair in found if pair[0].source_identity not in (None, pair[1].identity)]
+                    equal = {
+                        copy.destination: head.identity
+                        for copy, head in changed
+                        if is_still(copy.source_identity, copy.source_checksum, head, self.live_stores)
+                    }
+                    self.renew(equal)
+                    compared, renewed = compared + len(found), renewed + len(equal)
+                    others += [copy.source for copy, _ in changed if copy.destination not in equal]
+        return compared, renewed, others
+
+    def _places(self, path: str) -> tuple[str, ...]:
         try:
-            return self.mapping(path)
+            return self.mapping.places(path)
         except HandoffFailed:
-            return None  # No handoff can archive a snapshot with such a path.
+            return ()  # No handoff can archive a snapshot with such a path.
 
     def _reached(self, placed: dict[str, str]) -> dict[str, RecordedCopy]:
         """Return the required copies that the ledger does not have, but that the cold table reaches."""
@@ -140,15 +192,35 @@ class PlannedCopies:
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
         delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
-        asked = paths.to_pylist()
+        recorded = self._of(asked := paths.to_pylist())
+        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
+        absent = {copy.source for copy in self._copies.absent(copies)}
+        return np.array([path in absent for path in asked], np.bool_)
+
+    def archived_files(self, paths: Sequence[str]) -> dict[str, ArchivedFile]:
+        """Return what those of these live files that are archived were when they were copied, as far as recorded."""
+        recorded = self._of(paths)
+        found = ((path, recorded[path]) for path in paths if path in recorded)
+        return {
+            path: ArchivedFile(copy.source_identity, copy.source_checksum)
+            for path, copy in found
+            if copy.source_identity is not None
+        }
+
+    def renew(self, equal: Mapping[str, FileIdentity]) -> None:
+        """Record that these live files are still those that were copied: their content was compared."""
+        recorded = self._of(list(equal))
+        self._copies.renew({recorded[path].destination: identity for path, identity in equal.items()})
+        if self._recorded is not None:
+            for path, identity in equal.items():
+                self._recorded[path] = replace(recorded[path], source_identity=identity)
+
+    def _of(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
         if self._few and self._recorded is None:
             self._recorded = {
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
             }
-        recorded = self._copies.recorded(asked) if self._recorded is None else self._recorded
-        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
-        absent = {copy.source for copy in self._copies.absent(copies)}
-        return np.array([path in absent for path in asked], np.bool_)
+        return self._copies.recorded(paths) if self._recorded is None else self._recorded
 
 
 def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[RecordedCopy]:

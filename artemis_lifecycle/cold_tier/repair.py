@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_files
-from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile
+from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, is_still
+from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, kind_of
+from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, kind_of
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
 from artemis_lifecycle.metadata.manifests import decode_entries
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -25,7 +26,6 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.spark.runner import Cost
 from artemis_lifecycle.storage.stores import Stores
 
-_REWRITTEN = frozenset({MANIFEST, MANIFEST_LIST, POSITION_DELETES, DELETION_VECTORS})
 _AT_ONCE = 256
 
 
@@ -65,7 +65,11 @@ class _Repair:
         self._live = live_stores
         self._work_id = work_id
         self._batches = 0
-        self._copier = Copier(live_stores, copies.cold_stores, copies.mapping)
+        mapping = copies.mapping
+        if mapping.identity.reused and (view := copies.cold()) is not None:
+            sequences = {each.snapshot_id: each.sequence_number for each in view.metadata.snapshots}
+            mapping = PathMapping(mapping.identity, mapping.ids, sequences)
+        self._copier = Copier(live_stores, copies.cold_stores, mapping)
 
     def piece(self, lost: Sequence[RecordedCopy]) -> list[Repaired]:
         rows, failed = [], []
@@ -84,15 +88,19 @@ class _Repair:
         return done + failed
 
     def _row(self, copy: RecordedCopy) -> dict[str, Any]:
-        """Return the copier's input (WANTED). The source of a byte-for-byte copy must be unchanged since the first
-        copy."""
+        """Return the copier's input (WANTED). The source must be the file of the first copy. Raises StorageError."""
+        head = self._live.head(copy.source)
+        known = copy.source_identity
+        if head is not None and known and not is_still(known, copy.source_checksum, head, self._live):
+            raise StorageError("Another file is at the live path now", path=copy.source, untouched="both files")
         return {
             "kind": copy.kind,
             "file_format": copy.file_format or copy.source.rpartition(".")[2],
             "source": copy.source,
             "destination": copy.destination,
             "size_in_bytes": copy.source_size,
-            "checksum": None if copy.kind in _REWRITTEN else copy.checksum,
+            "checksum": copy.source_checksum,
+            "added_by": copy.added_by,
             "deletes": self._deletes(copy) if copy.kind == MANIFEST else [],
         }
 
@@ -100,10 +108,12 @@ class _Repair:
         """Return how the position deletes of a manifest were rewritten. Those that the ledger has lost are rewritten
         again."""
         entries = decode_entries(self._live.read(manifest.source), manifest.source, self._live.limits)
-        columns = (entries.column(name).to_pylist() for name in ("status", "content", "file_format", "file_path"))
+        names = ("status", "content", "file_format", "file_path", "snapshot_id")
+        columns = (entries.column(name).to_pylist() for name in names)
+        mapping, inherited = self._copies.mapping, manifest.added_by
         named = {
-            self._copies.mapping(path): (path, file_format)
-            for status, content, file_format, path in zip(*columns, strict=True)
+            mapping.used(path, inherited if added_by is None else added_by): (path, file_format)
+            for status, content, file_format, path, added_by in zip(*columns, strict=True)
             if status != 2 and content == 1
         }
         known = self._copies.ledger.among(self._copies.runner, named)
@@ -129,7 +139,7 @@ class _Repair:
                 entries = read_manifest_list(self._live, path).entries
             except (StorageError, UnreadableMetadata):
                 continue  # The copier reports the error for this list only.
-            places |= {self._copies.mapping(entry.manifest_path) for entry in entries}
+            places |= {self._copies.mapping.used(entry.manifest_path, entry.added_snapshot_id) for entry in entries}
         known = self._copies.ledger.among(self._copies.runner, places)
         lengths = {place: copy.size_in_bytes for place, copy in known.items()}
         unknown = sorted(places - lengths.keys())

@@ -93,5 +93,11 @@ class RestoreMapping:
             hint="find out who wrote that metadata: no handoff did",
         )
 
+    def used(self, path: str, added_by: int | None) -> str:
+        return self(path)  # In cold, each file has its own path.
+
+    def meant(self, path: str, deleted_by: int | None) -> str:
+        return self(path)
+
     def owns(self, path: str) -> bool:
         return path.startswith(self._folder)

@@ -8,15 +8,20 @@ it is completely verified. A later run begins with the first batch that is not r
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import Demand
-from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.losses import Losses, losses_of
 from artemis_lifecycle.cold_tier.needed import count_needed, seal_work
-from artemis_lifecycle.cold_tier.phases import open_phase
+from artemis_lifecycle.cold_tier.paths import Placing
+from artemis_lifecycle.cold_tier.phases import PhaseRows, open_phase
+from artemis_lifecycle.cold_tier.reuse import Reuse
 from artemis_lifecycle.cold_tier.work import PHASES, Batch, Problem, Work, load_work
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.crash_points import around
@@ -86,7 +91,7 @@ class Transfer:
 
     `records` can access `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
     `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
-    is lost.
+    is lost. `reuse` decides which file a path means that was used for several; `decided` records where they go.
     """
 
     runner: Runner
@@ -100,17 +105,20 @@ class Transfer:
     errors: TransferErrors
     batches: HandoffBatches | None = None
     consent: Consent = field(default_factory=Consent)
+    reuse: Reuse | None = None
+    decided: Callable[[Sequence[tuple[str, int, int]]], None] = lambda reused: None
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
 
-    def run(self) -> tuple[Work, Losses]:
-        """Copy everything that is not copied yet. Return the sealed work, and the consequences of accepted losses.
+    def run(self) -> tuple[Work, Losses, Placing]:
+        """Copy everything that is not copied yet. Return the sealed work, the consequences of accepted losses, and
+        where files went.
 
         Raises `errors`. Files that were copied count for the next run.
         """
-        work = self._work()
-        return work, self._copy_all(work)
+        work, mapping = self._work()
+        return work, self._copy_all(work, mapping), mapping
 
     def foreseen(self) -> tuple[int, int, tuple[Problem, ...]]:
         """Return (files, bytes) that a run would copy now, and the metadata that cannot be read. Writes nothing."""
@@ -122,17 +130,31 @@ class Transfer:
         demand, problems = self.demand, tuple[Problem, ...]()
         while True:
             found = count_needed(self.runner, self.source, demand, self.ledger)
-            if not found.problems:
+            new = found.problems
+            if found.reused is not None:
+                demand, new = self._decide(demand, found.reused, dry_run=True)
+            elif not new:
                 return found.files, found.size_in_bytes, problems
-            problems += found.problems
-            demand = _without(demand, found.problems)
+            problems += new
+            demand = _without(demand, new)
 
-    def _work(self) -> Work:
+    def _decide(self, demand: Demand, rows: pa.Table, *, dry_run: bool = False) -> tuple[Demand, tuple[Problem, ...]]:
+        assert self.reuse is not None
+        demand, reused, aliases, problems = self.reuse.decide(demand, self.ledger, rows)
+        if not dry_run:
+            # Before any copy: whoever continues places the same files.
+            if reused:
+                self.decided(reused)
+            if aliases:
+                self.ledger.write(f"same-{uuid.uuid4().hex}", 0, aliases)
+        return demand, problems
+
+    def _work(self) -> tuple[Work, Placing]:
         """Return the sealed work; seal it if it is not. Snapshots with unreadable metadata are omitted only with
         consent."""
         known = load_work(self.records, self.folder)
         if known is not None:
-            return known
+            return known, self.demand.mapping
         demand, problems = self.demand, tuple[Problem, ...]()
         while True:
             with around("handoff.seal"):
@@ -148,21 +170,25 @@ class Transfer:
                     problems=problems,
                 )
             if isinstance(work, Work):
-                return work
+                return work, demand.mapping
+            if isinstance(work, pa.Table):
+                demand, work = self._decide(demand, work)
             problems += work
             if not self.consent.to(work):
                 raise self.errors.lost(problems)
             demand = _without(demand, work)
 
-    def _copy_all(self, work: Work) -> Losses:
+    def _copy_all(self, work: Work, mapping: Placing) -> Losses:
         """Copy every batch that is not recorded yet, phase by phase."""
-        demand = replace(self.demand, snapshot_ids=work.snapshot_ids)
+        demand = replace(self.demand, snapshot_ids=work.snapshot_ids, mapping=mapping)
         recorded = self.ledger.batches(self.work_id)
         self._show(work, recorded)
         progress = TransferProgress(
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
-        copier = Copier(self.source, self.target, demand.mapping, accept_sizes=self.consent.allow_lost)
+        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost)
+        if self.reuse is not None:
+            copier = replace(copier, committed=self.reuse.committed)
         with self.runner.keeping() as keep:
             sealed: Rows | None = None
             for phase in range(PHASES):
@@ -175,7 +201,7 @@ class Transfer:
                         excluded = self._losses(demand, self._lost()).excluded
                         for batch in left:
                             self.check()
-                            files = wanted.copy(batch, excluded)
+                            files = self._copied(wanted, batch, excluded)
                             gone = [file for file in files if file.action == LOST]
                             go_on = not gone or self.consent.allow_lost
                             if not go_on and self.consent.overtaken:
@@ -190,6 +216,22 @@ class Transfer:
                     if batch not in left:
                         progress = _further(progress, batch)
         return self._losses(demand, self._lost())
+
+    def _copied(self, wanted: PhaseRows, batch: Batch, excluded: Collection[str]) -> list[CopiedFile]:
+        """Copy the batch's files. Those that another file has replaced are LOST."""
+        files = wanted.copy(batch, excluded)
+        late = [file for file in files if file.action == LATE]
+        if not late or self.reuse is None:
+            return files
+        rules = self.demand.mapping.rules
+        files = [file for file in files if file.action != LATE]
+        for file in late:
+            by = self.reuse.overwritten(file.source, file.added_by, rules)
+            if by is not None:
+                files.append(replace(file, action=LOST, error=f"it was overwritten: snapshot {by} added another there"))
+        checked = replace(wanted.copier, checked={file.destination for file in late})
+        again = replace(wanted, copier=checked).copy(batch, {*excluded, *(file.destination for file in files)})
+        return sorted([*files, *again], key=lambda file: file.destination)
 
     def _lost(self) -> tuple[CopiedFile, ...]:
         return self.ledger.outcome(self.work_id).lost

@@ -14,12 +14,13 @@ from artemis_lifecycle.storage.stores import Stores
 PHASES = 3
 """Contents and statistics first; then manifests, which record the contents' new sizes; then manifest lists."""
 
-COPY, DELETE, NAMED = "copy", "delete", "manifest"
-"""Roles of the sealed rows: a file to copy; a delete file in a manifest; a manifest in a list."""
+COPY, DELETE, NAMED, REUSED = "copy", "delete", "manifest", "reused"
+"""Roles of the sealed rows: a file to copy; a delete file in a manifest; a manifest in a list. Rows of the last role
+are never sealed: uses of a path for what may be several files, to be decided first."""
 
 SEALED = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
-    "checksum string, role string, manifest string, bucket bigint"
+    "checksum string, added_by bigint, role string, manifest string, bucket bigint"
 )
 """`checksum` is the required checksum of the source if a ledger recorded it, else null. Only files to copy have a
 `phase`."""

@@ -26,11 +26,11 @@ from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, sealed_part
-from artemis_lifecycle.storage.identity import NO_TIME
+from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
-BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
+BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp, tag bigint"
 
 MOST_PER_BATCH = 5_000
 
@@ -46,7 +46,8 @@ class DeletionJob:
     dropped table.
 
     `files_location` is the folder of a sealed frame with columns path, kind, size_in_bytes, reason (and last_modified
-    for a scan). `files` is its number of rows according to its record. `snapshot_ids` are the plan's expired snapshots.
+    and tag, if the store was asked). `files` is its number of rows according to its record. `snapshot_ids` are the
+    plan's expired snapshots. `sealed_at` is when a plan was sealed, by the clock of its files' store (microseconds).
     """
 
     job_id: str
@@ -56,6 +57,7 @@ class DeletionJob:
     files_location: str
     files: int
     snapshot_ids: tuple[int, ...] = ()
+    sealed_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class _Cut:
         self.mixed = mixed
 
     def __call__(self, files: pa.Table) -> pa.Table:
-        files = _with_time(_once(files))
+        files = with_identity(_once(files))
         rank = pc.fill_null(pc.add(pc.index_in(files.column("kind"), pa.array(_ORDER)), 1), 0).cast(pa.int64())
         ordered = files.append_column("rank", rank).sort_by([("rank", "ascending"), ("path", "ascending")])
         each_rank = (ordered.filter(pc.field("rank") == each) for each in range(len(_ORDER) + 1))
@@ -173,11 +175,12 @@ def _once(files: pa.Table) -> pa.Table:
     return files.take(pa.array(sorted(rows.values()), pa.int64()))
 
 
-def _with_time(files: pa.Table) -> pa.Table:
-    """Add `last_modified` to a plan's list, which lacks it because no listing saw its files."""
-    if "last_modified" in files.column_names:
-        return files
-    return files.append_column("last_modified", pa.nulls(files.num_rows, pa.timestamp("us", "UTC")))
+def with_identity(files: pa.Table, columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """Add what the store said of the files: these `columns`, or nulls in those that the list lacks."""
+    for name, kind in (("last_modified", pa.timestamp("us", "UTC")), ("tag", pa.int64())):
+        if name not in files.column_names:
+            files = files.append_column(name, pa.nulls(files.num_rows, kind) if columns is None else columns[name])
+    return files
 
 
 def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
@@ -204,7 +207,8 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
 
 def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
     """Return the files of one batch, as `BATCH`. `last_modified` is in microseconds since 1970 (NO_TIME for a file that
-    no listing saw). An unknown size is 0. Raises StorageError if the part is missing or differs from its seal."""
+    the store was not asked about; its tag is NO_TAG). An unknown size is 0. Raises StorageError if the part is missing
+    or differs from its seal."""
     part = batches.parts.get(batch)
     if part is None:
         raise StorageError(
@@ -225,7 +229,7 @@ def sealed_pieces(stores: Stores, job: DeletionJob, most: int) -> Iterator[pa.Ta
     list."""
     for batch in frame_batches(job.files_location, stores):
         _require_columns(job, batch.schema.names)
-        rows = _with_time(pa.Table.from_batches([batch]))
+        rows = with_identity(pa.Table.from_batches([batch]))
         yield from (_as_numbers(rows.slice(start, most)) for start in range(0, rows.num_rows, most))
 
 
@@ -234,6 +238,7 @@ def _as_numbers(rows: pa.Table) -> pa.Table:
     changed = {
         "size_in_bytes": pc.fill_null(rows.column("size_in_bytes"), 0),
         "last_modified": pc.fill_null(modified, NO_TIME),
+        "tag": pc.fill_null(rows.column("tag"), NO_TAG),
     }
     return pa.table({name: changed.get(name, rows.column(name)) for name in rows.column_names}).combine_chunks()
 

@@ -13,25 +13,29 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from artemis_lifecycle.deletion.batches import DeletionJob, sealed_pieces
+from artemis_lifecycle.deletion.identities import same
 from artemis_lifecycle.deletion.outcomes import QUARANTINED, FileOutcome, outcome_frame
-from artemis_lifecycle.errors import MissingFile, StorageError
+from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.protection.protection import ANOTHER_FILE
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import FileStatuses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +77,7 @@ def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, st
             place = place_of(folder, path)
             if stores.head(place) is not None and stores.checksum(path) != stores.checksum(place):
                 # An interrupted attempt moved a file from this path; quarantine has its only copy.
-                return path, "another file from this path is in quarantine", True
+                return path, ANOTHER_FILE, True
             stores.duplicate(path, place_of(folder, path))
         except MissingFile:
             return path, None, False
@@ -133,18 +137,15 @@ def put_back(
     def one(moved: FileOutcome) -> tuple[str, FileOutcome, str]:
         place = place_of(record.folder, moved.path)
         try:
-            existing, aside = stores.head(moved.path), stores.head(place)
-            if aside is None:
+            was_there = stores.head(moved.path) is not None
+            if stores.head(place) is None:
                 return "failed", moved, "it is no longer in quarantine"
-            if existing is not None:
-                same = existing.size_in_bytes == aside.size_in_bytes and stores.checksum(moved.path) == stores.checksum(
-                    place
-                )
-                return ("present", moved, "") if same else ("taken", moved, "another file stands at its path")
-            stores.duplicate(place, moved.path)
+            stores.duplicate(place, moved.path, overwrite=False)
+        except ExistingFile:
+            return "taken", moved, "another file stands at its path"
         except StorageError as error:
             return "failed", moved, error.what
-        return "restored", moved, ""
+        return "present" if was_there else "restored", moved, ""
 
     counts: Counter[str] = Counter()
     size = 0
@@ -199,7 +200,7 @@ def purge(
     stores: Stores,
     record: QuarantineRecord,
     *,
-    kept: Callable[[pa.Table], Mapping[int, str]],
+    kept: Callable[[pa.Table], dict[int, str]],
     lock: Callable[[], AbstractContextManager[TableLock | None]],
     dry_run: bool = False,
     take: Callable[[int], object] = lambda files: None,
@@ -216,7 +217,10 @@ def purge(
         check()
         take(0 if dry_run else len(piece))
         with lock() as held:
-            reasons = kept(pa.table({"path": pa.array([file.path for file in piece], pa.string())}))
+            paths = pa.array([file.path for file in piece], pa.string())
+            # What came into this folder since it was listed is not what was moved there.
+            unchanged = same(FileStatuses.of(piece), stores.statuses(paths))
+            reasons = dict.fromkeys(np.flatnonzero(~unchanged).tolist(), ANOTHER_FILE) | kept(pa.table({"path": paths}))
             stayed += len(reasons)
             sizes = {file.path: file.size_in_bytes for row, file in enumerate(piece) if row not in reasons}
             if dry_run:

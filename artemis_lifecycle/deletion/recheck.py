@@ -1,5 +1,5 @@
-"""The last check of a job's files before deletion: first against the store for files that a listing saw, then against
-protection for all files. Real runs and dry runs use the same check."""
+"""The last check of a job's files before deletion: first against the store, then against protection. Real runs and dry
+runs use the same check."""
 
 from __future__ import annotations
 
@@ -10,59 +10,55 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.deletion.identities import Identities, look, same
 from artemis_lifecycle.protection.context import DeletionContext
-from artemis_lifecycle.protection.protection import Considered, Protection
-from artemis_lifecycle.storage.identity import NO_TIME
+from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN, Considered, Protection
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.stores import Stores, are_local
-
-CHANGED = "changed_since_listing"
-"""An orphan job's file is not the listed one: its size differs, or it was written again."""
-
-_CLOCK_GRAIN = 1_000_000  # Microseconds. S3 has modification times in seconds, inventories in milliseconds.
+from artemis_lifecycle.storage.types import FileStatuses
 
 
 @dataclass(frozen=True)
 class Rechecked:
-    """The result of the check for a piece's files, by row: which are kept and why, which are gone, and when it was
-    checked."""
+    """The result of the check for a piece's files, by row: which are kept and why, which are gone, for which the store
+    gives an error, and when it was checked. `now` is what the store said."""
 
     kept: Mapping[int, str]
     gone: NDArray[np.bool_]
+    failed: Mapping[int, str]
+    now: FileStatuses
     asked_at: float
     protected_at: float
 
     @property
     def going(self) -> NDArray[np.bool_]:
         going: NDArray[np.bool_] = ~self.gone
-        going[list(self.kept)] = False
+        going[[*self.kept, *self.failed]] = False
         return going
+
+    @property
+    def unproven(self) -> list[int]:
+        """The rows that are kept because their content was not yet compared."""
+        return [row for row, why in self.kept.items() if why == UNPROVEN]
 
 
 def recheck(
-    context: DeletionContext, protection: Protection, considered: Considered, files: pa.Table, *, look_up: bool = False
+    context: DeletionContext,
+    protection: Protection,
+    considered: Considered,
+    identities: Identities,
+    files: pa.Table,
+    before: FileStatuses | None = None,
 ) -> Rechecked:
-    """Check files that a listing saw against the store, then all files against protection. `look_up` also checks
-    whether the other local files exist; a real run finds that out when it deletes them."""
+    """Check all files against the store, then against protection. A file that is not the one that it was `before` is
+    kept."""
     paths = files.column("path").combine_chunks()
     asked_at = elapsed()
-    changed, gone = _as_listed(context.stores, files, paths)
-    if look_up:
-        rows = np.flatnonzero(np.asarray(are_local(paths)) & ~gone)
-        gone[rows] |= ~context.stores.statuses(paths.take(rows)).found
+    found = look(context.stores, paths)
+    others = identities.others(files, found.now)
+    if before is not None:
+        others |= dict.fromkeys(np.flatnonzero(found.now.found & ~same(before, found.now)).tolist(), ANOTHER_FILE)
+    gone = ~found.now.found
+    gone[list(found.failed)] = False
     protected_at = elapsed()
-    kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | protection.kept(files, considered)
-    return Rechecked(kept, gone, asked_at, protected_at)
-
-
-def _as_listed(stores: Stores, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of the files that a listing saw, return which ones have changed since, and which ones are gone."""
-    sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
-    changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
-    rows = np.flatnonzero(modified != NO_TIME)
-    if len(rows):
-        now = stores.statuses(paths.take(rows))
-        another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
-        another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
-        changed[rows], gone[rows] = now.found & another, ~now.found
-    return changed, gone
+    kept = others | protection.kept(files, considered)
+    return Rechecked(kept, gone, found.failed, found.now, asked_at, protected_at)

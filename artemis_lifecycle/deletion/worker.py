@@ -8,9 +8,10 @@ lock.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from artemis_lifecycle.deletion.batches import (
     seal_batches,
 )
 from artemis_lifecycle.deletion.dry_run import dry_run_of
+from artemis_lifecycle.deletion.identities import Identities, look
 from artemis_lifecycle.deletion.outcomes import (
     GONE,
     OUTCOMES,
@@ -47,13 +49,13 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.ownership import sidecar_array
-from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN, Considered, Protection
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import are_local
-from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, Removals
+from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, FileStatuses, Removals
 
 _LOOK_LASTS = 10.0
 """Seconds after which a check expires: a worker that was frozen between check and delete checks again."""
@@ -131,6 +133,7 @@ class _Run:
         self.settings = settings
         self.pause = pause
         self.bucket = TokenBucket(settings.requests_per_second)
+        self.identities = Identities(context, job)
         self.folder: str | None = None
 
     def run(self) -> DeletionReport:
@@ -231,7 +234,10 @@ class _Run:
                 settled = read_outcomes(stores, root, self.job.job_id, record.batch)
                 reasons.update(settled.filter(waiting_rows(settled)).column("reason").to_pylist())
         waiting = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
-        return f"waits ({waiting})" if waiting else None
+        hint = (
+            f"; artemis renew-identities {quote(self.job.table)} compares them all once" if UNPROVEN in reasons else ""
+        )
+        return f"waits ({waiting}{hint})" if waiting else None
 
     def _batch(
         self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord
@@ -250,27 +256,36 @@ class _Run:
         # If the worker died while it deleted this batch, files may be gone without a recorded outcome.
         interrupted = record.state == BatchState.DELETING
         size = self.bucket.piece
-        for start in range(0, max(1, todo.num_rows), size):
-            piece = todo.slice(start, size).combine_chunks()
-            if start and (why := self.pause()) is not None:
+        pieces = deque(todo.slice(start, size).combine_chunks() for start in range(0, max(1, todo.num_rows), size))
+        begun = False
+        while pieces:
+            piece = pieces.popleft()
+            if begun and (why := self.pause()) is not None:
                 return why
             self.bucket.take(piece.num_rows)
-            aside = None
+            aside, before = None, None
             if self.folder is not None:
                 # Copying is slow and harmless, so it happens before the lock is taken.
                 self.bucket.take(piece.num_rows)
+                before = look(context.stores, piece.column("path").combine_chunks()).now
                 aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
             protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
-                if start == 0:
+                if not begun:
                     context.operations.journal.start_batch(job.job_id, batch, self.lease.token)
-                settled = pa.concat_tables(
-                    [settled, self._piece(protection, considered, lock, piece, aside, interrupted)]
-                )
+                    begun = True
+                done = self._piece(protection, considered, lock, piece, aside, before, interrupted)
+                settled = pa.concat_tables([settled, done])
                 self.lease.check()
                 with around("deletion.write_outcomes"):
                     write_outcomes(context.stores, context.root, job.job_id, batch, settled)
+            unproven = done.filter(pc.equal(done.column("reason"), UNPROVEN)).column("path").combine_chunks()
+            if len(unproven):
+                again = piece.filter(pc.is_in(piece.column("path"), unproven))
+                if self.identities.prove(again):
+                    settled = settled.filter(pc.invert(pc.is_in(settled.column("path"), unproven)))
+                    pieces.append(again.combine_chunks())
         waits = job.kind == "expiration" and bool(pc.any(waiting_rows(settled)).as_py())
         totals = settled.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
         count = Counter({row["outcome"]: row["path_count"] for row in totals})
@@ -296,15 +311,17 @@ class _Run:
         lock: TableLock,
         files: pa.Table,
         aside: Mapping[str, str | None] | None,
+        before: FileStatuses | None,
         interrupted: bool,
     ) -> pa.Table:
         """Check and delete under the table's lock. Return the outcomes (columns: `OUTCOMES`). `aside` has None for each
-        path that is in quarantine, else the error. Only the paths with None may be deleted."""
+        path that is in quarantine, else the error, and `before` what the files were when they were copied there. Only
+        the paths with None may be deleted."""
         if not files.num_rows:
             return arrow_schema(OUTCOMES).empty_table()
         paths = files.column("path").combine_chunks()
         for _ in range(_LOOKS):
-            judged = recheck(self.context, protection, considered, files)
+            judged = recheck(self.context, protection, considered, self.identities, files, before)
             lock.check()
             self.lease.check()
             # If the process was suspended, files may have become reachable since the check.
@@ -319,7 +336,7 @@ class _Run:
                 untouched="all files of the job that were not deleted before",
                 hint="delete again when Postgres and the store answer faster",
             )
-        kept, going = judged.kept, judged.going
+        kept, going = dict(judged.kept), judged.going
         moved: list[int] = []
         refused: dict[int, str] = {}
         rows = [] if aside is None else list(enumerate(paths.to_pylist()))
@@ -335,12 +352,16 @@ class _Run:
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
             # Delete a quarantine copy only if the file is still at its path. If an interrupted attempt moved it, the
             # copy is the only one.
-            self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
+            # So it is if a writer has written the path again since.
+            stays = {row for row in kept if kept[row] != ANOTHER_FILE and row not in refused}
+            self._take_out([path for row, path in rows if row in stays and path in aside])
+            kept |= {row: why for row, why in refused.items() if why == ANOTHER_FILE}
         outcomes = PieceOutcomes(files)
-        outcomes.put(np.flatnonzero(~going), "absent")
+        outcomes.put(np.flatnonzero(judged.gone), "absent")
         outcomes.put(asked[removals.outcomes == ABSENT], "absent")
         outcomes.put(asked[removals.outcomes == REMOVED], "deleted" if aside is None else QUARANTINED)
         outcomes.put_each({int(asked[row]): why for row, why in removals.errors.items()}, "failed")
+        outcomes.put_each(dict(judged.failed), "failed")
         outcomes.put_each(refused, "failed")
         outcomes.put_each(kept, "kept")
         outcomes.put(np.array(moved, np.int64), QUARANTINED)

@@ -229,7 +229,7 @@ def seal_plan(
             stores.copy(metadata.metadata_location, _base_copy(plan.files_location))
     if beside is not None:
         stores.write(f"{folder}/{_BESIDE}", beside, overwrite=True)
-    stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)
+    stores.write(description_of(plan), _to_json(plan), overwrite=True)
     operations.plans.seal(
         PlanRecord(
             plan_id=plan_id,
@@ -275,7 +275,7 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
     """Return the sealed plan with that id; works from any process. Raises NoSuchPlan, and StorageError if its seal is
     damaged."""
     record = operations.plans.get(plan_id)
-    path = _description(record)
+    path = description_of(record)
     if record.forgetting_at is not None and record.committed_at is None:
         raise NoSuchPlan(
             f"Plan {plan_id} was {record.status}, and its list was deleted on {record.forgetting_at:%Y-%m-%d}, after "
@@ -298,7 +298,7 @@ def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str
 def trim_plan(stores: Stores, operations: Operations, plan_id: str) -> None:
     """Shorten the description of a committed plan that is over: remove why each snapshot is kept, and the snapshot log.
     A description that is missing or damaged stays as it is."""
-    path = _description(operations.plans.get(plan_id))
+    path = description_of(operations.plans.get(plan_id))
     try:
         content = json.loads(stores.read(path))
     except (MissingFile, ValueError):
@@ -365,8 +365,9 @@ def _base_copy(files_location: str) -> str:
     return f"{owner_folder(files_location)}/base.metadata.json"
 
 
-def _description(record: PlanRecord) -> str:
-    return f"{owner_folder(record.files_location)}/plan.json"
+def description_of(plan: ExpirationPlan | PlanRecord) -> str:
+    """Return where the plan is described, in a file that is written when it is sealed."""
+    return f"{owner_folder(plan.files_location)}/plan.json"
 
 
 def _as_texts(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:

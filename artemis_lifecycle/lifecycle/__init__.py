@@ -40,7 +40,7 @@ from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
 from artemis_lifecycle.lifecycle.answers import ask_all
 from artemis_lifecycle.lifecycle.audit import Auditing
-from artemis_lifecycle.lifecycle.cold_tier import ColdTier
+from artemis_lifecycle.lifecycle.cold_tier import ColdTier, RenewedIdentities
 from artemis_lifecycle.lifecycle.commits import Commit, Commits
 from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
@@ -480,6 +480,12 @@ class Lifecycle:
         if a store does not answer, or the ledger of copies is lost.
         """
         return self._cold_tier.scrub_cold(table, now, limit=limit)
+
+    def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
+        """Compare the sources of all archived copies that live still has with their records, after the whole live store
+        was copied, replicated or re-encrypted: times and tokens changed, but not the content. Each file that differs is
+        read once. Another run continues. Raises NoSuchTable before the first handoff."""
+        return self._cold_tier.renew_identities(table, who=who, why=why)
 
     def cold_losses(self, table: str) -> list[ColdLoss]:
         """Return cold files that a scrub found lost and that are still lost, longest unchecked first."""

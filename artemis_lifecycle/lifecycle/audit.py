@@ -303,7 +303,7 @@ class Auditing:
         # Each cold table has its own partition specs; the index is of all.
         for each in cold:
             spelled = f"{sql_name(resources.config.catalogs.cold.name)}.{parse(each.name).sql()}"
-            paths = lambda path: (path, to_cold(path))  # noqa: E731
+            paths = lambda path: (path, *to_cold.places(path))  # noqa: E731
             tiers.append(Tier("cold", spelled, each.metadata, resources.cold_stores, index, paths))
         return tiers
 

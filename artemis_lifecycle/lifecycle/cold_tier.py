@@ -38,11 +38,22 @@ from artemis_lifecycle.lifecycle.retention import holds_and_tags
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, cold_tables, live_index
 from artemis_lifecycle.metadata.types import NO_SUMMARY
-from artemis_lifecycle.operations.decisions import person
+from artemis_lifecycle.operations.decisions import NewDecision, person
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
+
+
+@dataclass(frozen=True)
+class RenewedIdentities:
+    """How many archived files were compared with the live store, and had another time or token with the same content.
+    `others` are paths with other files than the archived ones."""
+
+    table: str
+    compared: int
+    renewed: int
+    others: list[str]
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,7 @@ class ColdTier:
                 snapshot_ids=wanted,
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
                 read_base=lambda: read_base(self.resources.live_stores, plan),
+                current=state.metadata,
             )
             in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(
@@ -306,6 +318,19 @@ class ColdTier:
                 "repaired": done.repaired,
                 "lost": done.lost,
             }
+        return done
+
+    def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
+        with self.steps.run(state, "renew_identities") as step:
+            copies = cold_copies(self.resources, table, table_uuid)
+            if copies is None:
+                raise no_cold_table(table)
+            with self.resources.operations.engine.begin() as connection:
+                NewDecision("renew-identities", table_uuid, who, why).record(connection)
+            done = RenewedIdentities(table, *copies.renew_all(step.check))
+            step.counts = {"files_compared": done.compared, "files_renewed": done.renewed}
         return done
 
     def request_thaw(

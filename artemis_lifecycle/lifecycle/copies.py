@@ -29,6 +29,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
 
     return ColdCopies(
         spark=resources.start_spark,
+        live_stores=resources.live_stores,
         cold_stores=resources.cold_stores,
         mapping=PathMapping(identity),
         ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),

@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.identities import first_look
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
 from artemis_lifecycle.errors import ConfigError, NoSuchPlan, PlanStateError
-from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, description_of
+from artemis_lifecycle.lifecycle.clocks import Folder
 from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.lifecycle.copies import cold_copies, require_published
 from artemis_lifecycle.lifecycle.expiration import Expiration
@@ -30,14 +31,11 @@ from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.limits import Amount, require_approval, require_grace_over
 from artemis_lifecycle.storage.frames import frame_batches
+from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.pace import requests_per_second
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,13 @@ class Deletion:
             files_location=plan.files_location,
             files=plan.summary.files,
             snapshot_ids=plan.expired_snapshots,
+            sealed_at=sealed_at(resources, plan),
         )
         if dry_run and record.status in UNCOMMITTED:
             # The table still reaches the files, so a check would only say that. The plan lists what would be deleted.
             return DeletionReport.foreseen(job, plan.summary.size_in_bytes, plan.files)
         if dry_run:
+            job = replace(job, files_location=first_look(resources.live_stores, plan.files_location, record=False))
             return self._delete(job, None, plan.base_metadata_location, dry_run=True)
         if record.status == PlanStatus.DONE:
             if job.files:
@@ -123,6 +123,8 @@ class Deletion:
             resources.operations.plans.mark(
                 plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING
             )
+            # The commit has done so, unless it was killed.
+            job = replace(job, files_location=first_look(resources.live_stores, plan.files_location))
             report = self._delete(
                 job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)
             )
@@ -146,7 +148,7 @@ class Deletion:
     ) -> DeletionReport:
         resources = self.resources
         report = delete_job(
-            replace(deletion_context(resources, job.table), missing_copies=self._missing_copies(job)),
+            self._context(job),
             job,
             lease=lease,
             settings=self.settings(job.table, metadata_location),
@@ -161,10 +163,18 @@ class Deletion:
         record = self.resources.operations.plans.get(plan_id)
         return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
-    def _missing_copies(self, job: DeletionJob) -> Callable[[pa.Array], NDArray[np.bool_]] | None:
-        """Return a function that checks the cold store for the copies of the job's files; None before the first
-        handoff. Also used for orphans: files of a closed plan are orphans, and are the only copy if the archived one
-        was lost."""
+    def _context(self, job: DeletionJob, dropped: Absence | None = None) -> DeletionContext:
+        """Return what protection needs for a job, with what the cold tier knows of its files. Also used for orphans:
+        files of a closed plan are orphans, and are the only copy if the archived one was lost."""
+        context, planned = deletion_context(self.resources, job.table, dropped), self._planned_copies(job)
+        if planned is None:
+            return context
+        return replace(
+            context, missing_copies=planned.missing, archived_files=planned.archived_files, renew=planned.renew
+        )
+
+    def _planned_copies(self, job: DeletionJob) -> PlannedCopies | None:
+        """Return the copies of the job's files; None before the first handoff."""
         copies = cold_copies(self.resources, job.table, job.table_uuid)
         if copies is None:
             return None
@@ -175,7 +185,7 @@ class Deletion:
                 for batch in frame_batches(job.files_location, self.resources.live_stores)
             )
 
-        return PlannedCopies(copies, job.files, paths).missing
+        return PlannedCopies(copies, job.files, paths)
 
     def require_small_or_approved(self, record: ScanRecord) -> None:
         """Raise ApprovalNeeded for an unapproved scan above the policy's limits."""
@@ -201,10 +211,7 @@ class Deletion:
     ) -> DeletionReport:
         """Delete the files of a scan. The caller has checked that nothing forbids it."""
         return delete_scan(
-            replace(
-                deletion_context(self.resources, record.table, absence),
-                missing_copies=self._missing_copies(job_of(record)),
-            ),
+            self._context(job_of(record), absence),
             record.scan_id,
             lease=lease,
             results_catalog=self.resources.config.catalogs.live.name,
@@ -227,6 +234,17 @@ class Deletion:
             quarantine=place,
             remove_empty_folders=policy.deletion.remove_empty_folders,
         )
+
+
+def sealed_at(resources: Resources, plan: ExpirationPlan) -> int | None:
+    """Return when the plan was sealed, in microseconds, by the clock that sets the times of the table's files. Where
+    plans are kept by another clock, the base metadata file stands for it: it is newer than all files of the plan."""
+    stores, described, base = resources.live_stores, description_of(plan), plan.base_metadata_location
+    clocks = {Folder(parent(path), stores).clock for path in (described, base)}
+    if len(clocks) > 1 and (found := stores.head(base)) is not None:
+        return found.identity.modified + 1
+    found = stores.head(described)
+    return None if found is None else found.identity.modified
 
 
 def deletion_counts(report: DeletionReport) -> dict[str, int]:

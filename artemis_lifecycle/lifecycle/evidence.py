@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +16,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.candidates import listed_hashes
+from artemis_lifecycle.orphans.candidates import files_themselves, listed_parts
 from artemis_lifecycle.orphans.missing import LOOKED_UP
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import own_table
@@ -27,7 +26,6 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
-from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 
 _HEADS = 16
@@ -76,8 +74,7 @@ def _presence_by_listing(lifecycle: Lifecycle, table: str) -> Presence:
     """The same for a table of another format: list it again, and look up what it reaches and the listing lacks."""
     stores, rules = lifecycle.live_stores, lifecycle.rules(table)
     listing = lifecycle.list_objects(table)
-    parts = listed_hashes(listing.files_location, stores, rules)
-    listed = distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
+    listed = files_themselves(listed_parts(listing.files_location, stores, rules))
     asking = Asking("presence", "orphans", table, lifecycle.steps.table_uuid(table))
     own = own_table(deletion_context(lifecycle.resources, table), asking)
     metadata = own.read()

@@ -11,6 +11,7 @@ from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
+from artemis_lifecycle.deletion.identities import first_look
 from artemis_lifecycle.errors import PlanStateError, StalePlan, TooLarge
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal, successor
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -279,6 +280,8 @@ class Expiration:
                 committed_metadata_location=done.metadata_location,
                 attempts=done.attempts,
             )
+            # During the grace, somebody may put another file at one of these paths.
+            first_look(self.resources.live_stores, plan.files_location)
             step.counts = {
                 "snapshots_removed": done.snapshots_removed,
                 "attempts": done.attempts,

@@ -15,6 +15,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.config.deployment import OtherCatalog
+from artemis_lifecycle.deletion.identities import first_look
 from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, StalePlan, StorageError, require_uuid
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, read_beside, seal_plan
@@ -442,6 +443,7 @@ class PaimonTables:
                 committed_metadata_location=metadata.metadata_location,
                 attempts=attempts,
             )
+            first_look(self._stores, plan.files_location)
             step.counts = {"snapshots_removed": removed.snapshots, "refs_removed": removed.tags, "attempts": attempts}
         return ExpirationCommit(
             plan.plan_id,

@@ -34,6 +34,7 @@ DecisionKind = Literal[
     "unkeep-dropped",
     "undrop",
     "settle-metadata",
+    "renew-identities",
     "request-thaw",
     "approve-thaw",
     "end-thaw",

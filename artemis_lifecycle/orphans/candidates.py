@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.listing import LISTED, Listing
-from artemis_lifecycle.protection.ownership import subject_array
+from artemis_lifecycle.protection.ownership import sidecars, subject_array
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, map_parts, read_frame
 from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import hash_column
+from artemis_lifecycle.storage.location_hash import distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 
-CANDIDATE = f"{LISTED}, kind string"
+CANDIDATE = f"{LISTED}, tag bigint, kind string"
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,38 @@ def candidates(
 
 def _with_kinds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        columns = [*batch.columns, kinds.kinds_by_name(subject_array(batch.column("path")))]
-        yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, "kind"])
+        columns = [batch.column(name) for name in arrow_schema(LISTED).names]
+        # Only a listing that this project took has the store's tokens.
+        tags = batch.column("tag") if "tag" in batch.schema.names else pa.nulls(batch.num_rows, pa.int64())
+        columns += [tags, kinds.kinds_by_name(subject_array(batch.column("path")))]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema(CANDIDATE))
 
 
-def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:
-    """Return the location hashes of the files to which each part of a sealed listing belongs, in order."""
+@dataclass(frozen=True)
+class ListedPart:
+    """One part of a sealed listing: the location hash of the file to which each path belongs, and which paths are that
+    file itself, not a checksum beside it."""
 
-    def hashed(batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
-        found = [hash_column(subject_array(batch.column("path")), rules) for batch in batches]
-        return np.concatenate([np.empty(0, np.uint64), *found])
+    hashes: NDArray[np.uint64]
+    itself: NDArray[np.bool_]
+
+
+def listed_parts(folder: str, stores: Stores, rules: LocationRules) -> list[ListedPart]:
+    """Return the parts of a sealed listing, in order."""
+
+    def hashed(batches: Iterator[pa.RecordBatch]) -> ListedPart:
+        hashes, itself = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+        for batch in batches:
+            hashes.append(hash_column(subject_array(batch.column("path")), rules))
+            itself.append(~sidecars(batch.column("path")))
+        return ListedPart(np.concatenate(hashes), np.concatenate(itself))
 
     return list(map_parts(folder, stores, hashed, ["path"]))
+
+
+def files_themselves(parts: Sequence[ListedPart]) -> NDArray[np.uint64]:
+    """Return the sorted location hashes of the listed files, without those of which only a checksum file is listed."""
+    return distinct(np.concatenate([np.empty(0, np.uint64), *(part.hashes[part.itself] for part in parts)]))
 
 
 def metadata_files(listing: Listing, stores: Stores) -> Iterator[str]:

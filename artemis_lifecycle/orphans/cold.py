@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_hashes
+from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_parts
 from artemis_lifecycle.orphans.listing import list_table
 from artemis_lifecycle.orphans.scan import require_after
 from artemis_lifecycle.protection.context import Asking, DeletionContext
@@ -97,9 +97,10 @@ def scan_cold(
     protection.read()
     metadata = protection.metadata
     view = cold.index(metadata)
-    parts = listed_hashes(listing.files_location, records, context.rules)
+    parts = listed_parts(listing.files_location, records, context.rules)
     counts = _Counts()
-    with candidates(context.spark, listing, records, [reaches(view, part) for part in parts]) as unreached:
+    unreached_by = [reaches(view, part.hashes) for part in parts]
+    with candidates(context.spark, listing, records, unreached_by) as unreached:
         named = list(unreached.metadata_files())
         protection.protect(somebodys(context.stores, named, context.rules, metadata.table_uuid))
         protection.consider(unreached.paths())

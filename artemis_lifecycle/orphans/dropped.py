@@ -30,7 +30,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
-from artemis_lifecycle.orphans.candidates import candidates, listed_hashes
+from artemis_lifecycle.orphans.candidates import candidates, listed_parts
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.result import OrphanScanResult
@@ -217,9 +217,9 @@ def scan_dropped(
     read_at = context.operations.clock.now()
     require_after(listing, read_at, known.table)
     protection.read()
-    parts = listed_hashes(listing.files_location, context.stores, context.rules)
+    parts = listed_parts(listing.files_location, context.stores, context.rules)
     # For a dropped table, all files are unreached.
-    reached = [np.zeros(len(part), np.bool_) for part in parts]
+    reached = [np.zeros(len(part.hashes), np.bool_) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         found = evidence(context.stores, protection.metadata, unreached.metadata_files(), context.rules, None)
         protection.protect(found.foreign)

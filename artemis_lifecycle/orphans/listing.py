@@ -31,7 +31,10 @@ from artemis_lifecycle.storage.types import Span, StoredFile
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 """The columns of a listing. last_modified is null if the store does not report it."""
 
-_SPAN_FILES = f"{LISTED}, is_rest boolean"
+OWN_LISTED = f"{LISTED}, tag bigint"
+"""The columns of a listing that this project takes, with the store's token of each file (`storage.identity`)."""
+
+_SPAN_FILES = f"{OWN_LISTED}, is_rest boolean"
 """Files, and for a partly listed span the rest as JSON in `path`."""
 
 _ROUNDS = 8
@@ -124,7 +127,7 @@ def list_table(
             rows = _listed(runner, stores, spans, most)
             # The last round has only files, so its rows are read once.
             listed.append(rows if most is None else keep(rows))
-        files = runner.concat(*listed).between("is_rest", False, False).select(*arrow_schema(LISTED).names)
+        files = runner.concat(*listed).between("is_rest", False, False).select(*arrow_schema(OWN_LISTED).names)
         return seal_listed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
 
 
@@ -152,7 +155,7 @@ def _listed_on_disk(
                 yield batch
 
     with around("orphans.seal_listing"):
-        sealed = write_batches(batches(), arrow_schema(LISTED), f"{folder}/files", records)
+        sealed = write_batches(batches(), arrow_schema(OWN_LISTED), f"{folder}/files", records)
     return Listing(listing_id, tuple(folders), started_at, clock(), f"{folder}/files", sealed.rows, size)
 
 
@@ -234,15 +237,17 @@ class _Lister:
 def _batches(files: Iterable[StoredFile]) -> Iterator[pa.RecordBatch]:
     """Columns as in `_SPAN_FILES`."""
     files = iter(files)
-    while rows := [(file.path, file.last_modified, file.size_in_bytes, False) for file in islice(files, _ROWS)]:
+    while rows := [
+        (file.path, file.last_modified, file.size_in_bytes, file.tag, False) for file in islice(files, _ROWS)
+    ]:
         yield _batch(rows)
 
 
 def _rest(span: Span) -> pa.RecordBatch:
-    return _batch([(json.dumps(asdict(span)), None, None, True)])
+    return _batch([(json.dumps(asdict(span)), None, None, None, True)])
 
 
-def _batch(rows: Sequence[tuple[str, datetime | None, int | None, bool]]) -> pa.RecordBatch:
+def _batch(rows: Sequence[tuple[str, datetime | None, int | None, int | None, bool]]) -> pa.RecordBatch:
     schema = arrow_schema(_SPAN_FILES)
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

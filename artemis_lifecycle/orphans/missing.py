@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from artemis_lifecycle.errors import MissingFile
+from artemis_lifecycle.orphans.candidates import ListedPart, files_themselves
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
-from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -33,14 +30,14 @@ def require_nothing_missing(
     stores: Stores,
     files: ReachedFiles,
     listing: Listing,
-    hashes: Sequence[NDArray[np.uint64]],
+    parts: Sequence[ListedPart],
     rules: LocationRules,
     table: str,
 ) -> None:
     """Look up each file that a snapshot older than `listing` reaches below its locations and that the listing lacks (by
-    `hashes`, its location hashes). Raises MissingFile if the store does not have one either."""
+    `parts`; a checksum file does not stand for its file). Raises MissingFile if the store does not have one either."""
     began = milliseconds(listing.started_at)
-    listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
+    listed = files_themselves(parts)
     roots = [normalize(location, rules) for location in listing.locations]
     unlisted = [
         path

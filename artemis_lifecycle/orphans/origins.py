@@ -18,7 +18,9 @@ from artemis_lifecycle.storage.instants import if_in_calendar, of_microseconds
 
 ORPHAN = "orphan"
 
-ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
+ORPHANS = (
+    "path string, kind string, size_in_bytes bigint, last_modified timestamp, tag bigint, reason string, origin string"
+)
 
 _REASON = "listed, and no snapshot, plan or writer has it"
 
@@ -129,5 +131,6 @@ class Origins:
             origins = pa.repeat(self.origin, count)
         else:
             origins = origins_of(path, kind, modified.cast(pa.int64()), self.history)
-        columns = [path, kind, batch.column("size_in_bytes"), modified, pa.repeat(self.reason, count), origins]
+        size, tag, reason = batch.column("size_in_bytes"), batch.column("tag"), pa.repeat(self.reason, count)
+        columns = [path, kind, size, modified, tag, reason, origins]
         return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(ORPHANS))

@@ -35,7 +35,7 @@ from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ScanRecord
-from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_hashes
+from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_parts
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, known
@@ -47,7 +47,7 @@ from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, Ages, Prote
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, write_batches
 from artemis_lifecycle.storage.location import is_under, normalize, parent
 
-JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string"
+JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, tag bigint, kind string, verdict string"
 
 _PAIRS_SHOWN = 10
 
@@ -110,12 +110,12 @@ def scan_orphans(
     except StalePlan as error:
         raise NoSuchTable(error.what, table=table, untouched="all files", hint="list and scan the new table") from error
     metadata = protection.metadata
-    parts = listed_hashes(listing.files_location, context.stores, context.rules)
+    parts = listed_parts(listing.files_location, context.stores, context.rules)
     files = protection.own_files
     assert files is not None
     if settings.missing_files == "error":
         require_nothing_missing(context.stores, files, listing, parts, context.rules, table)
-    reached = [files.reaches(part) for part in parts]
+    reached = [files.reaches(part.hashes) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted] if context.layout is None else ())
@@ -214,7 +214,7 @@ def _judged(protected: ProtectedFiles, unreached: Candidates) -> Iterator[pa.Rec
         verdicts = np.full(batch.num_rows, ORPHAN, object)
         for row, why in protected.reasons(batch).items():
             verdicts[row] = why
-        columns = [batch.column(name) for name in ("path", "size_in_bytes", "last_modified", "kind")]
+        columns = [batch.column(name) for name in ("path", "size_in_bytes", "last_modified", "tag", "kind")]
         yield pa.RecordBatch.from_arrays([*columns, pa.array(verdicts, pa.string())], schema=arrow_schema(JUDGED))
 
 

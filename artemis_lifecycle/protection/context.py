@@ -23,6 +23,7 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.newer import newer_files
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.spark.runner import Spark
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -126,6 +127,14 @@ class Asking:
 
 
 @dataclass(frozen=True)
+class ArchivedFile:
+    """What the store said of a live file while it was archived, and the checksum of its bytes (None: not recorded)."""
+
+    identity: FileIdentity
+    checksum: str | None
+
+
+@dataclass(frozen=True)
 class DeletionContext:
     """Everything that the decision about one table's files depends on, except the files.
 
@@ -186,6 +195,12 @@ class DeletionContext:
 
     missing_copies: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Returns which of a plan's files have a required archived copy that is missing from the cold store."""
+
+    archived_files: Callable[[Sequence[str]], Mapping[str, ArchivedFile]] | None = None
+    """Returns, for those of a plan's files that are archived, what the live file was then."""
+
+    renew: Callable[[Mapping[str, FileIdentity]], None] | None = None
+    """Records that these files were compared with their archived copies, and are equal."""
 
     archived: Callable[[str], Collection[int]] = lambda table_uuid: ()
     """Returns the snapshots in the cold tables of a table."""

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -103,6 +105,14 @@ def subject_array(paths: pa.Array) -> pa.Array:
     if not pc.any(pc.ends_with(paths, ".crc")).as_py():
         return paths
     return pc.replace_substring_regex(paths, r"/\.([^/]+)\.crc\z", r"/\1")
+
+
+def sidecars(paths: pa.Array) -> NDArray[np.bool_]:
+    """Return which of these paths are checksum files. One never stands for its file, which may be lost."""
+    found = pc.ends_with(paths, ".crc")
+    if pc.any(found).as_py():
+        found = pc.match_substring_regex(paths, r"/\.[^/]+\.crc\z")
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def sidecar_array(paths: pa.Array) -> pa.Array:

@@ -83,6 +83,12 @@ PREFIX_MISMATCH = "prefix_mismatch"
 COPY_MISSING = "copy_missing"
 """The file is the last copy: its required archived copy is missing from the cold tier."""
 
+ANOTHER_FILE = "another_file"
+"""The path has another file than the one that expired: somebody wrote it again."""
+
+UNPROVEN = "identity_unproven"
+"""Time or token of the file differ from its archived copy's record, and its content was not yet compared."""
+
 TOO_YOUNG = "too_young"
 """Younger than `min_age`; or a metadata file outside the log, younger than the retention window."""
 
@@ -93,7 +99,7 @@ UNREAD_READER = "unread_reader"
 """A table whose newest commits cannot be read may have taken up the file: it was live at its last readable commit, or
 later."""
 
-WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING, UNREAD_READER})
+WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING, UNPROVEN, UNREAD_READER})
 """Reasons that end by themselves or by a person's action. An expired file that is kept for one of them is tried
 again."""
 

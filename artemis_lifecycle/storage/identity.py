@@ -21,6 +21,7 @@ NO_TAG = 0
 """Represents a token that the store does not report."""
 
 _MASK = 2**64 - 1
+_MAJOR = 0xFFFFF000000FFF00
 _DEVICE, _INODE, _TIME = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 
@@ -88,7 +89,8 @@ def object_tag(*tokens: str | None) -> int:
 
 def disk_tag(device: Any, inode: Any, nanoseconds: Any) -> Any:
     """Return the tag of a file on a local disk, for integers or arrays of them (uint64). `device` is of
-    `os.stat_result.st_dev`."""
+    `os.stat_result.st_dev`. It counts only for block devices: each machine numbers a network file system by itself."""
+    device = device * ((device & _MAJOR) != 0)
     tag = (device * _DEVICE) ^ (inode * _INODE) ^ (nanoseconds * _TIME)
     if isinstance(tag, int):
         tag &= _MASK

@@ -40,6 +40,7 @@ from artemis_lifecycle.storage.types import (
     Spans,
     Store,
     StoredFile,
+    existing,
     missing,
 )
 
@@ -118,7 +119,7 @@ class Stores:
         return self._store(prefix).list(prefix)
 
     def batches(self, folder: str) -> Iterator[pa.RecordBatch]:
-        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes), without a Python object per file."""
+        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes, tag), without Python objects."""
         return self._local.batches(folder)
 
     def has_spans(self, prefix: str) -> bool:
@@ -206,8 +207,10 @@ class Stores:
         *,
         source_stores: Stores | None = None,
         storage_class: str | None = None,
+        found: StoredFile | None = None,
     ) -> CopyOutcome:
-        """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`).
+        """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`). `found` is the
+        source's `head`, if the caller has it.
 
         An identical file at `destination` counts as done; a different one is replaced. Between S3 buckets of the same
         endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
@@ -232,7 +235,7 @@ class Stores:
                 untouched="source and destination",
                 hint="copy to GLACIER_IR or another class with immediate access, and change the class after that",
             )
-        found = origin.head(source)
+        found = found or origin.head(source)
         if found is None:
             raise missing(source)
         size = found.size_in_bytes
@@ -260,13 +263,19 @@ class Stores:
         removed. Object stores have no folders."""
         return self._local.remove_empty(folder, below) if is_local(folder) and is_local(below) else 0
 
-    def duplicate(self, source: str, destination: str) -> None:
+    def duplicate(self, source: str, destination: str, *, overwrite: bool = True) -> None:
         """Make the bytes of `source` also available at `destination`: as a hard link if both are on one disk that
-        supports links, else as a verified copy. Only for files that are never written again. Raises what `copy`
+        supports links, else as a verified copy. Only for files that are never written again. Without `overwrite`, a
+        different file at `destination` raises ExistingFile; a link does so up to the last moment. Raises what `copy`
         raises."""
         both_local = split(source).scheme in _LOCAL and split(destination).scheme in _LOCAL
-        if not both_local or not self._local.second_name(source, destination):
-            self.copy(source, destination)
+        if both_local and self._local.second_name(source, destination):
+            return
+        if not overwrite and self.head(destination) is not None:
+            if self.checksum(destination) != self.checksum(source):
+                raise existing(destination)
+            return
+        self.copy(source, destination)
 
     def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
         if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:

@@ -11,6 +11,7 @@ docs/protection.md has the table of these guards.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -29,6 +30,7 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import recheck
+from artemis_lifecycle.deletion.identities import Identities
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -332,6 +334,17 @@ def a_copy_is_lost_in_the_grace(stage: Stage) -> None:
     file = replaced(lifecycle)
     plan = committed(lifecycle)
     lose_copies(lifecycle, file)
+    lifecycle.delete_files(plan)
+
+
+def another_file_comes_to_an_archived_path_in_the_grace(stage: Stage) -> None:
+    lifecycle = stage.open(AT_ONCE)
+    file = replaced(lifecycle)
+    plan = committed(lifecycle)
+    path = on_disk(str(file.location()))
+    path.write_bytes(b"not archived")
+    os.utime(path, (1, 1))  # Older than the plan, as a file that was moved there.
+    stage.others.append(path)
     lifecycle.delete_files(plan)
 
 
@@ -847,9 +860,15 @@ GUARDS = (
     ),
     Guard(
         "cold copies are asked for before each batch",
-        taken((Deletion, "_missing_copies", nothing)),
+        taken((Deletion, "_planned_copies", nothing)),
         a_copy_is_lost_in_the_grace,
         4,
+    ),
+    Guard(
+        "the archived copy is of this file",
+        taken((Identities, "others", lambda *_: {})),
+        another_file_comes_to_an_archived_path_in_the_grace,
+        is_seen_by_the_guardian=False,
     ),
     Guard(
         "heartbeats stop expirations",

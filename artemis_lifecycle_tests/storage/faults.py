@@ -152,6 +152,7 @@ class FaultyStores(Stores):
         *,
         source_stores: Stores | None = None,
         storage_class: str | None = None,
+        found: StoredFile | None = None,
     ) -> CopyOutcome:
         fault = self._begin("copy", source)
         origin = source_stores.inner if isinstance(source_stores, FaultyStores) else source_stores

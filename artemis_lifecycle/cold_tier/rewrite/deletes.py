@@ -11,6 +11,10 @@ from artemis_lifecycle.errors import HandoffFailed
 Mapped = Callable[[str], str]
 """Returns the cold path of a live path."""
 
+Used = Callable[[str, int | None, bool], str]
+"""Returns the cold path of a live path in a manifest entry, or in an entry of a list, that this snapshot added (None:
+inherited); `True` for the path of a file of which the entry deletes rows. A path may be used for several files."""
+
 DELETE_FILE_PATH = 2147483546
 DELETE_POS = 2147483545
 """Field ids that the spec reserves for the columns of position-delete files."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
-from artemis_lifecycle.cold_tier.rewrite.deletes import Mapped, not_copied
+from artemis_lifecycle.cold_tier.rewrite.deletes import Mapped, Used, not_copied
 from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.avro.records import decoding, read_records, with_records
 from artemis_lifecycle.metadata.manifest_lists import list_names
@@ -20,6 +20,7 @@ def rewrite_manifest_list(
     lengths: Mapping[str, int],
     ids: Ids = SAME_IDS,
     limits: ReadLimits = DEFAULT_LIMITS,
+    used: Used | None = None,
 ) -> bytes:
     """Map the paths of the manifest list at `path`. `lengths` are those of the cold manifests, by cold path. `ids` has
     the partition specs with a different id there.
@@ -30,10 +31,11 @@ def rewrite_manifest_list(
         container = open_container(data, path, limits)
         names = list_names(container.schema, path)
         path_name, length_name = names["manifest_path"], names["manifest_length"]
-        spec_name = names.get("partition_spec_id")
+        spec_name, added_by = names.get("partition_spec_id"), names.get("added_snapshot_id", "")
 
         def changed(record: dict[str, Any]) -> dict[str, Any]:
-            cold = mapped(record[path_name])
+            path = record[path_name]
+            cold = mapped(path) if used is None else used(path, record.get(added_by), False)
             if cold not in lengths:
                 raise not_copied("A manifest", record[path_name])
             record[path_name], record[length_name] = cold, lengths[cold]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
-from artemis_lifecycle.cold_tier.rewrite.deletes import DELETE_FILE_PATH, Mapped, RewrittenDelete, not_copied
+from artemis_lifecycle.cold_tier.rewrite.deletes import DELETE_FILE_PATH, Mapped, RewrittenDelete, Used, not_copied
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.avro.container import Container, open_container
 from artemis_lifecycle.metadata.avro.records import decoding, read_records, with_records
@@ -23,9 +23,10 @@ def rewrite_manifest(
     deletes: Mapping[str, RewrittenDelete],
     ids: Ids = SAME_IDS,
     limits: ReadLimits = DEFAULT_LIMITS,
+    used: Used | None = None,
 ) -> bytes:
     """Map the paths of the manifest at `path`. `deletes` are the rewritten delete files, by cold path. `ids` has the
-    partition specs and sort orders with a different id there.
+    partition specs and sort orders with a different id there. `used`, if given, replaces `mapped`.
 
     Raises HandoffFailed for a live delete file that `deletes` lacks, and UnreadableMetadata for bytes that are not a
     manifest.
@@ -35,10 +36,15 @@ def rewrite_manifest(
         entry = entry_names(container.schema, path)
         names = file_names(container.schema, entry, path)
         status, data_file, order = entry["status"], entry["data_file"], names.get("sort_order_id")
+        added = entry.get("snapshot_id", "")
 
         def changed(record: dict[str, Any]) -> dict[str, Any]:
-            file = record[data_file]
-            _map_entry(file, names, mapped, deletes, live=record[status] != 2)
+            file, live, own, other = record[data_file], record[status] != 2, mapped, mapped
+            if used is not None and live:  # Of an entry marked "deleted", the snapshot is the one that deleted it.
+                added_by = record.get(added)
+                own = lambda path: used(path, added_by, False)  # noqa: E731
+                other = lambda path: used(path, added_by, True)  # noqa: E731
+            _map_entry(file, names, own, other, deletes, live=live)
             if order is not None and file[order] is not None:
                 file[order] = ids.orders.get(file[order], file[order])
             return record
@@ -60,6 +66,7 @@ def _map_entry(
     file: dict[str, Any],
     names: Mapping[str, str],
     mapped: Mapped,
+    meant: Mapped,
     deletes: Mapping[str, RewrittenDelete],
     *,
     live: bool,
@@ -68,7 +75,7 @@ def _map_entry(
     live_path = file[path_name]
     file[path_name] = mapped(live_path)
     if referenced_name is not None and file[referenced_name] is not None:
-        file[referenced_name] = mapped(file[referenced_name])
+        file[referenced_name] = meant(file[referenced_name])
     if "content" not in names or file[names["content"]] != 1:
         return
     rewritten = deletes.get(file[path_name])
@@ -76,7 +83,7 @@ def _map_entry(
         if live:
             raise not_copied("A delete file", live_path)
         # No reader opens the file of an entry marked "deleted". Only its bounds must not contain a live path.
-        _map_bounds(file, names, *_single_path(file, names, mapped))
+        _map_bounds(file, names, *_single_path(file, names, meant))
         return
     file[names["file_size_in_bytes"]] = rewritten.size_in_bytes
     if str(file[names["file_format"]]).lower() == "puffin":

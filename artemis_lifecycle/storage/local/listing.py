@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artemis_lifecycle.storage import many_files
+from artemis_lifecycle.storage.identity import disk_tag
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.local.paths import fail, is_text, local_path, stored
 from artemis_lifecycle.storage.local.simulated_archive import ASIDE
@@ -97,7 +98,8 @@ def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
     archived = [*_archived_below(root)] if archive else []
     if archived:
         times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
-        yield _batch([file.path for file in archived], times, [file.size_in_bytes for file in archived])
+        sizes, tags = [file.size_in_bytes for file in archived], [file.tag for file in archived]
+        yield _batch([file.path for file in archived], times, sizes, tags)
 
 
 def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
@@ -106,24 +108,26 @@ def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch
 
     texts = pa.array(names, pa.string())
     found = np.zeros(len(names), np.bool_)
-    sizes, times = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    sizes, times, tags = (np.zeros(len(names), np.int64) for _ in range(3))
     if many_files.worth_compiling(texts):
         statuses = many_files.statuses_in(folder, texts)
-        found, sizes, times = statuses.found, statuses.sizes, statuses.modified
+        found, sizes, times, tags = statuses.found, statuses.sizes, statuses.modified, statuses.tags
     for row in np.flatnonzero(~found).tolist():
         with suppress(FileNotFoundError):
             status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
+                tags[row] = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
     files = texts.filter(pa.array(found))
-    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found])
+    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found], tags[found])
 
 
-def _batch(paths: Any, times: Any, sizes: Any) -> pa.RecordBatch:
+def _batch(paths: Any, times: Any, sizes: Any, tags: Any) -> pa.RecordBatch:
 
     columns = [
         pa.array(paths, pa.string()),
         pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
         pa.array(sizes, pa.int64()),
+        pa.array(tags, pa.int64()),
     ]
-    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes"])
+    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])

@@ -1,0 +1,414 @@
+"""A path is not a file: a job that names its files itself writes a path again, and each file's rows stay in one of the
+tiers; a file whose time or token changed, but not its content, stays the same file."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
+from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.copies import cold_copies
+from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.storage import s3_server
+
+TABLE = "db.t"
+
+
+def on_disk(path: str) -> Path:
+    return Path(path.removeprefix("file://"))
+
+
+class Job:
+    """A table, and a job that names its files itself."""
+
+    def __init__(self, lifecycle: Lifecycle, version: int = 2) -> None:
+        self.lifecycle, self.live = lifecycle, lifecycle.config.catalogs.live.name
+        self.folder = f"{lifecycle.config.catalogs.live.warehouse}/db/t/data"
+        self.stores = lifecycle.resources.live_stores
+        self.read: dict[int, list[int]] = {}
+        self.sql("CREATE NAMESPACE IF NOT EXISTS {live}.db")
+        self.sql(
+            f"CREATE TABLE {{live}}.db.t (id int) USING iceberg TBLPROPERTIES ('format-version'='{version}', "
+            "'write.delete.mode'='merge-on-read')"
+        )
+
+    def sql(self, statement: str) -> None:
+        self.lifecycle.spark.sql(statement.replace("{live}", self.live))
+
+    @property
+    def java(self) -> Any:
+        spark: Any = self.lifecycle.spark
+        loaded = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            spark._jsparkSession, f"{self.live}.{TABLE}"
+        )
+        loaded.refresh()
+        return loaded
+
+    def write(self, path: str, *ids: int) -> int:
+        """The job's own file at a path that it may have used before."""
+        field = pa.field("id", pa.int32(), metadata={"PARQUET:field_id": "1"})
+        out = io.BytesIO()
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int32())}, pa.schema([field])), out, compression="none")
+        return self.stores.write(path, out.getvalue(), overwrite=True).size_in_bytes
+
+    def exists(self, path: str) -> bool:
+        return self.stores.head(path) is not None
+
+    def add(self, path: str, *ids: int) -> int:
+        """Replace the table's rows by a file of the job."""
+        return self.added(path, self.write(path, *ids), *ids)
+
+    def added(self, path: str, size: int, *ids: int) -> int:
+        table, jvm = self.java, self.lifecycle.spark._jvm
+        assert jvm is not None
+        iceberg = jvm.org.apache.iceberg
+        file = iceberg.DataFiles.builder(table.spec()).withPath(path).withFormat("parquet")
+        file = file.withFileSizeInBytes(size).withRecordCount(len(ids)).build()
+        time.sleep(0.02)
+        commit = table.newOverwrite().overwriteByRowFilter(iceberg.expressions.Expressions.alwaysTrue())
+        commit.addFile(file).commit()
+        return self.seen(*ids)
+
+    def overwrite(self, number: int) -> int:
+        self.sql(f"INSERT OVERWRITE {{live}}.db.t VALUES ({number})")
+        return self.seen(number)
+
+    def seen(self, *ids: int) -> int:
+        now = int(self.java.currentSnapshot().snapshotId())
+        self.read[now] = sorted(ids)
+        return now
+
+    def rows(self, snapshot_id: int) -> list[int]:
+        return sorted(row["id"] for row in self.lifecycle.read(TABLE, snapshot_id=snapshot_id).collect())
+
+    def expect_all_rows(self) -> None:
+        assert {each: self.rows(each) for each in self.read} == self.read
+
+
+@pytest.fixture
+def job(make_config: MakeConfig, spark: SparkSession) -> Iterator[Job]:
+    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as opened:
+        yield Job(opened)
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("ids", [(4, 5), (4, 5, 6, 7)], ids=["same size", "other size"])
+def test_a_file_at_the_path_of_an_archived_one_is_archived_too(
+    job: Job, place: str, ids: tuple[int, ...], tmp_path: Path
+) -> None:
+    part = f"{job.folder if place == 'inside' else f'file://{tmp_path}/landing'}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    job.lifecycle.expire(TABLE)
+
+    job.add(part, *ids)
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    assert job.exists(part) == (place == "outside")  # Which is not owned: the job itself replaces it.
+
+    job.add(part, 8, 9)
+    job.overwrite(92)
+    job.lifecycle.expire(TABLE)
+    job.expect_all_rows()
+
+
+def test_of_two_files_at_a_path_in_one_plan_the_overwritten_one_is_lost_and_never_another_ones_rows(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    second = job.add(part, 4, 5)
+    job.overwrite(91)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    with pytest.raises(HandoffFailed, match=r"overwritten.*cannot be archived") as refused:
+        job.lifecycle.hand_off(plan)
+    assert part in str(refused.value) and str(first) in str(refused.value)
+    assert job.exists(part)
+
+    job.lifecycle.approve(plan.plan_id, who="ann", why="the job overwrote it", what="lost")
+    done = job.lifecycle.hand_off(plan)
+    assert (done.lost, second in done.archived) == ((first,), True)
+    job.lifecycle.commit_expiration(plan)
+    job.lifecycle.delete_files(plan)
+    assert not job.exists(part)
+    del job.read[first]
+    job.expect_all_rows()
+
+
+def test_a_file_overwritten_by_one_that_stays_live_is_lost_to_its_snapshot(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    job.add(part, 4, 5)
+    with pytest.raises(HandoffFailed, match="overwritten") as refused:
+        job.lifecycle.hand_off(job.lifecycle.plan_expiration(TABLE, snapshot_ids=[first]))
+    assert str(first) in str(refused.value)
+
+
+def test_a_file_that_was_only_touched_is_archived_once_and_deleted(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    os.utime(on_disk(part))  # Later than all commits.
+    plan = job.lifecycle.plan_expiration(TABLE)
+    assert job.lifecycle.hand_off(plan).archived == (first,)
+    os.utime(on_disk(part), (1, 1))
+    job.lifecycle.commit_expiration(plan)
+    job.lifecycle.delete_files(plan)
+    assert not job.exists(part)
+    job.expect_all_rows()
+
+
+def test_a_file_put_at_an_archived_path_before_the_deletion_stays(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    job.lifecycle.commit_expiration(plan)
+    job.write(part, 4, 5)
+    os.utime(on_disk(part), (1, 1))  # Not by its time.
+    job.lifecycle.delete_files(plan)
+    assert job.exists(part)
+    job.expect_all_rows()
+
+
+def test_the_same_file_added_again_is_compared_once_and_not_copied_again(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    hold = job.lifecycle.hold(TABLE, "ann", "still in use", [first])
+    size = on_disk(part).stat().st_size
+    again = job.added(part, size, 1, 2)
+    job.overwrite(91)
+    job.lifecycle.release(hold.hold_id)
+    job.lifecycle.hand_off(job.lifecycle.plan_expiration(TABLE, snapshot_ids=[first]))
+    plan = job.lifecycle.plan_expiration(TABLE)
+    done = job.lifecycle.hand_off(plan)
+    assert again in done.archived
+    copies = cold_copies(job.lifecycle.resources, TABLE, plan.table_uuid)
+    assert copies is not None
+    assert copies.recorded([part])[part].destination.endswith("/db/t/data/part-0.parquet")
+    job.expect_all_rows()
+
+
+@pytest.mark.parametrize("version", [2, 3], ids=["position deletes", "deletion vectors"])
+def test_deletes_apply_to_the_file_that_they_meant(make_config: MakeConfig, spark: SparkSession, version: int) -> None:
+    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
+        job = Job(lifecycle, version)
+        part = f"{job.folder}/part-0.parquet"
+        for ids in ((1, 2, 3), (4, 5, 6)):
+            job.add(part, *ids)
+            job.sql(f"DELETE FROM {{live}}.db.t WHERE id = {ids[0]}")
+            job.seen(*ids[1:])
+            job.overwrite(90 + ids[0])
+            lifecycle.expire(TABLE)
+            assert not job.exists(part)
+        job.expect_all_rows()
+        # And back in live, beside a third file at the path.
+        job.add(part, 7, 8)
+        for number, (snapshot_id, ids) in enumerate(list(job.read.items())[:-2]):
+            if job.lifecycle.restore(TABLE, snapshot_id, f"back_{number}").copied_files:
+                found = spark.sql(f"SELECT id FROM {job.live}.db.t.branch_back_{number}").collect()
+                assert sorted(row["id"] for row in found) == ids
+        assert pq.read_table(on_disk(part)).column("id").to_pylist() == [7, 8]
+
+
+def test_the_ledger_says_what_each_source_was(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    status = on_disk(part).stat()
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    resources = job.lifecycle.resources
+    ledger = handoff_ledger(resources.live_stores, resources.root, plan.table_uuid)
+    copies = cold_copies(resources, TABLE, plan.table_uuid)
+    assert copies is not None
+    copy = copies.recorded([part])[part]
+    assert copy.source_identity is not None
+    assert (copy.added_by, copy.source_identity.modified) == (first, status.st_mtime_ns // 1000)
+    assert (copy.source_checksum, not ledger.is_empty()) == (copy.checksum, True)
+
+
+def test_another_manifest_and_another_list_at_reused_paths_are_archived_too(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    before = job.java.currentSnapshot().manifestListLocation()
+    manifest = read_manifest_list(job.stores, before).entries[0].manifest_path
+    job.overwrite(90)
+    job.lifecycle.expire(TABLE)
+    assert not job.exists(before) and not job.exists(manifest)
+
+    job.add(part, 4, 5)
+    now = job.java.currentSnapshot().manifestListLocation()
+    own = [each for each in read_manifest_list(job.stores, now).entries if each.added_files_count]
+    data = job.stores.read(own[0].manifest_path)
+    job.stores.write(manifest, data, overwrite=True)
+    others = {each.manifest_path: each.manifest_length for each in read_manifest_list(job.stores, now).entries}
+    moved = lambda path: manifest if path == own[0].manifest_path else path  # noqa: E731
+    lengths = {moved(path): size for path, size in others.items()}
+    job.stores.write(before, rewrite_manifest_list(job.stores.read(now), now, moved, lengths), overwrite=True)
+    # The writer names all its files itself.
+    pointer = job.java.operations().current().metadataFileLocation()
+    metadata = job.stores.read(pointer).decode().replace(now.rpartition("/")[2], before.rpartition("/")[2])
+    moved_pointer = pointer.replace("00", "10", 1)
+    job.stores.write(moved_pointer, metadata.encode())
+    with job.lifecycle.operations.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE iceberg_tables SET metadata_location = :new WHERE metadata_location = :old"),
+            {"new": moved_pointer, "old": pointer},
+        )
+    assert job.java.currentSnapshot().manifestListLocation() == before
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    job.expect_all_rows()
+
+
+def test_a_night_without_reuse_asks_the_stores_nothing_about_known_files(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only new files are looked at: a shared file of yesterday costs no request."""
+    job.sql("INSERT INTO {live}.db.t VALUES (1)")
+    kept = str(job.lifecycle.spark.sql(f"SELECT _file FROM {job.live}.db.t").collect()[0][0])
+    for number in range(3):
+        job.sql(f"INSERT INTO {{live}}.db.t VALUES ({number + 2})")
+    ids = [snapshot.snapshot_id for snapshot in job.lifecycle.snapshot_history(TABLE).snapshots]
+    hold = job.lifecycle.hold(TABLE, "ann", "not yet", ids[2:])
+    assert job.lifecycle.hand_off(job.lifecycle.plan_expiration(TABLE)).archived == tuple(ids[:2])
+    job.lifecycle.release(hold.hold_id)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    asked: list[str] = []
+
+    def whole_table(*_: object) -> None:
+        raise AssertionError("all manifests of the table were read")
+
+    monkeypatch.setattr("artemis_lifecycle.cold_tier.reuse.uses_of", whole_table)
+    for name in ("head", "open", "read", "checksum"):
+        inner = getattr(Stores, name)
+
+        def noted(self: Stores, path: str, *args: Any, inner: Any = inner, **more: Any) -> Any:
+            asked.append(path)
+            return inner(self, path, *args, **more)
+
+        monkeypatch.setattr(Stores, name, noted)
+    heads = Stores.heads
+    monkeypatch.setattr(Stores, "heads", lambda self, paths: [asked.extend(paths), heads(self, paths)][1])
+    assert job.lifecycle.hand_off(plan).archived == tuple(ids[:3])
+    assert kept.removeprefix("file:").lstrip("/") not in {path.removeprefix("file:").lstrip("/") for path in asked}
+    new = [path for path in asked if "/live/" in path and "/data/" in path]
+    assert new, asked
+    assert len(new) <= 3 and len(set(new)) == 1  # Before and after its copy, and for its bytes.
+
+
+def test_a_migrated_store_is_one_message_and_one_command(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("artemis_lifecycle.deletion.identities._HASHED_FILES", 1)
+    for number in range(3):
+        job.overwrite(number)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    job.lifecycle.commit_expiration(plan)
+
+    def moved(at: int) -> None:
+        for file in on_disk(job.folder).parent.rglob("*"):
+            if file.is_file():
+                os.utime(file, (at, at))
+
+    moved(2)
+    assert job.lifecycle.delete_files(plan).kept > 0  # No endless reading by the deletion.
+    moved(3)
+    done = job.lifecycle.renew_identities(TABLE, who="ann", why="moved to new disks")
+    assert done.renewed >= 3 and not done.others
+    assert job.lifecycle.renew_identities(TABLE, who="ann", why="again").renewed == 0
+    assert job.lifecycle.delete_files(plan).deleted > 0
+    job.expect_all_rows()
+
+
+def test_a_lost_copy_is_never_made_again_from_another_file_at_its_path(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    copies = cold_copies(job.lifecycle.resources, TABLE, plan.table_uuid)
+    assert copies is not None
+    on_disk(copies.recorded([part])[part].destination).unlink()
+    job.write(part, 4, 5)
+    with pytest.raises(HandoffFailed, match="Another file is at the live path now"):
+        job.lifecycle.commit_expiration(plan)
+    job.write(part, 1, 2)  # The same content; its time and inode differ.
+    job.lifecycle.commit_expiration(plan)
+    assert job.lifecycle.delete_files(plan).deleted > 0
+    assert job.rows(first) == [1, 2]
+
+
+def test_a_reused_path_and_a_replicated_bucket_on_s3(make_config: MakeConfig, spark: SparkSession) -> None:
+    with s3_server.running_anywhere() as s3:
+        bucket = s3.bucket()
+        access = {
+            "s3.endpoint": s3.endpoint,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": s3_server.ACCESS_KEY,
+            "s3.secret-access-key": s3_server.SECRET_KEY,
+            **({} if s3.session_token is None else {"s3.session-token": s3.session_token}),
+        }
+        catalogs = {tier: {"warehouse": f"s3://{bucket}/{tier}", "properties": access} for tier in ("live", "cold")}
+        config = make_config(catalogs=catalogs, operations={"root": f"s3://{bucket}/state"}, defaults=AT_ONCE)
+        with Lifecycle.open(config, spark=spark) as lifecycle:
+            job = Job(lifecycle)
+            part = f"{job.folder}/part-0.parquet"
+            for number, ids in enumerate(((1, 2), (4, 5))):
+                job.add(part, *ids)
+                job.overwrite(90 + number)
+                plan = lifecycle.plan_expiration(TABLE)
+                lifecycle.hand_off(plan)
+                lifecycle.commit_expiration(plan)
+                key = part.removeprefix(f"s3://{bucket}/")
+                time.sleep(1.1)  # S3's times are of whole seconds.
+                s3.client().copy_object(
+                    Bucket=bucket,
+                    Key=key,
+                    CopySource=f"{bucket}/{key}",
+                    MetadataDirective="REPLACE",
+                    Metadata={"a": "b"},
+                )
+                lifecycle.delete_files(plan)
+                assert not job.exists(part)
+            job.expect_all_rows()
+
+
+def test_files_that_an_audited_write_added_twice_are_not_taken_for_others(job: Job) -> None:
+    """A cherry-pick adds the files of a staged snapshot again, within the grain of the store's times."""
+    job.overwrite(1)
+    part = f"{job.folder}/part-0.parquet"
+    size = job.write(part, 2)
+    jvm: Any = job.lifecycle.spark._jvm
+    file = jvm.org.apache.iceberg.DataFiles.builder(job.java.spec()).withPath(part).withFormat("parquet")
+    file = file.withFileSizeInBytes(size).withRecordCount(1).build()
+    job.java.newAppend().appendFile(file).stageOnly().commit()
+    staged = {int(each.snapshotId()) for each in job.java.snapshots()} - set(job.read)
+    job.sql("INSERT INTO {live}.db.t VALUES (3)")
+    job.seen(1, 3)
+    job.java.manageSnapshots().cherrypick(*staged).commit()
+    job.seen(1, 2, 3)
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    assert set(job.lifecycle.hand_off(plan).archived) == {*staged, *job.read} - {list(job.read)[-1]}
+    job.lifecycle.commit_expiration(plan)
+    job.lifecycle.delete_files(plan)
+    job.expect_all_rows()

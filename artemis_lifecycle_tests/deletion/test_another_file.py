@@ -1,0 +1,209 @@
+"""A path is not a file: what stands at a doomed path may be another file than the one that expired."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.deletion import identities
+from artemis_lifecycle.errors import ExistingFile
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deletion.world import local, outcomes
+from artemis_lifecycle_tests.expiration.aged import make_table
+from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
+
+Open = Callable[..., Lifecycle]
+
+
+@pytest.fixture
+def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Open]:
+    found: list[Lifecycle] = []
+
+    def open_one(policy: dict[str, Any], **sections: Any) -> Lifecycle:
+        found.append(Lifecycle.open(make_config(defaults=policy, **sections), spark=spark))
+        return found[-1]
+
+    yield open_one
+    for each in found:
+        each.close()
+
+
+def _committed(lifecycle: Lifecycle, table: str = "t") -> tuple[ExpirationPlan, Path, Any]:
+    """A committed plan of a table whose first file only its first snapshot had: the file, and Iceberg's object for
+    it."""
+    make_table(lifecycle, table, 1)
+    live, spark = lifecycle.config.catalogs.live.name, lifecycle.spark
+    loaded = _java(lifecycle, table)
+    file = next(iter(loaded.currentSnapshot().addedDataFiles(loaded.io())))
+    spark.sql(f"INSERT OVERWRITE {live}.db.{table} SELECT /*+ COALESCE(1) */ 9 AS id")
+    plan = lifecycle.plan_expiration(f"db.{table}")
+    if lifecycle.config.policy(f"db.{table}").cold_tier.enabled:
+        lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    return plan, local(str(file.location())), file
+
+
+def _java(lifecycle: Lifecycle, table: str) -> Any:
+    jvm: Any = lifecycle.spark._jvm
+    name = f"{lifecycle.config.catalogs.live.name}.db.{table}"
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(lifecycle.spark._jsparkSession, name)
+
+
+def _same_size(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(b"x" * len(content))
+
+
+def _other_size(path: Path) -> None:
+    path.write_bytes(path.read_bytes() * 2)
+
+
+def _moved_in(path: Path) -> None:
+    """Written elsewhere long before, and renamed in the grace: its time is older than the plan."""
+    staged = path.with_name("staged")
+    staged.write_bytes(b"x" * path.stat().st_size)
+    at = datetime.now(UTC) - timedelta(days=1)
+    os.utime(staged, (at.timestamp(), at.timestamp()))
+    staged.rename(path)
+
+
+@pytest.mark.parametrize("write", [_same_size, _other_size, _moved_in])
+def test_a_file_written_again_in_the_grace_stays(opened: Open, write: Callable[[Path], None]) -> None:
+    """Without an archive, nothing but metadata, the plan's time and the commit's look says what expired."""
+    lifecycle = opened(WITHOUT_COLD)
+    plan, path, _ = _committed(lifecycle)
+    write(path)
+    content = path.read_bytes()
+
+    foreseen, report = lifecycle.delete_files(plan, dry_run=True), lifecycle.delete_files(plan)
+
+    assert (foreseen.kept, foreseen.would_delete) == (report.kept, report.deleted) == (1, plan.summary.files - 1)
+    assert outcomes(report)[path.name] == outcomes(foreseen)[path.name] == ("kept", "another_file")
+    assert path.read_bytes() == content and report.pending == 0
+    # It is nobody's until somebody commits it: an orphan scan's work.
+    orphans = {local(row["path"]).name for row in lifecycle.scan_orphans("db.t").files().collect()}
+    assert orphans == {path.name, f".{path.name}.crc"}
+
+
+def test_a_file_written_and_committed_again_before_the_deletion_stays(opened: Open) -> None:
+    lifecycle = opened(WITHOUT_COLD)
+    plan, path, file = _committed(lifecycle)
+    path.write_bytes(path.read_bytes())
+    _java(lifecycle, "t").newAppend().appendFile(file).commit()
+
+    assert outcomes(lifecycle.delete_files(plan))[path.name] == ("kept", "reachable")
+    assert lifecycle.read("db.t").count() == 2
+
+
+def test_an_archived_file_with_another_time_is_compared_by_its_content(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copied back from a backup: time and inode are new, the content is not. One that was written again is another."""
+    lifecycle = opened({**AT_ONCE, "cold_tier": {"enabled": True}})
+    plan, path, _ = _committed(lifecycle)
+    other, written, _ = _committed(lifecycle, "u")
+    for doomed in plan.files().collect():
+        copied_back = local(doomed["path"])
+        shutil.copy(copied_back, copied_back.with_name("back"))
+        copied_back.with_name("back").rename(copied_back)
+    _same_size(written)
+
+    # More than one run may read is left for the next.
+    with monkeypatch.context() as patch:
+        patch.setattr(identities, "_HASHED_FILES", 0)
+        report = lifecycle.delete_files(plan)
+        assert (report.deleted, report.pending) == (0, plan.summary.files)
+        assert outcomes(report)[path.name] == ("kept", "identity_unproven")
+    foreseen = lifecycle.delete_files(plan, dry_run=True)
+    assert foreseen.would_delete == plan.summary.files
+    assert lifecycle.delete_files(plan).deleted == plan.summary.files
+
+    report = lifecycle.delete_files(other)
+    assert outcomes(report)[written.name] == ("kept", "another_file") and written.exists()
+    assert report.deleted == other.summary.files - 1
+
+
+def test_a_resumed_deletion_compares_with_what_was_seen_first(opened: Open) -> None:
+    lifecycle = opened(WITHOUT_COLD)
+    plan, path, _ = _committed(lifecycle)
+
+    def die(point: str) -> None:
+        if point == "deletion.delete_files:before":
+            raise Killed(point)
+
+    with pytest.raises(Killed), crash_points.installed(die):
+        lifecycle.delete_files(plan)
+    lapse(lifecycle, "leases")
+    _moved_in(path)
+
+    assert outcomes(lifecycle.delete_files(plan))[path.name] == ("kept", "another_file")
+    assert path.exists()
+
+
+@pytest.mark.parametrize("write", [_same_size, _moved_in])
+def test_quarantine_takes_the_judged_file_and_undelete_spares_the_new_one(
+    opened: Open, write: Callable[[Path], None]
+) -> None:
+    lifecycle = opened({**WITHOUT_COLD, "deletion": {"grace": "0s", "mode": "quarantine"}})
+    plan, path, _ = _committed(lifecycle)
+    written = []
+
+    def write_again(point: str) -> None:
+        if point == "quarantine.set_aside:after" and not written:
+            write(path)
+            written.append(path.read_bytes())
+
+    with crash_points.installed(write_again):
+        report = lifecycle.delete_files(plan)
+
+    assert outcomes(report)[path.name] == ("kept", "another_file")
+    assert report.deleted == plan.summary.files - 1
+    done = lifecycle.undelete(plan, who="ada", why="the audit asks")
+    assert done.failed == 0 and done.restored == plan.summary.files - 1
+    assert path.read_bytes() == written[0]
+
+
+def test_a_file_that_quarantine_took_is_not_taken_for_the_one_that_came_after(opened: Open) -> None:
+    """Moved, killed, and the path written again: the next attempt leaves the new file, and the moved one is kept."""
+    lifecycle = opened({**WITHOUT_COLD, "deletion": {"grace": "0s", "mode": "quarantine"}})
+    plan, path, _ = _committed(lifecycle)
+    before = path.read_bytes()
+
+    def die(point: str) -> None:
+        if point == "deletion.write_outcomes:before":
+            raise Killed(point)
+
+    with pytest.raises(Killed), crash_points.installed(die):
+        lifecycle.delete_files(plan)
+    lapse(lifecycle, "leases")
+    assert not path.exists()
+    path.write_bytes(b"new")
+
+    report = lifecycle.delete_files(plan)
+
+    assert path.read_bytes() == b"new" and (report.failed, report.pending) == (0, 0)
+    assert outcomes(report)[path.name] == ("kept", "another_file")
+    done = lifecycle.undelete(plan, who="ada", why="the audit asks")
+    assert (done.taken, done.failed) == (1, 0) and path.read_bytes() == b"new"
+    assert before in [each.read_bytes() for each in local(str(report.quarantine)).rglob("*") if each.is_file()]
+
+
+def test_an_undelete_never_replaces_a_file_that_comes_meanwhile(tmp_path: Path) -> None:
+    place, path = tmp_path / "aside", tmp_path / "path"
+    place.write_text("moved")
+    path.write_text("new")
+    with pytest.raises(ExistingFile):
+        Stores().duplicate(f"file://{place}", f"file://{path}", overwrite=False)
+    assert path.read_text() == "new"
