@@ -303,6 +303,9 @@ def test_a_branch_on_a_live_snapshot_and_the_list_of_restores(run: Run, aged: li
     done = run("restore", "db.t", aged[0], "--branch", "looked-at", "--why", "to look", "--json")
     assert (done["snapshot_id"], done["copied_files"]) == (aged[0], 0)
     assert "main is what" in run("restore", "db.t", aged[0], "--branch", "main", code=2)
+    by_instant = run("restore", "db.t", "--as-of", datetime.now(UTC).isoformat(), "--branch", "by-instant", "--json")
+    assert by_instant["source_snapshot_id"] == aged[-1]
+    assert "No snapshot is selected" in run("restore", "db.t", "--branch", "none", code=2)
     assert run("restores", "db.t", "--json") == []
 
 
