@@ -11,6 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
@@ -384,3 +387,17 @@ def test_commits_of_a_newer_version_that_a_restored_catalog_lost_are_no_orphans(
     with pytest.raises(StaleMetadata, match=r"metadata files of the table are newer"):
         collect(lifecycle, "db.t")
     assert all(path.exists() for path in (*files, on_disk(newest)))
+
+
+def test_a_table_of_another_format_reads_every_file_in_its_location(
+    lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(lifecycle, "db.t")
+    kept, lost = [*(table / "data").glob("*.parquet"), stray(table, "data/by-hive.parquet")], stray(table, "x.parquet")
+    # What Hive or Glue list beside Iceberg's tables, for example what `migrate` left behind.
+    other = CatalogEntry("live", parse("db.raw"), "", None, "EXTERNAL_TABLE", f"file://{table}/data")
+    monkeypatch.setattr(CatalogReader, "others", lambda self: [other])
+    overwrite(lifecycle, "db.t", 2)
+    lifecycle.expire("db.t")
+    collect(lifecycle, "db.t")
+    assert all(path.exists() for path in kept) and not lost.exists()
