@@ -105,10 +105,10 @@ def serving(upstream: str, uri: str, folder: Path) -> Iterator[tuple[str, subpro
             stderr=subprocess.STDOUT,
         )
     try:
-        while not output.read_text().endswith("\n"):
+        while '"serving"' not in output.read_text() or not output.read_text().endswith("\n"):
             assert process.poll() is None, output.read_text()
             time.sleep(0.05)
-        yield json.loads(output.read_text())["serving"], process, output
+        yield json.loads(output.read_text()[output.read_text().index("{") :])["serving"], process, output
     finally:
         process.kill()
         process.wait()
