@@ -381,7 +381,7 @@ class _Run:
             self.lease.check()
             remove = self.context.stores.remove
             if etags:
-                remove = partial(remove, etags={at: etags[row] for at, row in enumerate(left) if row in etags})
+                remove = partial(remove, etags={at: etags[row] for at, row in enumerate(left.tolist()) if row in etags})
             part = remove(paths.take(left), until=min(until, elapsed() + _CHECKED_EVERY))
             removals.outcomes[left] = part.outcomes
             removals.errors.update({int(left[row]): why for row, why in part.errors.items()})
