@@ -74,8 +74,8 @@ class Deletes:
             together = pc.unique(keys.filter(in_bucket)).to_pylist()
             only: dict[str, str] = {}
             if etags and self._honors(bucket, together[0]):
-                rows = np.flatnonzero(in_bucket.to_numpy(zero_copy_only=False)).tolist()
-                only = {keys[row].as_py(): etags[row] for row in rows if row in etags}
+                inside = np.flatnonzero(in_bucket.to_numpy(zero_copy_only=False)).tolist()
+                only = {keys[row].as_py(): etags[row] for row in inside if row in etags}
             errors = self._delete_keys(bucket, together, until, only)
             if errors:
                 failed = pc.and_(in_bucket, pc.is_in(keys, pa.array(list(errors), pa.string())))
