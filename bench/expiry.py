@@ -63,7 +63,7 @@ class Expiry:
         self.table = table
         self.place = place
         self.stage = table.stages[0]
-        self.doomed: list[str] = []
+        self.doomed: dict[str, int] = {}
         self.left: set[str] | None = None
 
     def fresh(self) -> str:
@@ -74,8 +74,11 @@ class Expiry:
         file.write_text(file.read_text().replace(self.table.table_uuid, str(uuid.uuid4())))
         for folder in {path.rpartition("/")[0] for path in self.doomed}:
             (self.place / folder).mkdir(parents=True, exist_ok=True)
-        for path in self.doomed:
-            os.close(os.open(self.place / path, os.O_CREAT | os.O_WRONLY, 0o644))
+        for path, size in self.doomed.items():
+            # As long as metadata says: a file of another size is another file.
+            descriptor = os.open(self.place / path, os.O_CREAT | os.O_WRONLY, 0o644)
+            os.truncate(descriptor, size)
+            os.close(descriptor)
         name = f"bench.t{uuid.uuid4().hex[:8]}"
         self.bench.spark.sql(
             f"CALL {self.bench.catalog}.system.register_table(table => '{name}', "
@@ -87,7 +90,7 @@ class Expiry:
         """What a side left must be what the other left; metadata files and receipts apart."""
         files = {str(path.relative_to(self.place)) for path in self.place.rglob("*") if path.is_file()}
         left = {path for path in files if "artemis-receipts" not in path and ".metadata.json" not in path}
-        assert not left & set(self.doomed), f"{len(left & set(self.doomed))} doomed files are still there"
+        assert not left & self.doomed.keys(), f"{len(left & self.doomed.keys())} doomed files are still there"
         assert self.left in (None, left), sorted((self.left or set()) ^ left)[:3]
         self.left = left
         self.drop(name)
@@ -102,8 +105,10 @@ class Expiry:
     def learn(self) -> None:
         name = self.fresh()
         plan = self.bench.lifecycle.plan_expiration(name, older_than=self.cutoff, retain_last=1)
-        paths = [row["path"].removeprefix(f"{self.table.location}/") for row in plan.files().collect()]
-        self.doomed = [path for path in paths if not path.startswith("metadata/")]
+        sizes = {
+            row["path"].removeprefix(f"{self.table.location}/"): row["size_in_bytes"] for row in plan.files().collect()
+        }
+        self.doomed = {path: size for path, size in sizes.items() if not path.startswith("metadata/")}
         self.drop(name)
 
     @property

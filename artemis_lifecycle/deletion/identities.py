@@ -65,8 +65,9 @@ def look(stores: Stores, paths: pa.Array) -> Look:
 
 def same(before: FileStatuses, now: FileStatuses) -> NDArray[np.bool_]:
     """Return which rows have exactly the file that they had `before`."""
-    found = before.found & now.found
-    return found & (compare(before.sizes, before.modified, before.tags, now.sizes, now.modified, now.tags) == SAME)
+    equal = compare(before.sizes, before.modified, before.tags, now.sizes, now.modified, now.tags) == SAME
+    result: NDArray[np.bool_] = before.found & now.found & equal
+    return result
 
 
 def first_look(stores: Stores, files_location: str, *, record: bool = True) -> str:
@@ -191,4 +192,5 @@ def _changed(
     times = (modified != NO_TIME) & (now.modified != NO_TIME)
     roughly = (now.sizes != sizes) | ~times | (np.abs(now.modified - modified) > grain)
     changed: NDArray[np.bool_] = np.where((tags != NO_TAG) & (now.tags != NO_TAG), exact, roughly)
-    return changed & ((modified != NO_TIME) | (tags != NO_TAG))
+    changed &= (modified != NO_TIME) | (tags != NO_TAG)
+    return changed

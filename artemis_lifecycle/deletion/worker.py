@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from shlex import quote
 
 import numpy as np
@@ -346,7 +347,8 @@ class _Run:
         asked = np.flatnonzero(going)
         # The deadline counts from the check, not from now: the process may also be suspended in between.
         with around("deletion.delete_files"):
-            removals = self._remove(paths.take(asked), lock, judged.protected_at + _DELETES_LAST)
+            etags = {at: judged.now.etags[row] for at, row in enumerate(asked.tolist()) if row in judged.now.etags}
+            removals = self._remove(paths.take(asked), etags, lock, judged.protected_at + _DELETES_LAST)
         if aside is not None:
             # An interrupted attempt moved them. Even if they are reachable again, only an undelete moves them back.
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
@@ -369,7 +371,7 @@ class _Run:
         self._remove_sidecars(protection, paths.filter(outcomes.are(*GONE, "absent")), lock, judged)
         return outcomes.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
-    def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
+    def _remove(self, paths: pa.Array, etags: Mapping[int, str], lock: TableLock, until: float) -> Removals:
         """Delete. Check every second that the table's lock is still held: if its session ended, a writer, a hold or a
         restore may have taken it."""
         removals = Removals(np.zeros(len(paths), np.int8))
@@ -377,7 +379,10 @@ class _Run:
         while len(left):
             lock.check()
             self.lease.check()
-            part = self.context.stores.remove(paths.take(left), until=min(until, elapsed() + _CHECKED_EVERY))
+            remove = self.context.stores.remove
+            if etags:
+                remove = partial(remove, etags={at: etags[row] for at, row in enumerate(left.tolist()) if row in etags})
+            part = remove(paths.take(left), until=min(until, elapsed() + _CHECKED_EVERY))
             removals.outcomes[left] = part.outcomes
             removals.errors.update({int(left[row]): why for row, why in part.errors.items()})
             if elapsed() >= until:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -320,13 +320,16 @@ class Stores:
             outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
-    def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
+    def remove(
+        self, paths: pa.Array, *, until: float | None = None, etags: Mapping[int, str] | None = None
+    ) -> Removals:
         """`delete` for an Arrow array of strings, without a Python object per path. Many local files are deleted in
-        parallel."""
+        parallel. A row with one of `etags` (`FileStatuses.etags`) goes only if it still has it, where the store honors
+        that; else it is deleted like the others."""
         if _many_local(paths):
             return self._local.remove(paths, until=until)
         if _all_in_s3(paths):
-            return self._s3_store().remove(paths, until=until)
+            return self._s3_store().remove(paths, until=until, etags=etags)
         return Removals.of(self.delete(paths.to_pylist(), until=until))
 
     def touch(self, path: str, last_modified: datetime) -> None:

@@ -25,12 +25,14 @@ CHUNK = 1 << 20
 @dataclass(frozen=True)
 class StoredFile:
     """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it.
-    `tag` is the store's token for exactly this file (`identity.FileIdentity`)."""
+    `tag` is the store's token for exactly this file (`identity.FileIdentity`); `etag` is that token where a delete may
+    depend on it."""
 
     path: str
     size_in_bytes: int
     last_modified: datetime | None
     tag: int = NO_TAG
+    etag: str | None = None
 
     @property
     def identity(self) -> FileIdentity:
@@ -90,12 +92,13 @@ Heads = list[StoredFile | None]
 @dataclass(frozen=True)
 class FileStatuses:
     """Information about many files, one row each: whether it was `found`, and its identity (`identity.FileIdentity`).
-    Values of rows that were not found are undefined."""
+    Values of rows that were not found are undefined. `etags` has the tokens of rows whose store has such."""
 
     found: NDArray[np.bool_]
     sizes: NDArray[np.int64]
     modified: NDArray[np.int64]
     tags: NDArray[np.int64]
+    etags: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, heads: Sequence[StoredFile | None]) -> Self:
@@ -113,6 +116,8 @@ class FileStatuses:
             known = head.identity
             self.sizes[row], self.modified[row] = known.size_in_bytes, known.modified
             self.tags[row] = known.tag
+            if head.etag is not None:
+                self.etags[row] = head.etag
 
 
 REMOVED, ABSENT, FAILED = 0, 1, 2

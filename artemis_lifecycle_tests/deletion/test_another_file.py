@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.deletion import identities
+from artemis_lifecycle.deletion.identities import Identities, look
 from artemis_lifecycle.errors import ExistingFile
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local, outcomes
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
+from artemis_lifecycle_tests.storage import s3_server
 
 Open = Callable[..., Lifecycle]
 
@@ -207,3 +213,27 @@ def test_an_undelete_never_replaces_a_file_that_comes_meanwhile(tmp_path: Path) 
     with pytest.raises(ExistingFile):
         Stores().duplicate(f"file://{place}", f"file://{path}", overwrite=False)
     assert path.read_text() == "new"
+
+
+def test_on_s3_a_file_written_again_in_the_second_of_the_plan_is_another_one() -> None:
+    """S3 has times in seconds: the same size, the same second."""
+    with s3_server.running_anywhere() as s3:
+        stores, bucket = s3.stores(), s3.bucket()
+        paths = pa.array([f"s3://{bucket}/t/{name}" for name in ("stays", "written")])
+        for path in paths.to_pylist():
+            stores.write(path, b"expired")
+        time.sleep(1.1)
+        plan = stores.write(f"s3://{bucket}/plans/plan.json", b"{}").path
+        sealed = stores.head(plan)
+        assert sealed is not None
+        stores.write(paths[1].as_py(), b"another", overwrite=True)
+        unknown = {"last_modified": pa.array([NO_TIME] * 2), "tag": pa.array([NO_TAG] * 2)}
+        files = pa.table({"path": paths, "size_in_bytes": pa.array([7, 7]), **unknown})
+        job: Any = SimpleNamespace(kind="expiration", sealed_at=sealed.identity.modified)
+        context: Any = SimpleNamespace(archived_files=None, stores=stores)
+        judged = Identities(context, job)
+
+        now = look(stores, paths).now
+
+        assert judged.others(files, now) == {1: "another_file"}
+        assert set(now.etags) == {0, 1}

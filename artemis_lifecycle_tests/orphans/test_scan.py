@@ -137,6 +137,11 @@ def test_a_scan_stops_where_a_reachable_file_is_not_in_the_store(world: World) -
     local(str(world.data_file(table, world.current_snapshot(table)).location())).unlink()
     with pytest.raises(MissingFile, match=r"late\.parquet"):
         world.scan(table, behind, missing_files="error")
+    # What Hadoop left beside it does not stand for it.
+    beside = world.drop_in(table, "data/.late.parquet.crc")
+    with pytest.raises(MissingFile, match=r"late\.parquet"):
+        world.scan(table, world.list(table), missing_files="error")
+    beside.unlink()
 
 
 def test_a_file_that_only_a_table_elsewhere_reads_is_not_an_orphan(world: World, table: str) -> None:

@@ -28,9 +28,8 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.deletion import recheck
-from artemis_lifecycle.deletion.identities import Identities
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -337,17 +336,6 @@ def a_copy_is_lost_in_the_grace(stage: Stage) -> None:
     lifecycle.delete_files(plan)
 
 
-def another_file_comes_to_an_archived_path_in_the_grace(stage: Stage) -> None:
-    lifecycle = stage.open(AT_ONCE)
-    file = replaced(lifecycle)
-    plan = committed(lifecycle)
-    path = on_disk(str(file.location()))
-    path.write_bytes(b"not archived")
-    os.utime(path, (1, 1))  # Older than the plan, as a file that was moved there.
-    stage.others.append(path)
-    lifecycle.delete_files(plan)
-
-
 def a_writer_uses_an_expired_file(stage: Stage) -> None:
     lifecycle = stage.open()
     file = replaced(lifecycle)
@@ -609,6 +597,57 @@ def a_listed_file_is_written_again(stage: Stage) -> None:
     commit(lifecycle, T, file)
 
 
+def _written_again(stage: Stage, write: Callable[[Path], None], policy: dict[str, Any] = ONE_TIER) -> None:
+    """A writer writes an expired path again in the grace, and commits just after the deletion."""
+    lifecycle = stage.open(policy)
+    file = replaced(lifecycle)
+    plan = committed(lifecycle)
+    path = on_disk(str(file.location()))
+    write(path)
+    lifecycle.delete_files(plan)
+    commit(lifecycle, T, file)
+
+
+def a_path_is_written_again_in_the_grace(stage: Stage) -> None:
+    _written_again(stage, lambda path: path.write_bytes(path.read_bytes()) and None)
+
+
+def _put_there_with_an_old_time(path: Path) -> None:
+    staged = path.with_name("staged")
+    staged.write_bytes(path.read_bytes())
+    os.utime(staged, (1, 1))
+    staged.rename(path)
+
+
+def a_file_is_moved_to_an_expired_path(stage: Stage) -> None:
+    _written_again(stage, _put_there_with_an_old_time)
+
+
+def an_archived_path_gets_another_file(stage: Stage) -> None:
+    def change_content(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content.replace(b"parquet-mr", b"parquet-mx"))
+        assert path.read_bytes() != content
+        os.utime(path, (1, 1))
+
+    _written_again(stage, change_content, AT_ONCE)
+
+
+def a_path_is_written_again_during_the_move_into_quarantine(stage: Stage) -> None:
+    lifecycle = stage.open({**ONE_TIER, "deletion": {"grace": "0s", "mode": "quarantine"}})
+    file = replaced(lifecycle)
+    plan = committed(lifecycle)
+
+    def act(reached: str) -> None:
+        if reached == "quarantine.set_aside:after":
+            path = on_disk(str(file.location()))
+            _put_there_with_an_old_time(path)
+
+    with crash_points.installed(act):
+        lifecycle.delete_files(plan)
+    commit(lifecycle, T, file)
+
+
 def the_lock_is_lost_at_the_last_second(stage: Stage) -> None:
     lifecycle = stage.open()
     file = replaced(lifecycle)
@@ -693,14 +732,15 @@ def _holds_of_others_are_not_asked(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _as_listed(patch: pytest.MonkeyPatch) -> None:
-    judged = recheck._as_listed
+def _nobody_looked_first(_: Any, files_location: str, **__: Any) -> str:
+    return files_location
 
-    def unchanged(*asked: Any) -> Any:
-        changed, gone = judged(*asked)
-        return np.zeros_like(changed), gone
 
-    patch.setattr(recheck, "_as_listed", unchanged)
+_NO_FIRST_LOOK = tuple(
+    (f"lifecycle.{module}", "first_look", _nobody_looked_first) for module in ("expiration", "deletion")
+)
+_NO_RECORD = (*_NO_FIRST_LOOK, ("lifecycle.deletion", "sealed_at", lambda *_: None))
+"""Nothing but its path says what a plan's file was, unless it is archived."""
 
 
 def nothing(*_: Any, **__: Any) -> None: ...
@@ -773,12 +813,6 @@ GUARDS = (
         taken((Deletion, "_planned_copies", nothing)),
         a_copy_is_lost_in_the_grace,
         4,
-    ),
-    Guard(
-        "the archived copy is of this file",
-        taken((Identities, "others", lambda *_: {})),
-        another_file_comes_to_an_archived_path_in_the_grace,
-        is_seen_by_the_guardian=False,
     ),
     Guard(
         "heartbeats stop expirations",
@@ -908,8 +942,28 @@ GUARDS = (
     ),
     Guard(
         "changed since listing",
-        _as_listed,
+        taken(("deletion.identities", "_changed", lambda sizes, *_: np.zeros(len(sizes), np.bool_))),
         a_listed_file_is_written_again,
+    ),
+    Guard(
+        "written again after the plan",
+        taken(*_NO_RECORD),
+        a_path_is_written_again_in_the_grace,
+    ),
+    Guard(
+        "the first look at a plan's files",
+        taken(*_NO_FIRST_LOOK),
+        a_file_is_moved_to_an_expired_path,
+    ),
+    Guard(
+        "the archived file is the live one",
+        taken((PlannedCopies, "archived_files", lambda *_: {}), *_NO_RECORD),
+        an_archived_path_gets_another_file,
+    ),
+    Guard(
+        "what goes into quarantine is what was judged",
+        taken(("deletion.recheck", "same", lambda before, _: np.ones(len(before.found), np.bool_)), *_NO_RECORD),
+        a_path_is_written_again_during_the_move_into_quarantine,
     ),
     Guard(
         "the lock is held to the last second",

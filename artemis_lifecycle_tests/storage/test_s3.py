@@ -16,6 +16,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
@@ -855,3 +856,85 @@ def test_no_log_shows_a_secret_even_at_debug(
         telling = [record.name for record in caplog.records if secret in record.getMessage()]
         assert telling == []
     assert "Signature=" not in caplog.text
+
+
+# --- one object at a path after another ------------------------------------------------------------------------------
+
+
+def test_many_statuses_come_from_listings_and_scattered_ones_from_single_requests(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3)
+    s3.fill(bucket, [f"t/data/{number:05}" for number in range(3_000)])
+    dense = [f"s3://{bucket}/t/data/{number:05}" for number in range(0, 2_000, 2)]
+    paths = pa.array([*dense, f"s3://{bucket}/t/data/none", f"s3a://{bucket}/t/data/00001"])
+    found = stores.statuses(paths)
+    assert found.found.tolist() == [*(True for _ in dense), False, True]
+    assert (injected.requests.count("ListObjectsV2"), injected.requests.count("HeadObject")) == (2, 2)
+    single = [stores.head(path) for path in dense[:3]]
+    assert [each.identity for each in single if each] == [
+        FileIdentity(int(found.sizes[row]), int(found.modified[row]), int(found.tags[row])) for row in range(3)
+    ]
+    # One page has too few of these to be worth another.
+    injected.requests.clear()
+    sparse = pa.array([f"s3://{bucket}/t/data/{number:05}" for number in range(0, 3_000, 150)])
+    assert stores.statuses(sparse).found.all()
+    assert injected.requests.count("ListObjectsV2") == 1 and injected.requests.count("HeadObject") <= 20
+
+
+def test_without_the_right_to_list_statuses_come_from_single_requests(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3)
+    s3.fill(bucket, [f"t/{number:05}" for number in range(30)])
+    injected.answer("ListObjectsV2", lambda request: refusal(403, "AccessDenied"))
+    assert stores.statuses(pa.array([f"s3://{bucket}/t/{number:05}" for number in range(30)])).found.all()
+    assert injected.requests.count("HeadObject") == 30
+
+
+def _with_conditions(s3: S3Server, injected: Injected) -> None:
+    """Let the server delete by ETag, which the one of the tests ignores."""
+
+    def refuse(request: Any) -> Any:
+        import re
+
+        text = request.body if isinstance(request.body, str) else request.body.decode()
+        bucket = request.url.partition("://")[2].split("/")[1].partition("?")[0]
+        for key, etag in re.findall(r"<Key>([^<]*)</Key><ETag>([^<]*)</ETag>", text):
+            now = s3.client().list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())
+            if now and now[0]["ETag"].strip('"') != etag.replace("&quot;", "").strip('"'):
+                body = f"<Error><Key>{key}</Key><Code>PreconditionFailed</Code><Message>ETag</Message></Error>"
+                return reply(200, {"content-type": "application/xml"}, f"<DeleteResult>{body}</DeleteResult>".encode())
+        return None
+
+    injected.answer("DeleteObjects", refuse)
+
+
+@pytest.mark.parametrize("honors", [True, False])
+def test_a_delete_depends_on_the_etag_only_where_a_probe_survived_a_wrong_one(
+    s3: S3Server, bucket: str, honors: bool
+) -> None:
+    stores, injected = _injected(s3)
+    if honors:
+        _with_conditions(s3, injected)
+    path = f"s3://{bucket}/t/part-0.parquet"
+    stores.write(path, b"first")
+    seen = stores.statuses(pa.array([path]))
+    stores.write(path, b"second", overwrite=True)
+    removals = stores.remove(pa.array([path]), etags=seen.etags)
+    assert (removals.outcomes.tolist(), stores.head(path) is not None) == ([FAILED if honors else REMOVED], honors)
+    assert _paths(stores, f"s3://{bucket}/t") == ([path] if honors else [])
+    # The server is asked once.
+    injected.requests.clear()
+    stores.write(path, b"third", overwrite=True)
+    now = stores.statuses(pa.array([path]))
+    assert stores.remove(pa.array([path]), etags=now.etags).outcomes.tolist() == [REMOVED]
+    assert injected.requests.count("PutObject") == 1 and stores.head(path) is None
+
+
+def test_a_delete_names_no_version(s3: S3Server, bucket: str) -> None:
+    """In a bucket with versions, what a delete hides can be brought back, and no version of a newer object goes."""
+    stores = s3.stores()
+    s3.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    path = f"s3://{bucket}/t/part-0.parquet"
+    stores.write(path, b"first")
+    stores.write(path, b"second", overwrite=True)
+    assert stores.remove(pa.array([path]), etags=stores.statuses(pa.array([path])).etags).outcomes.tolist() == [REMOVED]
+    versions = s3.client().list_object_versions(Bucket=bucket, Prefix="t/part-0").get("Versions", ())
+    assert len(versions) == 2 and stores.head(path) is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +26,16 @@ _ALONE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|\A\s|\s\Z")
 # Nearly all paths: an ASCII key that a bulk request can have as it is, whatever `_ALONE` and `refusal` check.
 _PLAIN = r"\As3[an]?://(?P<bucket>[^/]+)/(?P<key>[!-~](?:[ -~]*[!-~])?)\z"
 
+_PROBE = "artemis-probe-"
+_ANY: Mapping[str, str] = {}
+
 
 class Deletes:
     """Deletes objects of one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._s3 = connection
+        self._conditional: dict[str, bool] = {}
 
     def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
         outcomes: dict[str, DeleteOutcome] = {}
@@ -57,16 +62,21 @@ class Deletes:
                     outcomes[path] = DeleteOutcome(path, "deleted" if reason is None else "failed", reason)
         return [outcomes[path] for path in paths]
 
-    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
+    def remove(self, paths: pa.Array, *, until: float | None, etags: Mapping[int, str] | None = None) -> Removals:
         """`delete` for an Arrow array of strings. For plain keys, Python creates only the objects that the requests
-        need."""
+        need. Where the server honors it, a row with one of `etags` is deleted only if the object still has it."""
         removals = Removals(np.zeros(len(paths), np.int8))
         parts = pc.extract_regex(paths, _PLAIN)
         keys, buckets = pc.struct_field(parts, "key"), pc.struct_field(parts, "bucket")
         plain = pc.fill_null(pc.less_equal(pc.binary_length(keys), LONGEST_KEY), False)
         for bucket in pc.unique(buckets.filter(plain)).to_pylist():
             in_bucket = pc.and_(plain, pc.equal(buckets, bucket))
-            errors = self._delete_keys(bucket, pc.unique(keys.filter(in_bucket)).to_pylist(), until)
+            together = pc.unique(keys.filter(in_bucket)).to_pylist()
+            only: dict[str, str] = {}
+            if etags and self._honors(bucket, together[0]):
+                inside = np.flatnonzero(in_bucket.to_numpy(zero_copy_only=False)).tolist()
+                only = {keys[row].as_py(): etags[row] for row in inside if row in etags}
+            errors = self._delete_keys(bucket, together, until, only)
             if errors:
                 failed = pc.and_(in_bucket, pc.is_in(keys, pa.array(list(errors), pa.string())))
                 rows = np.flatnonzero(failed.to_numpy(zero_copy_only=False))
@@ -77,8 +87,33 @@ class Deletes:
             removals.put(int(row), answer)
         return removals
 
-    def _delete_keys(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
-        """Delete distinct keys. Return the reason for each key whose deletion is not confirmed."""
+    def _honors(self, bucket: str, beside: str) -> bool:
+        """Return True if the server deletes by ETag, as an object shows that is put `beside` a key: it survives a wrong
+        ETag, and goes with the right one. Asked once for each bucket."""
+        if bucket not in self._conditional:
+            key = f"{beside.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
+            client, path = self._s3.client, f"s3://{bucket}/{key}"
+
+            def ask() -> bool:
+                etag = client.put_object(Bucket=bucket, Key=key, Body=b"May this be deleted?")["ETag"]
+                self._ask_to_delete(bucket, [key], {key: f'"{"0" * 32}"'})
+                survived = self._s3.head(path) is not None
+                self._ask_to_delete(bucket, [key], {key: etag})
+                return survived and self._s3.head(path) is None
+
+            try:
+                self._conditional[bucket] = self._s3.call("Conditional deletes cannot be tried", path, ask)
+            except StorageError:
+                self._conditional[bucket] = False
+            if not self._conditional[bucket]:
+                self.delete([path], until=None)
+        return self._conditional[bucket]
+
+    def _delete_keys(
+        self, bucket: str, keys: Sequence[str], until: float | None, only: Mapping[str, str] = _ANY
+    ) -> dict[str, str]:
+        """Delete distinct keys; those in `only` if they have that ETag. Return the reason for each key whose deletion
+        is not confirmed."""
         together: list[str] = []
         alone: list[list[str]] = []
         for key in keys:
@@ -89,11 +124,13 @@ class Deletes:
         batches = [together[i : i + _DELETES_PER_REQUEST] for i in range(0, len(together), _DELETES_PER_REQUEST)]
         batches += alone
         errors: dict[str, str] = {}
-        for refused in threaded(lambda batch: self._delete_batch(bucket, batch, until), batches, _DELETERS):
+        for refused in threaded(lambda batch: self._delete_batch(bucket, batch, until, only), batches, _DELETERS):
             errors.update(refused)
         return errors
 
-    def _delete_batch(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
+    def _delete_batch(
+        self, bucket: str, keys: Sequence[str], until: float | None, only: Mapping[str, str]
+    ) -> dict[str, str]:
         """Delete up to a thousand keys. Return the reason for each that remains. Retries only the keys for which the
         server was too busy. No request is sent once `instants.elapsed` is `until`, not even after a wait for the rate
         limit or between two retries, in which the process may be suspended."""
@@ -103,7 +140,7 @@ class Deletes:
         def once() -> None:
             nonlocal left
             with only_until(until):
-                refused = self._ask_to_delete(bucket, left)
+                refused = self._ask_to_delete(bucket, left, only)
             for key in left:
                 reasons.pop(key, None)
             reasons.update({key: f"{code}: {message}".rstrip(": ") for key, (code, message) in refused.items()})
@@ -123,14 +160,13 @@ class Deletes:
             reasons.update(dict.fromkeys(left, error.what))
         return reasons
 
-    def _ask_to_delete(self, bucket: str, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def _ask_to_delete(self, bucket: str, keys: Sequence[str], only: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Send one request. Return (code, message) of each key that the server did not delete."""
         if len(keys) == 1 and _ALONE.search(keys[0]) is not None:
             self._s3.client.delete_object(Bucket=bucket, Key=keys[0])
             return {}
-        answer = self._s3.client.delete_objects(
-            Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        )
+        objects = [{"Key": key, "ETag": only[key]} if key in only else {"Key": key} for key in keys]
+        answer = self._s3.client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
         refused = {
             problem.get("Key", ""): (problem.get("Code", ""), problem.get("Message", ""))
             for problem in answer.get("Errors", ())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, BinaryIO, cast
 
@@ -14,7 +17,7 @@ from botocore.exceptions import ClientError
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.identity import object_tag
-from artemis_lifecycle.storage.s3.addresses import address_of, folder_key
+from artemis_lifecycle.storage.s3.addresses import address_of, folder_key, is_too_long, refusal
 from artemis_lifecycle.storage.s3.archive import Archive
 from artemis_lifecycle.storage.s3.connection import Connection, code_of, status_of
 from artemis_lifecycle.storage.s3.deletes import Deletes
@@ -34,6 +37,10 @@ from artemis_lifecycle.storage.types import (
 
 _HEADS = 16
 _PAGE = 1000
+
+
+_PAGE_PAYS_FROM = 12
+"""Objects for which a page of a listing costs no more than asking for each."""
 
 
 class S3Store:
@@ -126,12 +133,7 @@ class S3Store:
             yield (
                 [f"{address.stem}/{common['Prefix']}" for common in page.get("CommonPrefixes", ())],
                 [
-                    StoredFile(
-                        f"{address.stem}/{item['Key']}",
-                        item["Size"],
-                        item["LastModified"].astimezone(UTC),
-                        object_tag(item.get("ETag")),
-                    )
+                    _stored(f"{address.stem}/{item['Key']}", item["Size"], item)
                     for item in page.get("Contents", ())
                     if item["Size"] or not item["Key"].endswith("/")
                 ],
@@ -148,14 +150,47 @@ class S3Store:
 
     def head(self, path: str) -> StoredFile | None:
         found = self._s3.head(path)
-        if found is None:
-            return None
-        # Listings have no version id, so the ETag alone is the token that both report.
-        modified = found["LastModified"].astimezone(UTC)
-        return StoredFile(path, found["ContentLength"], modified, object_tag(found.get("ETag")))
+        return None if found is None else _stored(path, found["ContentLength"], found)
 
     def heads(self, paths: Sequence[str]) -> Heads:
-        return list(threaded(self.head, paths, _HEADS))
+        found = self._by_listing(paths) if len(paths) >= _PAGE_PAYS_FROM else {}
+        left = [path for path in paths if path not in found]
+        found.update(zip(left, threaded(self.head, left, _HEADS), strict=True))
+        return [found[path] for path in paths]
+
+    def _by_listing(self, paths: Sequence[str]) -> dict[str, StoredFile | None]:
+        """Return the statuses of those objects that are so close to each other that listing them is cheaper."""
+        found: dict[str, StoredFile | None] = {}
+        stems: dict[str, dict[str, str]] = {}
+        for path in paths:
+            address = address_of(path)
+            if refusal(address.key) is None and not is_too_long(address.key) and not address.key.endswith("/"):
+                stems.setdefault(address.stem, {})[address.key] = path
+        for stem, wanted in stems.items():
+            keys, bucket = sorted(wanted), address_of(f"{stem}/").bucket
+            common = os.path.commonprefix([keys[0], keys[-1]]).rpartition("/")  # noqa: RUF071  (keys are text)
+            while len(keys) >= _PAGE_PAYS_FROM:
+                request = {"Bucket": bucket, "Prefix": "".join(common[:2]), "StartAfter": keys[0][:-1]}
+                try:
+                    page = self._s3.call(
+                        "A prefix cannot be listed",
+                        f"{stem}/{request['Prefix']}",
+                        partial(self._s3.client.list_objects_v2, MaxKeys=_PAGE, **request),
+                    )
+                except StorageError:
+                    break  # Single requests show whether the objects can be read.
+                listed = {item["Key"]: item for item in page.get("Contents", ())}
+                names = list(listed)
+                if names != sorted(names):
+                    break  # Not in the order of keys: one that is not listed may come later.
+                covered = bisect_right(keys, names[-1]) if page.get("IsTruncated") and names else len(keys)
+                for key in keys[:covered]:
+                    item, path = listed.get(key), wanted[key]
+                    found[path] = None if item is None else _stored(path, item["Size"], item)
+                keys = keys[covered:]
+                if covered < _PAGE_PAYS_FROM:
+                    break
+        return found
 
     # --- reading
 
@@ -201,3 +236,10 @@ class S3Store:
 
     def end_thaw(self, path: str) -> None:
         """Do nothing: S3 ends thaws by itself."""
+
+
+def _stored(path: str, size: int, answer: Mapping[str, Any]) -> StoredFile:
+    """Return what a listing or a HEAD says. Some servers list fractions of a second, and a HEAD never has them; and
+    listings have no version, so that the ETag alone is the token."""
+    etag = answer.get("ETag")
+    return StoredFile(path, size, answer["LastModified"].astimezone(UTC).replace(microsecond=0), object_tag(etag), etag)
