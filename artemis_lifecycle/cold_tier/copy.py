@@ -31,7 +31,6 @@ from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import Sameness
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
@@ -104,7 +103,7 @@ class Copier:
                 return replace(wanted, action=LATE)
             done = self._copied(wanted, row, found)
             after = self.source.head(wanted.source)
-            if after is None or found.identity.compare(after.identity) is not Sameness.SAME:
+            if after is None or after.identity != found.identity:
                 raise CopyMismatch(
                     "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
                 )

@@ -154,16 +154,9 @@ def _new_manifests(named: pa.Table, known: pa.Table) -> pa.Table:
 
 
 def _statistics(demand: Demand) -> pa.Table:
+    names = ("phase", "kind", "source", "destination", "size_in_bytes", "added_by", "role")
     rows = [
-        {
-            "phase": 0,
-            "kind": kind,
-            "source": source,
-            "destination": place,
-            "size_in_bytes": size,
-            "added_by": snapshot_id,
-            "role": COPY,
-        }
+        dict(zip(names, (0, kind, source, place, size, snapshot_id, COPY), strict=True))
         for (place, snapshot_id), (kind, source, size) in demand.statistics().items()
     ]
     return pa.Table.from_pylist(rows, FILES)

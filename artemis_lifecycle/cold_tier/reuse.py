@@ -135,14 +135,16 @@ class Reuse:
         uses: dict[str, dict[int | None, list[dict[str, Any]]]] = {}
         for row in rows.to_pylist():
             uses.setdefault(normalize(row["source"], mapping.rules), {}).setdefault(row["added_by"], []).append(row)
-        heads = self._source.heads([next(iter(by.values()))[0]["source"] for by in uses.values()])
-        records = ledger.among(self._runner, {place for path in uses for place in mapping.places(path)})
+        firsts = [next(iter(by.values()))[0] for by in uses.values()]
+        heads = self._source.heads([row["source"] for row in firsts])
+        places = [(row["destination"], *mapping.places(row["source"])) for row in firsts]
+        records = ledger.among(self._runner, {place for several in places for place in several})
         same = set(demand.same)
         reused: list[tuple[str, int, int]] = []
         aliases: list[CopiedFile] = []
         lost: list[tuple[str, int | None, list[dict[str, Any]]]] = []
-        for (path, by), head in zip(uses.items(), heads, strict=True):
-            held = next((records[place] for place in reversed(mapping.places(path)) if place in records), None)
+        for (path, by), head, several in zip(uses.items(), heads, places, strict=True):
+            held = next((records[place] for place in reversed(several) if place in records), None)
             for use in sorted(by, key=self._order):
                 place, size = by[use][0]["destination"], by[use][0]["size_in_bytes"]
                 here = held is not None and held.destination == place

@@ -224,7 +224,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("query", f"SELECT *, '{EVIL.splitlines()[0]}' FROM {spelled}", code=(0, 2))
     run("restore", TABLE, first, "--branch", NAME[:60], "--why", EVIL, "--owner", EVIL, "--ticket", EVIL)
     run("restores", TABLE), run("costs", TABLE), run("scan-cold", TABLE, "--files"), run("scrub-cold", TABLE)
-    run("scrub-cold", TABLE, "--losses"), run("deep-archive", TABLE, "--dry-run")
+    run("scrub-cold", TABLE, "--losses"), run("renew-identities", TABLE, *by), run("deep-archive", TABLE, "--dry-run")
     thaw = ("--case", EVIL, "--requester", EVIL, "--reason", EVIL)
     run("thaw", TABLE, *thaw, "--snapshot-id", second, code=(0, 2, 3))
     run("thaws", "--ended")
