@@ -48,6 +48,8 @@ class DroppedTables:
     deletion: Deletion
 
     def observe_catalog(self, most: int | None) -> dict[str, str]:
+        # Not a question: what it records has to be there when a table is gone.
+        self.resources.require_deployment()
         return self._observed(most)[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
@@ -157,6 +159,7 @@ class DroppedTables:
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
+        self.resources.require_deployment(record=not dry_run)
         return [
             self._clear(each, dry_run=dry_run)
             for each in self.dropped_tables()

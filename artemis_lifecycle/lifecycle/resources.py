@@ -334,4 +334,8 @@ class Resources:
 
     def rules(self, table: str) -> LocationRules:
         """Return how paths of `table` become locations."""
-        return LocationRules.from_config(self.config.policy(table).orphans)
+        found, *others = [LocationRules.from_config(each.orphans) for each in self.config.policies(table)]
+        # A table whose entries tie still protects its files, by what they agree on. Else this raises.
+        if any(each != found for each in others):
+            self.config.entry(table)
+        return found

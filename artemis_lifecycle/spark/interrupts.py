@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,15 @@ def interruptible(*, then_end: bool = False) -> Iterator[None]:
     def end(*_: object) -> None:
         raise Terminated
 
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        # Where Python cannot raise, as in the hooks of a fork, it drops the exception.
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+            return
+        sent = signal.SIGTERM if lost.exc_type is Terminated else signal.SIGINT
+        threading.Timer(0.1, os.kill, (os.getpid(), sent)).start()
+
+    before, sys.unraisablehook = sys.unraisablehook, again
     signal.signal(signal.SIGTERM, end)
     try:
         yield
@@ -33,4 +44,5 @@ def interruptible(*, then_end: bool = False) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     finally:
+        sys.unraisablehook = before
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -57,3 +57,17 @@ def test_a_program_that_gets_sigterm_while_its_session_starts_still_ends_by_it(t
     )
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=60)
     assert done.returncode == -signal.SIGTERM and not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_python_drops_in_the_hooks_of_a_fork_is_not_lost(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, time\n"
+        "from artemis_lifecycle.spark.interrupts import Terminated, interruptible\n"
+        "class Dropping:\n"
+        "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(0)\n"
+        "try:\n"
+        "    with interruptible():\n"
+        "        Dropping(); time.sleep(30)\n"
+        "except Terminated: sys.exit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 7
