@@ -49,7 +49,8 @@ class Actors:
         self._without = without
         self._often = often
         self._is_stale = True
-        self._weights = {name: each.weight for name, each in FOREIGN.items() if name not in without}
+        # What is left out is drawn, too: the seed's other turns stay what they are.
+        self._weights = {name: each.weight for name, each in FOREIGN.items()}
 
     def temper(self, draw: Draw) -> None:
         """Some others come often in this seed, and some not at all: what needs a rare order of them is found so."""
