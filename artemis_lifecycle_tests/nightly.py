@@ -121,10 +121,10 @@ def _run(part: Part, seed: int, more: list[str]) -> tuple[float, bool, int]:
         paths = [f"{TESTS}/{path}" for path in part.paths] or [TESTS]
         command = [sys.executable, "-m", "pytest", *paths, "-o", "timeout=0", *part.arguments, *more]
         variables = {
+            **part.variables,
             **os.environ,
             "ARTEMIS_SEED": str(seed + rounds),
             "ARTEMIS_PART_SECONDS": str(int(left())),
-            **part.variables,
         }
         try:
             is_green = (

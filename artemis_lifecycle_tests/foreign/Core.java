@@ -252,7 +252,7 @@ public class Core {
             writer.delete(path, i, table.spec(), null);
         }
         writer.close();
-        RowDelta delta = table.newRowDelta();
+        RowDelta delta = table.newRowDelta().validateFromSnapshot(table.snapshot(branch).snapshotId());
         for (Object each : writer.result().deleteFiles()) {
             delta.addDeletes((DeleteFile) each);
         }
@@ -260,7 +260,7 @@ public class Core {
         delta.commit();
     }
 
-    /** Lines of a branch's data files: path, bytes, records, number of delete files. */
+    /** Lines of a branch's data files: path, bytes, records, number of its files of position deletes. */
     public String scan(Table table, String branch) throws IOException {
         StringBuilder out = new StringBuilder();
         CloseableIterable tasks = table.newScan().useRef(branch).planFiles();
@@ -268,7 +268,11 @@ public class Core {
             FileScanTask task = (FileScanTask) each.next();
             DataFile file = (DataFile) task.file();
             out.append(file.location()).append("\t").append(file.fileSizeInBytes()).append("\t");
-            out.append(file.recordCount()).append("\t").append(task.deletes().size()).append("\n");
+            int positions = 0;
+            for (Object deletes : task.deletes()) {
+                positions += ((DeleteFile) deletes).content() == FileContent.POSITION_DELETES ? 1 : 0;
+            }
+            out.append(file.recordCount()).append("\t").append(positions).append("\n");
         }
         tasks.close();
         return out.toString();

@@ -51,7 +51,7 @@ class Described:
     own: frozenset[str]
     reads: Mapping[int, frozenset[str] | None]
     branches: Mapping[str, int]
-    tags: frozenset[str]
+    tags: Mapping[str, int]
     main: int | None
     files: tuple[Entry, ...]
     """Of all snapshots."""
@@ -140,7 +140,7 @@ class Core:
             frozenset(own),
             {snapshot: reads[snapshot] for snapshot in committed},
             {name: ref["snapshot-id"] for name, ref in refs.items() if ref["type"] == "branch"},
-            frozenset(name for name, ref in refs.items() if ref["type"] == "tag"),
+            {name: ref["snapshot-id"] for name, ref in refs.items() if ref["type"] == "tag"},
             refs.get("main", {}).get("snapshot-id"),
             tuple({each.path: each for of in entries.values() for each in of}.values()),
             entries,

@@ -34,9 +34,22 @@ TURNS = 120
 SHARE_OF_STEPS = 0.25
 
 UNTIL_FIXED = frozenset(
-    {"write_as_delta", "write_as_hudi", "make_view", "drop_and_view", "write_again", "take_place_of_another"}
+    {
+        # Other formats' files, and views' metadata, are orphans.
+        "write_as_delta",
+        "write_as_hudi",
+        "make_view",
+        "drop_and_view",
+        # A path is taken for a file.
+        "write_again",
+        "take_place_of_another",
+        # A restore does not know that the catalog came back from a backup.
+        "restore_catalog",
+        "restore_catalog_and_write",
+        "register_older",
+    }
 )
-"""Actions that lead to a loss that is known, and whose repair is under way: left out until it is there."""
+"""Actions that lead to a loss that is known and open: left out until its repair is there."""
 
 Counted = Counter[tuple[str, str]]
 
@@ -85,14 +98,16 @@ class Lab:
         for name in ("a", "b", draw.one(["k", "n", "q", "x.y"])):
             actors.world.create(name, None, draw.one([2, 2, 3]))
         actors.temper(draw)
-        weights = {name: step.weight for name, step in STEPS.items() if name not in self.without}
+        weights = {name: step.weight for name, step in STEPS.items()}
         for turn in range(1, TURNS + 1) if turns is None else turns:
             draw = Draw(seed, turn)
             draw.focus = hot if draw.chance(0.5) else None
             actors.turn = turn
             try:
                 if draw.chance(SHARE_OF_STEPS):
-                    STEPS[draw.weighted(weights)].work(actors, draw)
+                    step = draw.weighted(weights)
+                    if step not in self.without:
+                        STEPS[step].work(actors, draw)
                 else:
                     actors.others(draw)
             except CannotNowError:

@@ -109,7 +109,9 @@ def test_rows_put_together_without_iceberg_are_those_that_iceberg_reads(world: W
 
 def test_a_branch_that_forgets_its_deletes_is_seen(actors: Actors, monkeypatch: pytest.MonkeyPatch) -> None:
     actors.write_and_read_back("a", "main", Draw("good"))
-    monkeypatch.setattr("artemis_lifecycle_tests.foreign.actors.delete_from", lambda *_, **__: {20})
+    described = actors.world.described("a")
+    kept = dict(actors.model.rows(described.location, described.branches["main"])[0])["id"]  # type: ignore[index]
+    monkeypatch.setattr("artemis_lifecycle_tests.foreign.actors.delete_from", lambda *_, **__: {kept})
     with pytest.raises(WrongError, match="written to, deleted from and read back"):
         actors.write_and_read_back("a", "main", Draw("bad"))
 

@@ -42,7 +42,8 @@ def expire_by_iceberg(world: World, draw: Draw) -> None:
     current = table.currentSnapshot()
     if current is None:
         raise CannotNowError(name)
-    kept = {current.snapshotId(), *world.described(name).branches.values()}
+    described = world.described(name)
+    kept = {current.snapshotId(), *described.branches.values(), *described.tags.values()}
     old = [str(each) for each in world.ids(name) if each not in kept]
     if not old:
         raise CannotNowError(name)
