@@ -90,7 +90,7 @@ def test_a_time_that_no_calendar_has_keeps_no_question_from_its_answer(lifecycle
     assert lifecycle.health(TABLE).to_pandas().shape[0] >= 1
     costs = lifecycle.commit_costs(TABLE)
     assert costs.to_pandas().shape[0] >= 4 and costs.plot("svg")
-    path = next(iter(lifecycle.reachable_set(TABLE).data_file_paths))
+    path = str(lifecycle.reachable_set(TABLE).data_file_paths.collect()[0][0])
     assert lifecycle.explain(TABLE, path).verdict
     for snapshot_id in (first, last):
         report = lifecycle.incident(TABLE, snapshot_id)
