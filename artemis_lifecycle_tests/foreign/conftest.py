@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle_tests.foreign.machine import Lab
 from artemis_lifecycle_tests.foreign.world import libpq, prepare_clock
 
@@ -39,4 +40,6 @@ def _autocommit(uri: str) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def lab(spark: SparkSession, postgres_uri: str, second_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     prepare_clock(postgres_uri)
+    for uri in (postgres_uri, second_uri):
+        Operations.open(uri).close()  # The model reads its tables before the first step writes.
     return Lab(spark, (postgres_uri, second_uri), tmp_path_factory.mktemp("foreign"))

@@ -32,6 +32,7 @@ from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
@@ -345,6 +346,7 @@ def walk(
 ) -> Iterator[Walk]:
     config = fill(module_configs(defaults=AND_ARCHIVED, tables=POLICIES))
     uri = postgres_uri.replace("postgresql+psycopg2", "postgresql")
+    Operations.open(postgres_uri).close()  # A death is put back row by row, into tables that exist.
     made = Walk(config, spark, Disk(config.home, uri, tmp_path_factory.mktemp("saved")))
     with pytest.MonkeyPatch.context() as patch:
         # A deletion of more than one batch.
