@@ -6,6 +6,7 @@ that two files of as many rows of one schema have the same size.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +66,9 @@ class Described:
         return list(self.reads)
 
 
+@functools.cache
 def compile_core(spark: SparkSession) -> Any:
+    """Once: py4j remembers methods by the name of their class, and another class of the name is another one."""
     jvm: Any = spark._jvm
     context: Any = spark.sparkContext
     compiler = jvm.org.codehaus.janino.SimpleCompiler()

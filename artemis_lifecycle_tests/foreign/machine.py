@@ -208,8 +208,8 @@ def report(counted: Counted, seconds: float) -> list[str]:
         lines.append(f"{total:,} {kind}: " + ", ".join(f"{name} {number:,}" for name, number in each))
     acts = sum(number for _, number in kinds.get("foreign actions", []))
     apart = sum(number for name, number in kinds.get("processor's milliseconds", []) if name != "steps")
-    each = f"{apart / max(acts, 1):.0f} ms of a processor for each, steps of the lifecycle apart"
-    return [*lines, f"{acts / max(seconds, 1e-9):.1f} foreign actions a second, in {seconds:,.0f} seconds; {each}"]
+    cost = f"{apart / max(acts, 1):.0f} ms of a processor for each, steps of the lifecycle apart"
+    return [*lines, f"{acts / max(seconds, 1e-9):.1f} foreign actions a second, in {seconds:,.0f} seconds; {cost}"]
 
 
 def turns_of(text: str) -> Iterable[int]:
