@@ -121,7 +121,7 @@ class Copier:
             return False
         # Without the snapshot, when it was committed is unknown. Commits are recorded in whole milliseconds.
         committed = self.committed.get(wanted.added_by or 0, -1)
-        return source.identity.modified > committed + 1000
+        return source.since > committed + 1000
 
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any], source: StoredFile) -> CopiedFile:
         if same_file(wanted.source, wanted.destination, self.mapping.rules):

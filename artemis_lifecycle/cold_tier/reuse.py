@@ -24,7 +24,7 @@ from artemis_lifecycle.cold_tier.demand import (
     readers,
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
-from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger, is_still
+from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.needed import use_keys
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.work import Problem
@@ -32,7 +32,7 @@ from artemis_lifecycle.metadata.kinds import MANIFEST_LIST
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, Snapshot, TableMetadata
 from artemis_lifecycle.spark.runner import Runner, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import NO_TIME, FileIdentity
+from artemis_lifecycle.storage.identity import NO_TIME
 from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores, is_local
@@ -153,8 +153,8 @@ class Reuse:
                     aliases.append(replace(held, added_by=use, action=PRESENT))
                 elif head is None:
                     why = "it is gone, and another file was archived from its path"
-                elif (later := self._successor(path, use, by, head.identity, mapping.rules)) is not None:
-                    when = of_microseconds(head.identity.modified).isoformat()
+                elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
+                    when = of_microseconds(head.since).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
                 elif held is None:
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
@@ -162,7 +162,8 @@ class Reuse:
                 elif (
                     here
                     and size in (held.source_size, UNKNOWN_LENGTH)
-                    and is_still(held.source_identity, held.source_checksum, head, self._source)
+                    # Of another use, only the content proves it: a writer may have set size and time as they were.
+                    and self._source.checksum(head.path) == held.source_checksum
                 ):
                     alias = replace(held, added_by=use, action=PRESENT)
                     aliases.append(alias.of(head.identity, held.source_checksum))
@@ -196,12 +197,13 @@ class Reuse:
         return max(later, key=self._order, default=None)
 
     def _successor(
-        self, path: str, use: int | None, others: Iterable[int | None], now: FileIdentity, rules: LocationRules
+        self, path: str, use: int | None, others: Iterable[int | None], since: int, rules: LocationRules
     ) -> int | None:
-        """Return the snapshot to which the file at `path` belongs now, if that is another than `use`."""
+        """Return the snapshot to which the file at `path` (`StoredFile.since`) belongs now, if that is another than
+        `use`."""
         committed = None if use is None else self.committed.get(use)
         grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
-        if now.modified != NO_TIME and committed is not None and now.modified + grain <= committed:
+        if since != NO_TIME and committed is not None and since + grain <= committed:
             return None
         return self._later(use, others) or self.overwritten(path, use, rules)
 

@@ -26,13 +26,21 @@ CHUNK = 1 << 20
 class StoredFile:
     """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it.
     `tag` is the store's token for exactly this file (`identity.FileIdentity`); `etag` is that token where a delete may
-    depend on it."""
+    depend on it. `changed` is when a disk last changed the file or its names (microseconds since 1970): a file that is
+    moved to a path keeps its modification time."""
 
     path: str
     size_in_bytes: int
     last_modified: datetime | None
     tag: int = NO_TAG
     etag: str | None = None
+    changed: int = NO_TIME
+
+    @property
+    def since(self) -> int:
+        """The earliest time from which the file is surely at its path, in microseconds since 1970; NO_TIME if it is
+        unknown."""
+        return max(self.identity.modified, self.changed)
 
     @property
     def identity(self) -> FileIdentity:

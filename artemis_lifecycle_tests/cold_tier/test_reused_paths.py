@@ -128,6 +128,47 @@ def test_a_file_at_the_path_of_an_archived_one_is_archived_too(
     job.expect_all_rows()
 
 
+def test_a_file_put_in_place_with_the_size_and_time_of_the_archived_one_is_archived_too(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    was = on_disk(part).stat()
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    size = job.write(part, 4, 5)
+    os.utime(on_disk(part), ns=(was.st_atime_ns, was.st_mtime_ns))
+    job.added(part, size, 4, 5)
+    job.lifecycle.commit_expiration(plan)
+    job.lifecycle.delete_files(plan)
+    assert job.exists(part)
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    job.expect_all_rows()
+
+
+@pytest.mark.parametrize("how", ["moved in", "linked", "written with the old time"])
+def test_a_file_that_took_an_unarchived_ones_place_is_never_archived_as_that(job: Job, how: str) -> None:
+    """Its modification time is before the commit of the file whose path it took."""
+    part, staged = f"{job.folder}/part-0.parquet", f"{job.folder}/staged.parquet"
+    job.write(staged, 4, 5)
+    first = job.add(part, 1, 2)
+    was = on_disk(part).stat()
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    if how == "moved in":
+        on_disk(staged).replace(on_disk(part))
+    elif how == "linked":
+        on_disk(part).unlink()
+        os.link(on_disk(staged), on_disk(part))
+    else:
+        job.write(part, 4, 5)
+        os.utime(on_disk(part), ns=(was.st_atime_ns, was.st_mtime_ns))
+    job.added(part, was.st_size, 4, 5)
+    with pytest.raises(HandoffFailed, match="overwritten") as refused:
+        job.lifecycle.hand_off(plan)
+    assert str(first) in str(refused.value)
+
+
 def test_of_two_files_at_a_path_in_one_plan_the_overwritten_one_is_lost_and_never_another_ones_rows(job: Job) -> None:
     part = f"{job.folder}/part-0.parquet"
     first = job.add(part, 1, 2)

@@ -60,7 +60,8 @@ def names_nothing(where: str) -> bool:
 
 def stored(path: str, status: os.stat_result) -> StoredFile:
     tag = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
-    return StoredFile(path, status.st_size, of_microseconds(status.st_mtime_ns // 1000), tag)
+    modified = of_microseconds(status.st_mtime_ns // 1000)
+    return StoredFile(path, status.st_size, modified, tag, changed=status.st_ctime_ns // 1000)
 
 
 def fail(what: str, path: str, error: OSError) -> NoReturn:
