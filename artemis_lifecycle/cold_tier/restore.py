@@ -126,7 +126,7 @@ def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
 
     name = parse(request.table).sql(context.live_catalog)
     try:
-        context.spark.catalog.refreshTable(name)
+        context.spark.sql(f"REFRESH TABLE {name}")
         rows = context.spark.read.option("branch", request.branch).table(name)
         rows.write.format("noop").mode("overwrite").save()
     except (Py4JJavaError, PySparkException) as error:

@@ -215,6 +215,7 @@ def test_one_alert_that_the_receiver_refuses_blocks_no_other_and_is_given_up(
     hook: _Hook, make_project: Callable[..., Project]
 ) -> None:
     project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    project.register(*(f"artemis.t{number}" for number in range(5)))
     cursor, _ = _tick(project, None)
     with project.lifecycle() as lifecycle:
         for number in range(5):

@@ -1103,8 +1103,10 @@ def test_damaged_lists_and_manifests_stop_every_step(bench: Bench, counted: Coun
         with bench.put_back():
             plan = lifecycle.plan_expiration(bench.table)
             lifecycle.commit_expiration(plan)
-            where = local(plan.files_location).parent / part
-            shutil.rmtree(where) if where.is_dir() else where.write_bytes(b'{"plan_id": "x"')
+            folder = local(plan.files_location).parent
+            # `seen` is the same list, with what the commit saw of each file.
+            for where in [folder / "files", folder / "seen"] if part == "files" else [folder / part]:
+                shutil.rmtree(where) if where.is_dir() else where.write_bytes(b'{"plan_id": "x"')
             counted.refused(
                 "deletion: damaged", f"{case} of the plan", lambda plan=plan: lifecycle.delete_files(plan.plan_id)
             )
@@ -1248,7 +1250,8 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
             "a name of 300 bytes": (f"{here}/data/{LONG[:300]}", old, 4),
             "a name of 10 KB, among orphans": (f"{here}/data/{LONG}", old, 4),
         }
-        rows = [*hostile.values(), *((f"file://{path}", old, 4) for path in orphans)]
+        times = {path: datetime.fromtimestamp(path.stat().st_mtime_ns // 1000 / 1e6, UTC) for path in orphans}
+        rows = [*hostile.values(), *((f"file://{path}", times[path], 4) for path in orphans)]
         rows.append((f"file://{orphans[0]}", soon, 4))  # said twice: its youngest counts
         frame = lifecycle.spark.createDataFrame(rows, LISTED)
         scan = lifecycle.scan_orphans("db.t", listing=frame)

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -352,6 +353,12 @@ def walk(
         # A deletion of more than one batch.
         settings = partial(DeletionSettings, files_per_batch=5)
         patch.setattr("artemis_lifecycle.lifecycle.deletion.DeletionSettings", settings)
+        # A disk that is put back has the files' times, and other inodes.
+        for module in ("local.paths", "many_files"):
+            patch.setattr(
+                f"artemis_lifecycle.storage.{module}.disk_tag",
+                lambda device, *_: 0 * device if isinstance(device, int) else np.zeros(len(device), np.int64),
+            )
         made.prepare()
         yield made
 
