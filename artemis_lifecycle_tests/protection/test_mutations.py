@@ -1081,13 +1081,13 @@ GUARDS = (
     ),
     Guard(
         "objects that are not tables",
-        taken((CatalogsOfDatabase, "others", none), ("protection.future", "somebodys", none)),
+        taken((CatalogsOfDatabase, "others", none), ("protection.future", "_folders", none)),
         a_view_lies_inside,
         is_seen_by_the_guardian=False,
     ),
     Guard(
         "metadata files of other objects",
-        taken(("protection.future", "somebodys", none)),
+        taken(("protection.future", "_folders", none)),
         partial(a_view_lies_inside, is_listed=False),
         is_seen_by_the_guardian=False,
     ),
