@@ -162,7 +162,8 @@ class Reuse:
                 elif (
                     here
                     and size in (held.source_size, UNKNOWN_LENGTH)
-                    and is_still(held.source_identity, held.source_checksum, head, self._source)
+                    # A rewrite in place may keep all that a disk says of a file, so only the content counts.
+                    and is_still(None, held.source_checksum, head, self._source)
                 ):
                     alias = replace(held, added_by=use, action=PRESENT)
                     aliases.append(alias.of(head.identity, held.source_checksum))

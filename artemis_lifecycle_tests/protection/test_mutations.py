@@ -461,6 +461,18 @@ def nothing_tells_of_a_stranger_inside(stage: Stage, defaults: dict[str, Any] = 
     register(lifecycle, last)
 
 
+def a_table_was_here_before(stage: Stage) -> None:
+    """Dropped and made again in its place, before the lifecycle ever looked."""
+    lifecycle = stage.open(ONE_TIER)
+    create(lifecycle)
+    append(lifecycle)
+    last = forget(lifecycle, "t")
+    create(lifecycle)
+    append(lifecycle)
+    sweep(lifecycle)
+    register(lifecycle, last)
+
+
 def another_deployment_has_a_hold(stage: Stage) -> None:
     theirs = stage.open()
     replaced(theirs)
@@ -1078,6 +1090,11 @@ GUARDS = (
         "gc.enabled",
         taken(("protection.protection", "require_collectable", nothing)),
         partial(nothing_tells_of_a_stranger_inside, properties="'gc.enabled'='false'"),
+    ),
+    Guard(
+        "tables that were here before",
+        taken(("protection.future", "_newest_of_each", lambda others: {})),
+        a_table_was_here_before,
     ),
     Guard(
         "objects that are not tables",
