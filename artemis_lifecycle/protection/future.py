@@ -53,7 +53,7 @@ def evidence(
     paths = list(paths)
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
-    versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
+    versions = [number for each in (*log, metadata.metadata_location) if (number := version_of(each)) is not None]
     oldest = min(versions, default=0)
     ours: list[str] = []
     elsewhere: dict[str, list[str]] = {}
@@ -79,7 +79,7 @@ def evidence(
         found = zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True)
         return {path: other for path, other in found if other is not None}
 
-    newest = {folder: max(files, key=lambda path: (_version(path) or 0, path)) for folder, files in elsewhere.items()}
+    newest = {folder: max(files, key=lambda path: (version_of(path) or 0, path)) for folder, files in elsewhere.items()}
     found = read_all(list(newest.values()))
     others = _others(stores, paths, metadata.table_uuid)
     foreign = list(_folders(others, rules))
@@ -88,7 +88,7 @@ def evidence(
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
         else:
             ours += (each for each in elsewhere[folder] if each not in found)
-    numbers = {path: _version(path) for path in ours}
+    numbers = {path: version_of(path) for path in ours}
     found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
     lineage = {normalize(each, rules) for each in (*log, metadata.metadata_location)}
     ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
@@ -110,7 +110,7 @@ def evidence(
             newer.append(path)
     newer += (path for path, uuid in unknown.items() if uuid == metadata.table_uuid)
     strangers = []
-    for path, other in _newest_of_each(others).items():
+    for path, what in _newest_of_each(others).items():
         folder = parent(normalize(path, rules))
         if any(is_under(f"{folder}/x", each, rules) for each in foreign):
             continue
@@ -118,7 +118,7 @@ def evidence(
         if stranger is not None:
             strangers.append(stranger)
         else:
-            foreign += (folder, *(normalize(each, rules) for each in other.locations))
+            foreign += (folder, *(normalize(each, rules) for each in what.locations))
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign), tuple(strangers))
 
 
@@ -154,7 +154,7 @@ def _others(stores: Stores, paths: Sequence[str], table_uuid: str) -> dict[str, 
 def _newest_of_each(others: Mapping[str, Described]) -> dict[str, Described]:
     """Return the newest metadata file of each other table."""
     newest: dict[str, str] = {}
-    for path in sorted(others, key=lambda path: (_version(path) or 0, path)):
+    for path in sorted(others, key=lambda path: (version_of(path) or 0, path)):
         uuid = others[path].table_uuid
         if uuid is not None:
             newest[uuid] = path
@@ -197,7 +197,7 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
     if any(normalize(entry.metadata_file, rules) == normalize(current.metadata_location, rules) for entry in log):
         return True  # It was written on top of the pointer.
     if other.last_updated_ms > current.last_updated_ms:
-        theirs, ours = _version(other.metadata_location), _version(current.metadata_location)
+        theirs, ours = version_of(other.metadata_location), version_of(current.metadata_location)
         if other.last_sequence_number > current.last_sequence_number:
             return True
         if theirs is not None and ours is not None and theirs > ours:
@@ -215,6 +215,7 @@ def _log_since(metadata: TableMetadata) -> int:
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 
-def _version(path: str) -> int | None:
+def version_of(path: str) -> int | None:
+    """Return the number in the name of a metadata file; None if it has none."""
     match = _VERSION.match(path.rpartition("/")[2])
     return None if match is None else int(match[1] or match[2])

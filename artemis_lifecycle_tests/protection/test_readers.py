@@ -424,3 +424,15 @@ def test_a_dropped_table_that_nobody_can_read_keeps_its_whole_place(lifecycle: L
     files = [*(folder / "data").iterdir(), stray(folder)]
     collect(lifecycle, "db.k")
     assert all(path.exists() for path in files)
+
+
+def test_a_table_dropped_after_commits_that_nobody_saw_keeps_what_they_took_up(lifecycle: Lifecycle) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    lifecycle.observe_catalog()
+    take_up(lifecycle, "db.reader", owner / "data")
+    taken = set((owner / "data").glob("*.parquet"))
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    assert taken and all(path.exists() for path in taken)
