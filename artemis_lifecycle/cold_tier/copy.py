@@ -18,6 +18,7 @@ from artemis_lifecycle.cold_tier.ledger import (
     LOST,
     PRESENT,
     REWRITTEN,
+    TAKEN,
     CopiedFile,
 )
 from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
@@ -64,7 +65,8 @@ class Copier:
     With `accept_sizes`, it copies a file whose size differs from the recorded one. `lengths` are the sizes of the
     copied manifests, by destination, with which manifest lists are rewritten. Files to `excluded` destinations are
     skipped. `committed` is when each snapshot was committed (microseconds since 1970): a source that is newer than the
-    snapshot that added it is LATE, except to destinations in `checked`. None: nothing is late.
+    snapshot that added it is LATE, except to destinations in `checked`. None: nothing is late. A destination with
+    another file is TAKEN unless it is in `replaceable` (None: all are), or the file is a manifest or a list of them.
     """
 
     source: Stores
@@ -75,6 +77,7 @@ class Copier:
     excluded: Collection[str] = ()
     committed: Mapping[int, int] | None = None
     checked: Collection[str] = ()
+    replaceable: Collection[str] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -111,6 +114,8 @@ class Copier:
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
             return replace(wanted, action=LOST if gone else FAILED, error=error.what)
+        except _TakenError:
+            return replace(wanted, action=TAKEN)
         except (_Damaged, Undecidable) as error:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
@@ -143,7 +148,7 @@ class Copier:
         found = self._stored_checksum(wanted.destination, len(written))
         action = PRESENT if found == checksum else REWRITTEN
         if found != checksum:
-            self._refuse_to_replace(wanted.destination)
+            self._refuse_to_replace(wanted)
             self._write(wanted.destination, written, checksum)
         return replace(
             wanted,
@@ -186,8 +191,7 @@ class Copier:
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
-        if stored is not None or self.target.head(wanted.destination) is not None:
-            self._refuse_to_replace(wanted.destination)
+        self._refuse_to_replace(wanted)
         outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source, found=found)
         _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
@@ -204,15 +208,23 @@ class Copier:
         found = self.target.head(destination)
         return self.target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
-    def _refuse_to_replace(self, destination: str) -> None:
-        # Where only this table writes, a different file is a broken copy, which can be replaced.
-        if not self.mapping.owns(destination) and self.target.head(destination) is not None:
-            raise HandoffFailed(
-                "Another file is at the mirrored path, outside the table's own location in the cold tier",
-                path=destination,
-                untouched="both files",
-                hint="check who owns that file; move it, or set cold_tier.enabled to false for this table",
-            )
+    def _refuse_to_replace(self, wanted: CopiedFile) -> None:
+        destination = wanted.destination
+        is_known = self.replaceable is None or destination in self.replaceable
+        is_ours = self.mapping.owns(destination)
+        # Where only this table writes, a different file with a record is a broken copy, which can be replaced.
+        if (is_ours and (is_known or wanted.kind in (MANIFEST, MANIFEST_LIST))) or self.target.head(
+            destination
+        ) is None:
+            return
+        if is_ours:
+            raise _TakenError
+        raise HandoffFailed(
+            "Another file is at the mirrored path, outside the table's own location in the cold tier",
+            path=destination,
+            untouched="both files",
+            hint="check who owns that file; move it, or set cold_tier.enabled to false for this table",
+        )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
         for _ in range(self.target.settings.copy_attempts):
@@ -238,3 +250,7 @@ def _compare(found: str, recorded: str | None) -> None:
 
 class _Damaged(Exception):  # noqa: N818  (control flow inside `Copier`)
     """The source differs from its metadata, or from the record of its copy."""
+
+
+class _TakenError(Exception):
+    """Another file is at the destination."""

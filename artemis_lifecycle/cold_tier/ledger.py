@@ -33,6 +33,9 @@ PRESENT = "present"
 LOST = "lost"
 """The source is gone, or differs from its metadata."""
 FAILED = "failed"
+TAKEN = "taken"
+"""Not copied: another file is at its destination, and only a record could say that it is a broken copy."""
+
 LATE = "late"
 """Not copied: the source is newer than the commit that added it, so another file may have replaced it."""
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from shlex import quote
 
+import pyarrow as pa
+
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
@@ -23,6 +25,7 @@ from artemis_lifecycle.cold_tier.restore_commit import (
     RESTORED_SNAPSHOT,
     branch_on,
     commit_restored,
+    take_back,
     taken,
 )
 from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreMapping, RestoreRequest
@@ -36,9 +39,11 @@ from artemis_lifecycle.cold_tier.restore_copies import (
 )
 from artemis_lifecycle.cold_tier.restore_ids import live_ids
 from artemis_lifecycle.contracts.summary import OPERATION
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.errors import BadInput, MissingFile, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.files import IndexFiles
+from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.java_errors import brief
 
 
@@ -59,9 +64,20 @@ def restore(
     done = _done(context, request, live)
     if done is not None:
         return done
-    if live.snapshot(request.snapshot_id) is not None:
-        return branch_on(context, request)
     source = None if cold is None else cold.snapshot(request.snapshot_id)
+    if live.snapshot(request.snapshot_id) is not None:
+        gone = _missing(context, live, request.snapshot_id)
+        if gone is None:
+            return branch_on(context, request)
+        if source is None:
+            raise RestoreFailed(
+                f"The table's metadata names snapshot {request.snapshot_id}, but one of its files is gone, and the "
+                "cold tier does not have the snapshot",
+                table=request.table,
+                path=gone,
+                untouched="the live table",
+                hint="find out whether the catalog was restored from a backup, and who deleted the file",
+            )
     if source is None or cold is None or identity is None:
         raise NoSuchSnapshot(
             f"Neither tier has snapshot {request.snapshot_id}",
@@ -101,7 +117,11 @@ def _finished(
     metadata_location: str,
     attempts: int,
 ) -> Restored:
-    _read_back(context, request)
+    try:
+        _read_back(context, request)
+    except RestoreFailed:
+        take_back(context, request, snapshot_id)
+        raise
     context.operations.restores.finish(restore_id, snapshot_id, metadata_location)
     stop_protecting(context, request.table_uuid, restore_id)
     outcome = restore_ledger(context, restore_id).outcome(restore_id)
@@ -119,6 +139,25 @@ def _finished(
     )
 
 
+def _missing(context: RestoreContext, live: TableMetadata, snapshot_id: int) -> str | None:
+    """Return a file of a snapshot that is gone, though the live metadata names it: the catalog may have been restored
+    from a backup. None if all are there."""
+    kept = tuple(each for each in live.snapshots if each.snapshot_id == snapshot_id)
+    only = replace(live, snapshots=kept, current_snapshot_id=None, refs={}, snapshot_log=(), statistics=())
+    gone: list[str] = []
+
+    def look(paths: pa.Array) -> None:
+        texts = paths.to_pylist()
+        gone.extend(path for path, found in zip(texts, context.live_stores.heads(texts), strict=True) if found is None)
+
+    root, rules = f"{context.root}/unarchived", context.rules
+    try:
+        IndexFiles(indexed(context.spark, context.live_stores, only, rules, root)).visit(look)
+    except (UnreadableMetadata, MissingFile) as error:
+        return error.path or kept[0].manifest_list
+    return gone[0] if gone else None
+
+
 def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
     """Read every row and column of the branch once, as a reader will."""
     from py4j.protocol import Py4JJavaError
@@ -133,9 +172,9 @@ def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
         raise RestoreFailed(
             f"The restored branch {request.branch!r} cannot be read: {brief(error)}",
             table=request.table,
-            untouched="everything but the new branch",
-            hint="run the restore again; if that does not help, drop the branch, and read snapshot "
-            f"{request.snapshot_id} in place (lifecycle.read)",
+            untouched="the table: the new branch was removed again",
+            hint=f"run the restore again; if that does not help, read snapshot {request.snapshot_id} in place "
+            "(lifecycle.read)",
         ) from error
 
 

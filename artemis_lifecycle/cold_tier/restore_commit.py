@@ -168,6 +168,20 @@ def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
     )
 
 
+def take_back(context: RestoreContext, request: RestoreRequest, snapshot_id: int) -> None:
+    """Remove a restored branch and its snapshot, unless somebody has written to the branch."""
+
+    def change(base: BaseState) -> Change | None:
+        ref = base.metadata.ref(request.branch)
+        if base.table_uuid != request.table_uuid or ref is None or int(ref.snapshotId()) != snapshot_id:
+            return None
+        return Change(remove_refs=(request.branch,), expire_snapshot_ids=(snapshot_id,))
+
+    context.check()
+    with table_lock(context.operations.engine, request.table_uuid, table=request.table):
+        _commit(context, request, change)
+
+
 def taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
     return BadInput(
         f"The table already has a {kind} {request.branch!r}, on snapshot {snapshot_id}",

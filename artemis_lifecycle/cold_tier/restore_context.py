@@ -12,6 +12,7 @@ from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.errors import RestoreFailed
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class RestoreContext:
     require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
     noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
     archive: TableMetadata | None = None
+    rules: LocationRules = field(default_factory=LocationRules)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from artemis_lifecycle.cold_tier.demand import (
     readers,
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
-from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger, is_still
 from artemis_lifecycle.cold_tier.needed import use_keys
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.work import Problem
@@ -162,8 +162,8 @@ class Reuse:
                 elif (
                     here
                     and size in (held.source_size, UNKNOWN_LENGTH)
-                    # Of another use, only the content proves it: a writer may have set size and time as they were.
-                    and self._source.checksum(head.path) == held.source_checksum
+                    # A rewrite in place may keep all that a disk says of a file, so only the content counts.
+                    and is_still(None, held.source_checksum, head, self._source)
                 ):
                     alias = replace(held, added_by=use, action=PRESENT)
                     aliases.append(alias.of(head.identity, held.source_checksum))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import Demand
-from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, TAKEN, VERIFIED, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.losses import Losses, losses_of
 from artemis_lifecycle.cold_tier.needed import count_needed, seal_work
 from artemis_lifecycle.cold_tier.paths import Placing
@@ -186,7 +186,7 @@ class Transfer:
         progress = TransferProgress(
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
-        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost)
+        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost, replaceable=())
         if self.reuse is not None:
             copier = replace(copier, committed=self.reuse.committed)
         with self.runner.keeping() as keep:
@@ -218,20 +218,31 @@ class Transfer:
         return self._losses(demand, self._lost())
 
     def _copied(self, wanted: PhaseRows, batch: Batch, excluded: Collection[str]) -> list[CopiedFile]:
-        """Copy the batch's files. Those that another file has replaced are LOST."""
+        """Copy the batch's files. Those that another file has replaced are LOST; those whose place has another file
+        that no record calls a copy are FAILED."""
         files = wanted.copy(batch, excluded)
-        late = [file for file in files if file.action == LATE]
-        if not late or self.reuse is None:
-            return files
-        rules = self.demand.mapping.rules
-        files = [file for file in files if file.action != LATE]
-        for file in late:
-            by = self.reuse.overwritten(file.source, file.added_by, rules)
-            if by is not None:
-                files.append(replace(file, action=LOST, error=f"it was overwritten: snapshot {by} added another there"))
-        checked = replace(wanted.copier, checked={file.destination for file in late})
-        again = replace(wanted, copier=checked).copy(batch, {*excluded, *(file.destination for file in files)})
-        return sorted([*files, *again], key=lambda file: file.destination)
+        late = {file.destination: file for file in files if file.action == LATE}
+        if late and self.reuse is not None:
+            rules, checked = self.demand.mapping.rules, replace(wanted.copier, checked=set(late))
+            done = [file for file in files if file.action != LATE]
+            for file in late.values():
+                by = self.reuse.overwritten(file.source, file.added_by, rules)
+                if by is not None:
+                    error = f"it was overwritten: snapshot {by} added another there"
+                    done.append(replace(file, action=LOST, error=error))
+            wanted = replace(wanted, copier=checked)
+            files = done + wanted.copy(batch, {*excluded, *(file.destination for file in done)})
+        taken = {file.destination for file in files if file.action == TAKEN}
+        if taken:
+            known = self.ledger.among(self.runner, taken)
+            done = [
+                file if file.action != TAKEN else replace(file, action=FAILED, error=_TAKEN.format(file.destination))
+                for file in files
+                if file.destination not in known
+            ]
+            again = replace(wanted, copier=replace(wanted.copier, replaceable=frozenset(known)))
+            files = done + (again.copy(batch, {*excluded, *(file.destination for file in done)}) if known else [])
+        return sorted(files, key=lambda file: file.destination)
 
     def _lost(self) -> tuple[CopiedFile, ...]:
         return self.ledger.outcome(self.work_id).lost
@@ -274,6 +285,13 @@ class Transfer:
         present = sum(file.action == PRESENT for file in files)
         verified = sum(file.action in VERIFIED for file in files)
         self.batches.finish_batch(self.work_id, work.batches.index(batch), verified - present, present, error)
+
+
+_TAKEN = (
+    "another file is at its place in the cold tier ({}), and no record says that it is a broken copy of this one. It "
+    "may be the only copy of an archived file whose record was lost, and was not overwritten. Find out which snapshot "
+    "in the cold tier reads it; move it away only if none does"
+)
 
 
 def _without(demand: Demand, problems: Sequence[Problem]) -> Demand:

@@ -207,6 +207,7 @@ class ColdTier:
                     require_lineage=partial(Gate(self.resources).require_pass, table),
                     noted=partial(Gate(self.resources).noted, table),
                     archive=None if tables is None else tables.newest.metadata,
+                    rules=self.resources.rules(table),
                 ),
                 RestoreRequest(
                     table=table,

@@ -222,7 +222,7 @@ def scan_dropped(
     reached = [np.zeros(len(part.hashes), np.bool_) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         found = evidence(context.stores, protection.metadata, unreached.metadata_files(), context.rules, None)
-        protection.protect(found.foreign)
+        protection.protect(found.foreign, strangers=found.strangers)
         cutoff = listing.started_at - min_age
         scan = seal_scan(
             context,

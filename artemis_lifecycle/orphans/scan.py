@@ -126,7 +126,7 @@ def scan_orphans(
         settled = context.operations.settled_metadata.of_table(table_uuid)
         require_no_future(newer, settled, table, metadata.metadata_location, context.rules)
         unsettled = [each for each in found.attempts if normalize(each.metadata_location, context.rules) not in settled]
-        protection.protect(found.foreign, unsettled)
+        protection.protect(found.foreign, unsettled, found.strangers)
         return seal_scan(
             context,
             asking,

@@ -5,13 +5,13 @@ garbage. Also detects tables that no known catalog has: metadata files with anot
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
 from artemis_lifecycle.errors import MissingFile, NewerFormat, StaleMetadata, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.protection.ownership import metadata_locations
@@ -32,11 +32,13 @@ class Evidence:
     """What unreferenced metadata files show. `newer` belong to the table, and were committed after its pointer or
     outside its history. `attempts` were written on top of the pointer by steps of this deployment that were killed
     before their swap. `foreign` are locations of tables that no known catalog has, and folders with metadata files of
-    other objects, such as views."""
+    other objects, such as views. `strangers` are the newest metadata of other tables elsewhere in the listing: such a
+    table may have been dropped from the same place before anybody saw it."""
 
     newer: tuple[str, ...]
     attempts: tuple[TableMetadata, ...]
     foreign: tuple[str, ...]
+    strangers: tuple[TableMetadata, ...]
 
 
 def evidence(
@@ -51,7 +53,7 @@ def evidence(
     paths = list(paths)
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
-    versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
+    versions = [number for each in (*log, metadata.metadata_location) if (number := version_of(each)) is not None]
     oldest = min(versions, default=0)
     ours: list[str] = []
     elsewhere: dict[str, list[str]] = {}
@@ -77,15 +79,16 @@ def evidence(
         found = zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True)
         return {path: other for path, other in found if other is not None}
 
-    newest = {folder: max(files, key=lambda path: (_version(path) or 0, path)) for folder, files in elsewhere.items()}
+    newest = {folder: max(files, key=lambda path: (version_of(path) or 0, path)) for folder, files in elsewhere.items()}
     found = read_all(list(newest.values()))
-    foreign = list(somebodys(stores, paths, rules, metadata.table_uuid))
+    others = _others(stores, paths, metadata.table_uuid)
+    foreign = list(_folders(others, rules))
     for folder, path in newest.items():
         if path in found and found[path].table_uuid != metadata.table_uuid:
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
         else:
             ours += (each for each in elsewhere[folder] if each not in found)
-    numbers = {path: _version(path) for path in ours}
+    numbers = {path: version_of(path) for path in ours}
     found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
     lineage = {normalize(each, rules) for each in (*log, metadata.metadata_location)}
     ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
@@ -106,17 +109,35 @@ def evidence(
         else:
             newer.append(path)
     newer += (path for path, uuid in unknown.items() if uuid == metadata.table_uuid)
-    foreign += (parent(normalize(path, rules)) for path, uuid in unknown.items() if uuid != metadata.table_uuid)
-    return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
+    strangers = []
+    for path, what in _newest_of_each(others).items():
+        folder = parent(normalize(path, rules))
+        if any(is_under(f"{folder}/x", each, rules) for each in foreign):
+            continue
+        stranger = found.get(path) or read(path)
+        if stranger is not None:
+            strangers.append(stranger)
+        else:
+            foreign += (folder, *(normalize(each, rules) for each in what.locations))
+    return Evidence(tuple(newer), tuple(attempts), tuple(foreign), tuple(strangers))
 
 
 def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_uuid: str) -> tuple[str, ...]:
     """Return the folders of those metadata files that are not a table's: nothing says which other files there belong to
     the same view, function or unknown object. Files that are not JSON are ignored."""
+    return tuple(_folders(_others(stores, paths, table_uuid), rules))
 
+
+def _folders(others: Mapping[str, Described], rules: LocationRules) -> list[str]:
+    found = (path for path, other in others.items() if other.locations and not other.is_table)
+    return list(dict.fromkeys(parent(normalize(path, rules)) for path in found))
+
+
+def _others(stores: Stores, paths: Sequence[str], table_uuid: str) -> dict[str, Described]:
+    """Return what those metadata files say that are not the table's. Files that are not JSON are left out."""
     ours = re.compile(rb'"table-uuid"\s*:\s*"%b"' % re.escape(table_uuid).encode())
 
-    def folder(path: str) -> str | None:
+    def read(path: str) -> Described | None:
         try:
             # Every writer of tables writes the uuid first, and a table may have many large metadata files.
             if ours.search(stores.read_range(path, 0, _BEGINNING)):
@@ -124,10 +145,20 @@ def somebodys(stores: Stores, paths: Sequence[str], rules: LocationRules, table_
             found = described(stores, path)
         except (UnreadableMetadata, StorageError):
             return None
-        return parent(normalize(path, rules)) if found.locations and not found.is_table else None
+        return None if found.table_uuid == table_uuid else found
 
-    read = threaded(folder, list(paths), _READERS)
-    return tuple(dict.fromkeys(each for each in read if each is not None))
+    found = zip(paths, threaded(read, list(paths), _READERS), strict=True)
+    return {path: other for path, other in found if other is not None}
+
+
+def _newest_of_each(others: Mapping[str, Described]) -> dict[str, Described]:
+    """Return the newest metadata file of each other table."""
+    newest: dict[str, str] = {}
+    for path in sorted(others, key=lambda path: (version_of(path) or 0, path)):
+        uuid = others[path].table_uuid
+        if uuid is not None:
+            newest[uuid] = path
+    return {path: others[path] for path in newest.values()}
 
 
 def require_no_future(
@@ -166,7 +197,7 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
     if any(normalize(entry.metadata_file, rules) == normalize(current.metadata_location, rules) for entry in log):
         return True  # It was written on top of the pointer.
     if other.last_updated_ms > current.last_updated_ms:
-        theirs, ours = _version(other.metadata_location), _version(current.metadata_location)
+        theirs, ours = version_of(other.metadata_location), version_of(current.metadata_location)
         if other.last_sequence_number > current.last_sequence_number:
             return True
         if theirs is not None and ours is not None and theirs > ours:
@@ -184,6 +215,7 @@ def _log_since(metadata: TableMetadata) -> int:
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 
-def _version(path: str) -> int | None:
+def version_of(path: str) -> int | None:
+    """Return the number in the name of a metadata file; None if it has none."""
     match = _VERSION.match(path.rpartition("/")[2])
     return None if match is None else int(match[1] or match[2])

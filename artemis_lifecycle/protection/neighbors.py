@@ -7,7 +7,7 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from artemis_lifecycle.metadata.table_metadata import Described, described, read
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.future import version_of
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
@@ -97,7 +98,7 @@ class Neighbors:
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
-        self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
+        self._lost: dict[str, tuple[KnownTable, list[Neighbor]]] = {}
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -266,7 +267,7 @@ class Neighbors:
             if known.gone_at is not None or known.table_uuid in present:
                 continue
             if known.table_uuid in self._lost and self._lost[known.table_uuid][0] == known:
-                found.append(self._lost[known.table_uuid][1])
+                found += self._lost[known.table_uuid][1]
                 continue
             place = next(
                 (
@@ -299,11 +300,33 @@ class Neighbors:
                 is_readable=is_readable,
             )
             # Its last metadata file never changes; whether it is still dropped is checked each time.
-            self._lost[known.table_uuid] = (known, other)
-            found.append(other)
+            self._lost[known.table_uuid] = (known, [other, *self._unseen_state(known, name)])
+            found += self._lost[known.table_uuid][1]
         return found
+
+    def _unseen_state(self, known: KnownTable, name: str) -> Iterator[Neighbor]:
+        """Yield a dropped table as of its newest metadata file, if it was committed to after it was last seen. Whether
+        that commit is one or an attempt that lost its swap is not known, so both states count."""
+        stores, rules = self._context.stores, self._context.rules
+        seen = normalize(known.metadata_location, rules)
+        paths = {file.path: version_of(file.path) for file in stores.list(parent(seen))}
+        since = version_of(seen) or 0
+        for path in sorted((path for path, number in paths.items() if (number or 0) > since), key=_by_version)[::-1]:
+            try:
+                metadata = read_table_metadata(stores, path)
+            except (UnreadableMetadata, StorageError):
+                continue
+            log = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
+            if metadata.table_uuid == known.table_uuid and seen in log:
+                locations = own_locations(metadata, rules)
+                yield Neighbor(f"{name}, newest", known.table_uuid, path, locations, dropped=True)
+                return
 
     def _guess(self, metadata_location: str) -> tuple[str, ...]:
         folder = parent(normalize(metadata_location, self._context.rules))
         # <table>/metadata/<file>: the default layout of every writer.
         return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))
+
+
+def _by_version(path: str) -> tuple[int, str]:
+    return version_of(path) or 0, path

@@ -205,7 +205,7 @@ class Protection:
         self._places_of_logs: set[str] = set()
         self._unread_since: int | None = None
         self._may_be_read = np.empty(0, np.uint64)
-        self._attempts: list[ReachedFiles] = []
+        self._attempts: list[tuple[str, ReachedFiles]] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
         self._unarchived: tuple[object, list[ReachedFiles]] | None = None
@@ -444,16 +444,29 @@ class Protection:
             known.append((OTHER_TABLE, hash_texts(named or (), self._context.rules, self._names_in_folders)))
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
-    def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:
+    def protect(
+        self,
+        locations: Iterable[str],
+        attempts: Iterable[TableMetadata] = (),
+        strangers: Iterable[TableMetadata] = (),
+    ) -> None:
         """Also keep everything in these locations, which contain tables that no known catalog has, and everything that
-        these metadata files reach: each may be the next commit, or a lost one. Raises UnreadableMetadata."""
-        self._foreign = tuple(locations)
-        context = self._context
-        self._attempts = [
+        these metadata files reach: attempts may be the next commit, or a lost one; strangers are other tables' newest.
+        Where nobody can tell what a stranger reaches, its locations are kept. Raises UnreadableMetadata."""
+        foreign, context = list(locations), self._context
+
+        def files(metadata: TableMetadata) -> ReachedFiles:
             # A separate index, because these snapshots may never belong to the table.
-            IndexFiles(indexed(context.spark, context.stores, metadata, context.rules, f"{context.root}/attempts"))
-            for metadata in attempts
-        ]
+            root = f"{context.root}/attempts"
+            return IndexFiles(indexed(context.spark, context.stores, metadata, context.rules, root))
+
+        self._attempts = [(ATTEMPT, files(metadata)) for metadata in attempts]
+        for metadata in strangers:
+            try:
+                self._attempts.append((OTHER_TABLE, files(metadata)))
+            except (UnreadableMetadata, StorageError):
+                foreign += own_locations(metadata, context.rules)
+        self._foreign = tuple(foreign)
 
     def twins(self, paths: Iterable[pa.Array]) -> NDArray[np.uint64]:
         """Return the sorted hashes of the files that have a known twin under another scheme or authority."""
@@ -469,7 +482,7 @@ class Protection:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
             needed = {location for state in states for location in state.needed} | self._bases()
-            reached = [*self._reached_files(), *self._unarchived_files(), *self._attempts]
+            reached = [*self._reached_files(), *self._unarchived_files(), *(files for _, files in self._attempts)]
             self._known_files = [Known.reached_by(files, rules) for files in reached]
             self._known_files += [Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
@@ -479,10 +492,10 @@ class Protection:
         """Return the considered files that are in open plans, scans and undeletes of the tables here."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
         found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files()]
-        for files in self._attempts:
+        for reason, files in self._attempts:
             needed = metadata_files(files.metadata, self._context.rules)
-            found.append((ATTEMPT, self._reached_by(files.reaches)))
-            found.append((ATTEMPT, hash_texts(needed, self._context.rules)))
+            found.append((reason, self._reached_by(files.reaches)))
+            found.append((reason, hash_texts(needed, self._context.rules)))
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_in_folders))]
 
     @property

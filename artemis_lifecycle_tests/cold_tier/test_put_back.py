@@ -330,3 +330,51 @@ def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_no
     assert clashing_fields(schemas({1: "a"}, {1: "a", 2: "weight"}), archive) == {2}
     assert clashing_fields(schemas({1: "a"}, {1: "b"}), archive) == set()
     assert clashing_fields(schemas({1: "a", 2: "price"}, {1: "a", 2: "cost"}), archive) == set()
+
+
+@pytest.fixture
+def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    """Its deletions do not wait. db.n has no archive."""
+    tables: dict[str, Any] = {"db.*": {}, "db.n": {"cold_tier": {"enabled": False}}}
+    with Lifecycle.open(make_config(defaults=AT_ONCE, tables=tables), spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        yield lifecycle
+
+
+def expired_and_named_again(lifecycle: Lifecycle, name: str) -> tuple[Place, int, Rows]:
+    """A table whose metadata from a backup names a snapshot that was expired since, and whose files are gone."""
+    place = Place(lifecycle, name)
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1), (2)")
+    expected, backup = place.rows(), place.metadata.metadata_location
+    place.run("INSERT OVERWRITE {t} VALUES (3)")
+    lifecycle.expire(place.table)
+    put_back(lifecycle, place.table, backup)
+    place.refresh()
+    return place, first, expected
+
+
+def test_a_snapshot_whose_files_are_gone_is_restored_from_the_archive_though_the_metadata_names_it(
+    at_once: Lifecycle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, first, expected = expired_and_named_again(at_once, "t")
+    before = set(place.metadata.refs)
+    with monkeypatch.context() as patch:
+        patch.setattr("artemis_lifecycle.cold_tier.restore._read_back", _cannot_be_read)
+        with pytest.raises(RestoreFailed, match="cannot be read"):
+            at_once.restore(place.table, first, "back")
+    assert set(place.metadata.refs) == before  # No broken branch is left.
+
+    done = at_once.restore(place.table, first, "back")
+    assert done.copied_files and done.snapshot_id != first
+    assert place.rows(of="back") == expected
+
+
+def _cannot_be_read(*_: object) -> None:
+    raise RestoreFailed("The restored branch cannot be read")
+
+
+def test_a_snapshot_whose_files_are_gone_from_both_tiers_is_refused(at_once: Lifecycle) -> None:
+    place, first, _ = expired_and_named_again(at_once, "n")
+    with pytest.raises(RestoreFailed, match="gone, and the cold tier does not have the snapshot"):
+        at_once.restore(place.table, first, "back")
+    assert set(place.metadata.refs) == {"main"}

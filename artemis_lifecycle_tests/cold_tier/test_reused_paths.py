@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
-from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.errors import HandoffFailed, LifecycleError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
@@ -452,4 +454,42 @@ def test_files_that_an_audited_write_added_twice_are_not_taken_for_others(job: J
     assert set(job.lifecycle.hand_off(plan).archived) == {*staged, *job.read} - {list(job.read)[-1]}
     job.lifecycle.commit_expiration(plan)
     job.lifecycle.delete_files(plan)
+    job.expect_all_rows()
+
+
+def test_a_file_never_takes_the_place_of_an_archived_one_whose_record_was_lost(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    job.lifecycle.expire(TABLE)
+    uuid = job.lifecycle.steps.table_state(TABLE).metadata.table_uuid
+    shutil.rmtree(on_disk(str(job.lifecycle.config.operations.root)) / "cold" / uuid / "copies")
+
+    job.add(part, 4, 5)
+    job.overwrite(91)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    with pytest.raises(HandoffFailed, match="was not overwritten"):
+        job.lifecycle.hand_off(plan)
+    job.expect_all_rows()
+
+
+def test_a_file_rewritten_in_place_with_its_old_size_and_time_is_another_file_once_it_is_committed(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    job.lifecycle.hand_off(job.lifecycle.plan_expiration(TABLE))
+
+    before, other = on_disk(part).stat(), f"{job.folder}/other.parquet"
+    job.write(other, 4, 5)
+    with on_disk(part).open("wb") as file:
+        file.write(on_disk(other).read_bytes())
+    on_disk(other).unlink()
+    os.utime(part.removeprefix("file://"), ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = on_disk(part).stat()
+    assert (now.st_ino, now.st_size, now.st_mtime_ns) == (before.st_ino, before.st_size, before.st_mtime_ns)
+    job.added(part, now.st_size, 4, 5)
+    job.overwrite(91)
+    for _ in range(2):
+        with suppress(LifecycleError):
+            job.lifecycle.expire(TABLE)
     job.expect_all_rows()

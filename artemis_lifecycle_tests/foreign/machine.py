@@ -33,24 +33,6 @@ TURNS = 120
 """Of one seed: an action of others, or one of the lifecycle's doings, in which others may come between two steps."""
 SHARE_OF_STEPS = 0.25
 
-UNTIL_FIXED = frozenset(
-    {
-        # Other formats' files, and views' metadata, are orphans.
-        "write_as_delta",
-        "write_as_hudi",
-        "make_view",
-        "drop_and_view",
-        # A path is taken for a file.
-        "write_again",
-        "take_place_of_another",
-        # A restore does not know that the catalog came back from a backup.
-        "restore_catalog",
-        "restore_catalog_and_write",
-        "register_older",
-    }
-)
-"""Actions that lead to a loss that is known and open: left out until its repair is there."""
-
 Counted = Counter[tuple[str, str]]
 
 
@@ -61,7 +43,7 @@ class Lab:
     spark: SparkSession
     uris: tuple[str, str]
     folder: Path
-    without: Container[str] = UNTIL_FIXED
+    without: Container[str] = ()
     often: Container[str] = ()
     counted: Counted = field(default_factory=Counter)
     keep: bool = False

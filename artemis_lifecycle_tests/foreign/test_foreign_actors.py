@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from artemis_lifecycle_tests.end_report import add_lines
-from artemis_lifecycle_tests.foreign.machine import UNTIL_FIXED, Campaign, Lab, report, turns_of
+from artemis_lifecycle_tests.foreign.machine import Campaign, Lab, report, turns_of
 
 
 def _variable(name: str, default: str = "") -> str:
@@ -35,7 +35,7 @@ SHARDS = int(_variable("SHARDS", "1"))
 STATE = _variable("STATE")
 SEED, TURNS = _variable("SEED"), list(turns_of(_variable("TURNS")))
 SHRINK = float(_variable("SHRINK", "0"))
-WITHOUT = UNTIL_FIXED | set(_variable("WITHOUT").split(","))
+WITHOUT = set(_variable("WITHOUT").split(","))
 OFTEN = set(_variable("OFTEN").split(","))
 FIRST_SEED = int(os.environ.get("ARTEMIS_SEED", "1"))
 IS_LONG = STATE != "" or ACTIONS is not None

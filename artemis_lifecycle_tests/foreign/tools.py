@@ -106,7 +106,14 @@ def point_at_documents(world: World, draw: Draw) -> None:
 def stream(world: World, draw: Draw) -> None:
     """What other systems keep below a table's location, under names that everybody leaves alone."""
     place, number = world.place(world.one_table(draw)), world.number()
-    for folder in ("_checkpoints", "_spark_metadata", "_temporary", "_delta_log", ".hoodie", "data/.staging"):
+    for folder in (
+        "_checkpoints",
+        "_spark_metadata",
+        "_temporary",
+        "_symlink_format_manifest",
+        ".metadata",
+        "data/.staging",
+    ):
         _put(world, place / folder / f"{number}.parquet")
 
 

@@ -461,6 +461,18 @@ def nothing_tells_of_a_stranger_inside(stage: Stage, defaults: dict[str, Any] = 
     register(lifecycle, last)
 
 
+def a_table_was_here_before(stage: Stage) -> None:
+    """Dropped and made again in its place, before the lifecycle ever looked."""
+    lifecycle = stage.open(ONE_TIER)
+    create(lifecycle)
+    append(lifecycle)
+    last = forget(lifecycle, "t")
+    create(lifecycle)
+    append(lifecycle)
+    sweep(lifecycle)
+    register(lifecycle, last)
+
+
 def another_deployment_has_a_hold(stage: Stage) -> None:
     theirs = stage.open()
     replaced(theirs)
@@ -1080,14 +1092,19 @@ GUARDS = (
         partial(nothing_tells_of_a_stranger_inside, properties="'gc.enabled'='false'"),
     ),
     Guard(
+        "tables that were here before",
+        taken(("protection.future", "_newest_of_each", lambda others: {})),
+        a_table_was_here_before,
+    ),
+    Guard(
         "objects that are not tables",
-        taken((CatalogsOfDatabase, "others", none), ("protection.future", "somebodys", none)),
+        taken((CatalogsOfDatabase, "others", none), ("protection.future", "_folders", none)),
         a_view_lies_inside,
         is_seen_by_the_guardian=False,
     ),
     Guard(
         "metadata files of other objects",
-        taken(("protection.future", "somebodys", none)),
+        taken(("protection.future", "_folders", none)),
         partial(a_view_lies_inside, is_listed=False),
         is_seen_by_the_guardian=False,
     ),

@@ -401,3 +401,38 @@ def test_a_table_of_another_format_reads_every_file_in_its_location(
     lifecycle.expire("db.t")
     collect(lifecycle, "db.t")
     assert all(path.exists() for path in kept) and not lost.exists()
+
+
+def test_a_table_dropped_from_the_same_place_before_anybody_looked_keeps_its_files(lifecycle: Lifecycle) -> None:
+    folder = create(lifecycle, "db.k")
+    append(lifecycle, "db.k", 2)
+    of_lost = {path for path in folder.rglob("*") if path.is_file()}
+    sql(lifecycle, "DROP TABLE {live}.db.k")
+    assert create(lifecycle, "db.k") == folder
+    orphan = stray(folder)
+    collect(lifecycle, "db.k")
+    assert not orphan.exists()
+    assert {path for path in of_lost if not path.exists()} == set()
+
+
+def test_a_dropped_table_that_nobody_can_read_keeps_its_whole_place(lifecycle: Lifecycle) -> None:
+    folder = create(lifecycle, "db.k")
+    lost = on_disk(row_of(lifecycle, "k")[1])
+    sql(lifecycle, "DROP TABLE {live}.db.k")
+    create(lifecycle, "db.k")
+    next(lost.parent.glob("snap-*.avro")).unlink()
+    files = [*(folder / "data").iterdir(), stray(folder)]
+    collect(lifecycle, "db.k")
+    assert all(path.exists() for path in files)
+
+
+def test_a_table_dropped_after_commits_that_nobody_saw_keeps_what_they_took_up(lifecycle: Lifecycle) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    lifecycle.observe_catalog()
+    take_up(lifecycle, "db.reader", owner / "data")
+    taken = set((owner / "data").glob("*.parquet"))
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    assert taken and all(path.exists() for path in taken)
