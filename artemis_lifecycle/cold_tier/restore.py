@@ -118,7 +118,7 @@ def _finished(
     attempts: int,
 ) -> Restored:
     try:
-        _read_back(context, request)
+        _read_back(context, request, snapshot_id)
     except RestoreFailed:
         take_back(context, request, snapshot_id)
         raise
@@ -158,7 +158,7 @@ def _missing(context: RestoreContext, live: TableMetadata, snapshot_id: int) -> 
     return gone[0] if gone else None
 
 
-def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
+def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: int) -> None:
     """Read every row and column of the branch once, as a reader will."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -166,7 +166,9 @@ def _read_back(context: RestoreContext, request: RestoreRequest) -> None:
     name = parse(request.table).sql(context.live_catalog)
     try:
         context.spark.sql(f"REFRESH TABLE {name}")
-        rows = context.spark.read.option("branch", request.branch).table(name)
+        # Iceberg's selector of a branch ends at a line break in its name.
+        option = ("branch", request.branch) if len(request.branch.splitlines()) == 1 else ("versionAsOf", snapshot_id)
+        rows = context.spark.read.option(*option).table(name)
         rows.write.format("noop").mode("overwrite").save()
     except (Py4JJavaError, PySparkException) as error:
         raise RestoreFailed(

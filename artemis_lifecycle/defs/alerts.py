@@ -42,6 +42,8 @@ _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
 _AT_FIRST = 3
 """Refused posts after which a receiver that took none is left alone."""
+_CONTENT = (400, 413, 422)
+"""HTTP statuses by which a receiver refuses one text, and not its sender."""
 _TRIES = 5
 _LONGEST = 3000
 """Characters of an alert."""
@@ -76,12 +78,14 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     def remember() -> None:
         context.update_cursor(json.dumps({"sent": sorted(kept), "since": since, "refused": refused}))
 
+    refused_alone = True
     for key in new[:_AT_ONCE]:
         try:
             _post(webhook, found[key])
         except StorageError as error:
             failure, refused[key] = error, refused.get(key, 0) + 1
             failed += 1
+            refused_alone = refused_alone and getattr(error.__context__, "code", None) in _CONTENT
             if failed == _AT_FIRST and not posted:
                 break  # It takes none now; others come first in the next tick.
         else:
@@ -90,7 +94,8 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
             posted += 1
             # Record it now, in case the process ends.
             remember()
-    if failure is not None and not posted:
+    # A receiver that took others refuses these alone: a failed tick would keep no count of it.
+    if failure is not None and not posted and not (kept and refused_alone):
         raise failure
     for key in [key for key, tries in refused.items() if tries >= _TRIES]:
         # The receiver takes others, and not this one.

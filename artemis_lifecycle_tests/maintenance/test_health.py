@@ -50,6 +50,7 @@ def opened(lifecycle: Lifecycle) -> Counter[str]:
 def unfit(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     """A governed table of 24 small files, each in a manifest of its own, and 14 delete files."""
     with Lifecycle.open(make_config(tables={"ns.*": {}}), spark=spark) as lifecycle:
+        lifecycle.prepare()  # Before the first step that writes, a question records nothing.
         _make(lifecycle, spark)
         yield lifecycle
 
