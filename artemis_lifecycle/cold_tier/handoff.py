@@ -127,6 +127,7 @@ def hand_off(
         on_progress=context.on_progress,
         reuse=Reuse(context.runner, context.live_stores, demand.metadata, plan.current),
         decided=partial(_record_reused, context, plan.table_uuid),
+        has_archive=any(True for _ in context.cold_stores.list(f"{placing.identity.cold_location}/metadata")),
     )
     if dry_run:
         files, size, problems = transfer.foreseen()

@@ -92,6 +92,7 @@ class Transfer:
     `records` can access `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
     `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
     is lost. `reuse` decides which file a path means that was used for several; `decided` records where they go.
+    `has_archive`: other files at the target may be archived ones.
     """
 
     runner: Runner
@@ -107,6 +108,7 @@ class Transfer:
     consent: Consent = field(default_factory=Consent)
     reuse: Reuse | None = None
     decided: Callable[[Sequence[tuple[str, int, int]]], None] = lambda reused: None
+    has_archive: bool = True
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
@@ -186,9 +188,9 @@ class Transfer:
         progress = TransferProgress(
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
-        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost, replaceable=())
+        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost)
         if self.reuse is not None:
-            copier = replace(copier, committed=self.reuse.committed)
+            copier = replace(copier, committed=self.reuse.committed, replaceable=() if self.has_archive else None)
         with self.runner.keeping() as keep:
             sealed: Rows | None = None
             for phase in range(PHASES):
