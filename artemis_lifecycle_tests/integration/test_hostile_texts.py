@@ -261,6 +261,8 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("scan-dropped", uuid, "--files", code=(0, 3))
     run("keep-dropped", uuid, *by)
     run("delete-dropped", EVIL, code=2)
+    run("undrop", TABLE, *by), run("init", "--dry-run")
+    lifecycle.spark.sql(f"DROP TABLE {Identifier(('db',), NAME).sql(lifecycle.config.catalogs.live.name)}")
     run("gate", "status"), run("gate", "attempts", TABLE, code=(0, 2, 3))
     # Errors quote what they were asked for.
     run("history", TABLE, code=2), run("commit", EVIL, code=2)
