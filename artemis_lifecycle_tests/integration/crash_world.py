@@ -26,11 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg2
+import pytest
 from pyiceberg.table import StaticTable
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.tags import REPLACED
+from artemis_lifecycle.storage.identity import NO_TAG
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 
 Stamps = dict[str, tuple[int, int]]
@@ -43,6 +46,16 @@ class Saved:
     folder: Path
     stamps: Stamps
     rows: dict[str, bytes]
+
+
+def without_inodes(patch: pytest.MonkeyPatch) -> None:
+    """A disk that is put back has the files' times, and other inodes."""
+
+    def unknown(device: Any, *_: Any) -> Any:
+        return NO_TAG if isinstance(device, int) else np.full(len(device), NO_TAG, np.int64)
+
+    for module in ("local.paths", "many_files"):
+        patch.setattr(f"artemis_lifecycle.storage.{module}.disk_tag", unknown)
 
 
 @dataclass

@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -40,7 +39,16 @@ from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import make_old
 from artemis_lifecycle_tests.durable import When, Write, Writes
 from artemis_lifecycle_tests.end_report import add_lines
-from artemis_lifecycle_tests.integration.crash_world import ARCHIVED, Disk, Saved, plain, rows_of, stamps, state_of
+from artemis_lifecycle_tests.integration.crash_world import (
+    ARCHIVED,
+    Disk,
+    Saved,
+    plain,
+    rows_of,
+    stamps,
+    state_of,
+    without_inodes,
+)
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
@@ -353,12 +361,7 @@ def walk(
         # A deletion of more than one batch.
         settings = partial(DeletionSettings, files_per_batch=5)
         patch.setattr("artemis_lifecycle.lifecycle.deletion.DeletionSettings", settings)
-        # A disk that is put back has the files' times, and other inodes.
-        for module in ("local.paths", "many_files"):
-            patch.setattr(
-                f"artemis_lifecycle.storage.{module}.disk_tag",
-                lambda device, *_: 0 * device if isinstance(device, int) else np.zeros(len(device), np.int64),
-            )
+        without_inodes(patch)
         made.prepare()
         yield made
 

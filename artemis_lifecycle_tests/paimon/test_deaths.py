@@ -20,7 +20,7 @@ from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.durable import When, Writes
 from artemis_lifecycle_tests.end_report import add_row
-from artemis_lifecycle_tests.integration.crash_world import Disk, state_of
+from artemis_lifecycle_tests.integration.crash_world import Disk, state_of, without_inodes
 from artemis_lifecycle_tests.paimon import ours
 from artemis_lifecycle_tests.paimon.bundle import Table, create
 from artemis_lifecycle_tests.paimon.plants import age, plant
@@ -65,15 +65,21 @@ def lived(calls: Any, warehouse: Path) -> Table:
 
 
 def test_a_death_at_any_write_ends_as_an_undisturbed_walk(
-    calls: Any, make_config: MakeConfig, spark: SparkSession, postgres_uri: str, tmp_path: Path
+    calls: Any,
+    make_config: MakeConfig,
+    spark: SparkSession,
+    postgres_uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    without_inodes(monkeypatch)
     config = make_config()
     assert config.home is not None
     warehouse = Path(config.home) / "lake"
     config = ours.configured(make_config, warehouse)
     table = lived(calls, warehouse)
     with ours.opened(config, spark) as lifecycle:
-        # Makes the tables of both schemas.
+        lifecycle.prepare()  # Makes the tables of both schemas.
         assert lifecycle.tables() == [ours.name(table)] and lifecycle.plans(ours.name(table)) == []
     libpq = make_url(postgres_uri).set(drivername="postgresql").render_as_string(hide_password=False)
     disk = Disk(Path(config.home).parent, libpq, tmp_path.parent / f"{tmp_path.name}-saved")
