@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.lines import Line, went_back
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -90,12 +90,15 @@ def route(
     selector: Selector,
     states: States = lambda after: (),
     current_at: CurrentAt | None = None,
+    is_gone: Callable[[Snapshot], bool] = lambda snapshot: False,
 ) -> Route:
     """Return the tier and the snapshot that answer `selector`; the live tier if both can.
 
-    `cold` is None for a table without a cold table. `states` returns the refs since the last handoff. `current_at`
-    answers for instants; by default, the logs of both tiers do. Raises NoSuchSnapshot if neither tier has the snapshot;
-    the error has the id of the current or tagged snapshot, if it is known.
+    `is_gone` says whether a live snapshot's files are gone: the metadata of a catalog that was put back may name them.
+    It is only asked about snapshots that are in cold. `cold` is None for a table without a cold table. `states` returns
+    the refs since the last handoff. `current_at` answers for instants; by default, the logs of both tiers do. Raises
+    NoSuchSnapshot if neither tier has the snapshot; the error has the id of the current or tagged snapshot, if it is
+    known.
     """
     if selector.tag is not None:
         ref = live.refs.get(selector.tag)
@@ -118,9 +121,10 @@ def route(
         wanted = (current_entry(live, cold, instant) or (0, None))[1] if current_at is None else current_at(instant)
     else:
         return Route("live", live.current_snapshot_id)
-    if wanted is not None and live.snapshot(wanted) is not None:
-        return Route("live", wanted)
+    here = None if wanted is None else live.snapshot(wanted)
     found = None if wanted is None or cold is None else cold.holding(wanted)
+    if here is not None and (found is None or not is_gone(here)):
+        return Route("live", wanted)
     if found is not None:
         return Route("cold", wanted, found.name)
     known = ""

@@ -20,7 +20,7 @@ from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawState
 from artemis_lifecycle.spark.java_errors import java_errors
 
@@ -74,7 +74,14 @@ class Reading:
             return None if found is None else found.snapshot_id
 
         states = partial(former_states, self.resources.live_stores, live)
-        return find_route(table, live, cold, selector, states, current_at)
+
+        def is_gone(snapshot: Snapshot) -> bool:
+            # An expiration deletes manifest lists last.
+            return (
+                snapshot.manifest_list is not None and self.resources.live_stores.head(snapshot.manifest_list) is None
+            )
+
+        return find_route(table, live, cold, selector, states, current_at, is_gone)
 
     def described(self, table_uuid: str, found: Route) -> Route:
         """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""

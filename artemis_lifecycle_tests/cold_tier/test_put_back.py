@@ -363,6 +363,8 @@ def test_a_snapshot_whose_files_are_gone_is_restored_from_the_archive_though_the
         with pytest.raises(RestoreFailed, match="cannot be read"):
             at_once.restore(place.table, first, "back")
     assert set(place.metadata.refs) == before  # No broken branch is left.
+    assert at_once.route(place.table, snapshot_id=first).tier == "cold"
+    assert at_once.read(place.table, snapshot_id=first).count() == len(expected)
 
     done = at_once.restore(place.table, first, "back")
     assert done.copied_files and done.snapshot_id != first
