@@ -18,7 +18,8 @@ from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.catalogs.guard import ensure_guard
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config.loading import load_config
-from artemis_lifecycle.doctor import machine
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.doctor import machine, services
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.operations.database import Operations
@@ -193,3 +194,11 @@ def test_entries_without_a_table_near_misses_and_patterns_that_tie_are_listed(
     assert json.loads(capsys.readouterr().out) == {"db.axb": "db.*b = db.a*", "db.legal": "db.legal", "db.orders": None}
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = 'live'"))
+
+
+@pytest.mark.parametrize(("operations", "status"), [(["overwrite"], "warning"), (None, "ok")])
+def test_doctor_says_whether_deletes_count_as_overwrites(operations: list[str] | None, status: str) -> None:
+    overwrite: dict[str, Any] = {"writers": ["airflow"], **({"operations": operations} if operations else {})}
+    config = LifecycleConfig.model_validate({"tables": {"db.t": {"lineage": {"overwrite": overwrite}}, "db.u": {}}})
+    (row,) = services.overwrites(config)
+    assert row.status == status and "db.t" in row.detail and "db.u" not in row.detail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.types import DateType, IntegerType, StringType
 
-from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.metadata.partitions import matches, may_have, parse_partition, partition_of
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary
+from artemis_lifecycle.metadata.values import partition_spec
 from artemis_lifecycle_tests.lineage.test_ledger import _metadata
 
 SCHEMA = json.dumps(
@@ -85,3 +87,11 @@ def test_a_partition_is_given_as_a_mapping_or_as_a_text() -> None:
     for text in ("", "day", "=x"):
         with pytest.raises(BadInput, match="is not a partition"):
             parse_partition(text)
+
+
+@pytest.mark.parametrize("transform", ["bucket[0]", "truncate[0]"])
+def test_a_transform_that_divides_by_zero_is_unreadable_metadata(transform: str) -> None:
+    field = {"source-id": 1, "field-id": 1000, "name": "part", "transform": transform}
+    spec = json.dumps({"spec-id": 0, "fields": [field]})
+    with pytest.raises(UnreadableMetadata, match="Partition spec 0 cannot be read"):
+        partition_spec(replace(_metadata(2), partition_specs={0: spec}), 0)
