@@ -29,7 +29,7 @@ from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
 from artemis_lifecycle.deletion.receipt import Receipt
 from artemis_lifecycle.deletion.records import Forgotten
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NotApplicable
+from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
@@ -1250,9 +1250,15 @@ class Lifecycle:
 
     def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
         """End the pause of a table, or (without one) the pause of all. Return the ended pauses. A table's own pause
-        remains after the pause of all ends. Raises BadInput without a name."""
-        table_uuid = None if table is None else self.steps.table_uuid(table)
-        return self.operations.pauses.end(who, table_uuid, why)
+        remains after the pause of all ends; it also ends by the name that the table had, if it was renamed or dropped
+        since. Raises BadInput without `who`; NoSuchTable if nothing of the name exists or is paused."""
+        try:
+            table_uuid = None if table is None else self.steps.table_uuid(table)
+        except NoSuchTable:
+            if not (ended := self.operations.pauses.end(who, None, why, name=table)):
+                raise
+            return ended
+        return self.operations.pauses.end(who, table_uuid, why, name=table)
 
     def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
         """Return who decided what, why and with which account, newest first, for one table or for all; or, oldest

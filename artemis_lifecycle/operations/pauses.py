@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, Engine, Index, func, text
+from sqlalchemy import CheckConstraint, Engine, Index, func, or_, text
 
 from artemis_lifecycle.errors import LifecycleError, Paused
 from artemis_lifecycle.operations.crash_points import around
@@ -66,12 +66,17 @@ class Pauses:
                 NewDecision("pause", pause_id, who, why).record(connection, found)
         return found
 
-    def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
-        """Resume the work on one table, or on all. Return the ended pauses. Raises BadInput without a person."""
-        require_said(table_uuid or "all tables", who=who)
-        those = (_IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
+    def end(
+        self, who: str, table_uuid: str | None = None, why: str | None = None, *, name: str | None = None
+    ) -> list[Pause]:
+        """Resume the work on one table (by its uuid, or by the name that it had when it was paused), or on all. Return
+        the ended pauses. Raises BadInput without a person."""
+        require_said(name or table_uuid or "all tables", who=who)
+        those = pauses.c.table_uuid.is_not_distinct_from(table_uuid)
+        if name is not None:
+            those = or_(pauses.c.table_uuid == table_uuid, pauses.c.table_name == name)
         with around("pauses.end"), self._engine.begin() as connection:
-            ended = update_records(connection, Pause, *those, ended_at=func.clock_timestamp(), ended_by=who)
+            ended = update_records(connection, Pause, _IN_FORCE, those, ended_at=func.clock_timestamp(), ended_by=who)
             for each in ended:
                 NewDecision("resume", each.pause_id, who, why).record(connection, each)
         return list(ended)

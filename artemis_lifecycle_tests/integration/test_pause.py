@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.errors import BadInput, Paused
+from artemis_lifecycle.errors import BadInput, NoSuchTable, Paused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points, pauses
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -58,6 +58,15 @@ def test_nothing_begins_while_it_is_paused(lifecycle: Lifecycle) -> None:
     lifecycle.expire(one)
     with pytest.raises(BadInput):
         lifecycle.pause(who="ada", why=" ")
+
+
+def test_the_pause_of_a_dropped_table_ends_by_the_name_that_it_had(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "gone", 1)
+    pause = lifecycle.pause(table, who="ada", why="looks odd")
+    lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.{table}")
+    assert [each.pause_id for each in lifecycle.resume(table, who="bob")] == [pause.pause_id]
+    with pytest.raises(NoSuchTable):
+        lifecycle.resume(table, who="bob")
 
 
 def test_a_deletion_stops_between_two_pieces_and_goes_on(lifecycle: Lifecycle) -> None:
