@@ -75,7 +75,9 @@ def on_a_second_device(monkeypatch: pytest.MonkeyPatch, second: Path, *more: Pat
         number = 91 if text.startswith(str(second)) else 90
         values = list(found)
         values[2] = os.makedev(0, number)
-        return os.stat_result(values, {name: getattr(found, name) for name in ("st_mtime_ns", "st_atime_ns")})
+        return os.stat_result(
+            values, {name: getattr(found, name) for name in ("st_mtime_ns", "st_atime_ns", "st_ctime_ns")}
+        )
 
     monkeypatch.setattr("artemis_lifecycle.protection.identity.os.stat", stat)
 
