@@ -34,7 +34,7 @@ class StoredFile:
     last_modified: datetime | None
     tag: int = NO_TAG
     etag: str | None = None
-    changed: int = NO_TIME
+    changed: int = field(default=NO_TIME, compare=False)
 
     @property
     def since(self) -> int:
