@@ -76,10 +76,9 @@ class Reading:
         states = partial(former_states, self.resources.live_stores, live)
 
         def is_gone(snapshot: Snapshot) -> bool:
-            # An expiration deletes manifest lists last.
-            return (
-                snapshot.manifest_list is not None and self.resources.live_stores.head(snapshot.manifest_list) is None
-            )
+            # An expiration deletes a manifest list after all files that it leads to.
+            place = snapshot.manifest_list
+            return place is not None and self.resources.live_stores.head(place) is None
 
         return find_route(table, live, cold, selector, states, current_at, is_gone)
 

@@ -290,7 +290,7 @@ def test_a_gated_table_does_not_become_a_view_without_a_pass(
         with pytest.raises(ProgrammingError, match=REFUSED), engine.begin() as connection:
             connection.execute(text(f"UPDATE iceberg_tables SET {change} {where}"), row)
     assert _location(engine, live, GATED) == before
-    with engine.begin() as connection:  # A view is no table, and changes.
+    with engine.begin() as connection:  # Views are not gated, so they may change.
         connection.execute(
             text(
                 "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "

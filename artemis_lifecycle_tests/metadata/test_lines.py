@@ -121,7 +121,7 @@ def _truth(history: History, one: int, other: int) -> set[Relation]:
     if one in history.chain[other]:
         return {BEHIND}
     mine, theirs = _numbers(history, one), _numbers(history, other)
-    # What only expired, or changed its properties, since they parted is no line of its own.
+    # A document that only expired, or changed properties, since the fork does not diverge.
     if mine <= theirs or theirs <= mine:
         return {BEHIND, DIVERGED, AHEAD}
     made = [{each for at in history.chain[place] for each in _numbers(history, at)} for place in (one, other)]

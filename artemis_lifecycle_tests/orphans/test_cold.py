@@ -60,7 +60,7 @@ def test_what_a_refused_writer_left_is_found_and_nothing_else(archive: Archive, 
     with pytest.raises(Exception, match="is the cold tier"):
         spark.sql(f"INSERT INTO {archive.lifecycle.config.catalogs.cold.name}.db.t VALUES (7)")
     left = archive.cold_files() - before
-    assert left  # Its client removes the data files itself, because the refusal is no unknown outcome.
+    assert left  # The client removes its data files itself: a refusal is a definite outcome.
     assert archive.unknown() == left
     for path in left:
         Path(path).unlink()
