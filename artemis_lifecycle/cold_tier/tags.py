@@ -57,13 +57,13 @@ def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs | Non
     for at, recorded in states:
         refs: Refs = {} if recorded is None else recorded
         now = {each.name: number for number, each in enumerate(known) if each.until_ms is None}
-        for name, number in now.items():
-            if refs.get(name) != known[number].snapshot_id:
+        for ref, number in now.items():
+            if refs.get(ref) != known[number].snapshot_id:
                 known[number] = replace(known[number], until_ms=max(at, known[number].since_ms))
         known += [
-            Meaning(name, snapshot_id, at)
-            for name, snapshot_id in sorted(refs.items())
-            if name not in now or known[now[name]].snapshot_id != snapshot_id
+            Meaning(ref, snapshot_id, at)
+            for ref, snapshot_id in sorted(refs.items())
+            if ref not in now or known[now[ref]].snapshot_id != snapshot_id
         ]
     return tuple(known)
 

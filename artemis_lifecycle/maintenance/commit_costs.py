@@ -156,13 +156,13 @@ class CommitCosts:
         snapshots = [row for row in dated if row.snapshot_id is not None]
         unit, name = size_unit(max((row.known_bytes for row in snapshots), default=0))
         times: list[Any] = [row.committed_at for row in snapshots]
-        for (field, label), color in zip(_PARTS.items(), _COLORS, strict=True):
+        for (field, named), color in zip(_PARTS.items(), _COLORS, strict=True):
             sizes = [getattr(row, field) for row in snapshots]
             over_time.plot(
                 times,
                 [math.nan if size is None else size / unit for size in sizes],
                 ".",
-                label=label,
+                label=named,
                 color=color,
             )
         changed = over_time.twinx()
@@ -173,7 +173,7 @@ class CommitCosts:
         over_time.tick_params(axis="x", labelsize=8, rotation=20)
         points = [row for row in snapshots if row.files_changed and row.total_files]
         complete = [row for row in points if row.metadata_bytes is not None]
-        for label, color, some in (
+        for named, color, some in (
             ("list and manifests", _COLORS[2], points),
             ("with metadata.json", _COLORS[0], complete),
         ):
@@ -182,7 +182,7 @@ class CommitCosts:
                 for row in some
             ]
             per_file = [cost / row.files_changed for cost, row in zip(costs, some, strict=True)]
-            by_size.plot([row.total_files for row in some], per_file, ".", color=color, label=label)
+            by_size.plot([row.total_files for row in some], per_file, ".", color=color, label=named)
         by_size.set(title="Bytes for each changed file, by the table's size", xlabel="data files of the table")
         by_size.legend(fontsize=8)
         for panel in (over_time, changed, by_size):

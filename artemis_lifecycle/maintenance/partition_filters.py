@@ -53,13 +53,13 @@ class PartitionFilters:
         if fields is None or len(fields) != len(values):
             return None
         whole = self._expressions.alwaysTrue()
-        for field, value in zip(fields, values, strict=True):
-            if field.is_void:
+        for part, value in zip(fields, values, strict=True):
+            if part.is_void:
                 continue
-            if field.term is None or (field.is_time and value is not None and abs(value) < _SMALLEST_LONG):
+            if part.term is None or (part.is_time and value is not None and abs(value) < _SMALLEST_LONG):
                 return None
             predicate = (
-                self._expressions.isNull(field.term) if value is None else self._expressions.equal(field.term, value)
+                self._expressions.isNull(part.term) if value is None else self._expressions.equal(part.term, value)
             )
             whole = getattr(self._expressions, "and")(whole, predicate)
         return whole
@@ -69,13 +69,13 @@ class PartitionFilters:
         if spec is None:
             return None
         found = []
-        for field in spec.fields():
-            transform, name = str(field.transform()), schema.findColumnName(field.sourceId())
-            kind = None if name is None else str(schema.findType(field.sourceId()))
+        for part in spec.fields():
+            transform, name = str(part.transform()), schema.findColumnName(part.sourceId())
+            kind = None if name is None else str(schema.findType(part.sourceId()))
             is_value = transform == "identity" or transform.startswith("truncate")
             term = None
             if name is not None and (kind in _PLAIN or not is_value):
                 make = self._expressions
-                term = make.ref(name) if transform == "identity" else make.transform(name, field.transform())
+                term = make.ref(name) if transform == "identity" else make.transform(name, part.transform())
             found.append(_Field(term, transform == "void", is_value and kind in _MICROSECONDS))
         return tuple(found)
