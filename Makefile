@@ -108,11 +108,12 @@ docs: $(VENV)/.project  ## The documentation as a site, in site/. Fails for a br
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 .PHONY: lint
-lint: $(VENV)/.project  ## Style, spelling, and which room may import which.
+lint: $(VENV)/.project  ## Style, spelling, which room may import which, and the package's size.
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/codespell $(SPELLED)
 	@$(VENV)/bin/lint-imports --no-logo
+	@$(PY) -m artemis_lifecycle_tests.size
 
 .PHONY: types
 types: $(VENV)/.project  ## Types, strictly.

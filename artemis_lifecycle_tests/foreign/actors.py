@@ -219,10 +219,11 @@ class Actors:
         unsure: set[object] = set()
         for by_equality in (False, True):
             with suppress(CannotNowError):
-                for each in delete_from(self.world, name, branch, draw, by_equality=by_equality):
-                    if counts[each] > 1 and not by_equality:
-                        # The same id in another file: not gone with this one.
-                        unsure.add(each)
+                gone = delete_from(self.world, name, branch, draw, by_equality=by_equality)
+                if not by_equality and any(counts[each] > 1 for each in gone):
+                    # Another file has these ids, too, or the rest of them: not gone with this one.
+                    unsure |= gone
+                for each in gone:
                     del expected[each]
         after = self._ids(name, branch)
         self.counted["judged", "branches written to"] += 1

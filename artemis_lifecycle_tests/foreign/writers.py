@@ -6,6 +6,7 @@ import os
 import shutil
 from datetime import timedelta
 
+from artemis_lifecycle.errors import OtherDeployment
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw, foreign
 from artemis_lifecycle_tests.foreign.core import ids_in, write_equality, write_positions
 from artemis_lifecycle_tests.foreign.world import World, called, make_old
@@ -152,6 +153,8 @@ def stage_file(world: World, draw: Draw) -> None:
     name = world.one_table(draw)
     beats = draw.chance(0.5, "beats")
     table_uuid = world.uuid(name)
+    if beats:
+        _require_ours(world, name)
     table = world.java(name)
     path = table.locationProvider().newDataLocation(f"in-flight-{world.number()}.parquet")
     world.write(name, table, path=path)
@@ -161,7 +164,16 @@ def stage_file(world: World, draw: Draw) -> None:
     world.in_flight[str(on_disk(path))] = (table_uuid, beats)
 
 
+def _require_ours(world: World, name: str) -> None:
+    """A heartbeat is refused where the catalog belongs to another deployment."""
+    try:
+        world.lifecycle.resources.require_deployment(record=False)
+    except OtherDeployment as error:
+        raise CannotNowError(name) from error
+
+
 def _beat(world: World, name: str, table_uuid: str) -> None:
+    _require_ours(world, name)
     heartbeats = world.lifecycle.operations.heartbeats
     heartbeats.beat(table_uuid, called(name), "writer", None, timedelta(hours=1))
 
