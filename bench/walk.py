@@ -38,6 +38,7 @@ from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.processes import PROCESS_TAG
 from artemis_lifecycle.defs.progress import table_windows
@@ -45,7 +46,7 @@ from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.scans import ScanState
-from artemis_lifecycle.scheduling.maintenance_window import Progress, Step, due_step, priority, window_of
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Step, due_step, priority
 from bench.configuration import config_in
 from bench.sampling import Sampler
 

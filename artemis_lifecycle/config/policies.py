@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -191,6 +193,47 @@ class QuietWindow(Model):
         """The day on which the window of `now` opened, in its own time zone."""
         opened = timedelta(hours=int(self.start[:2]), minutes=int(self.start[3:]))
         return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
+
+
+_WHOLE_DAY = timedelta(hours=23)
+"""The shortest day, on which clocks go forward."""
+
+
+@dataclass(frozen=True)
+class MaintenanceWindow:
+    """One quiet window: named by the `day` on which it opens in its own time zone; `opens` and `closes` in UTC."""
+
+    day: date
+    opens: datetime
+    closes: datetime
+
+    def excludes(self, now: datetime) -> bool:
+        """Return True if work other than the walk must wait at `now` until the window is over. A window of a whole day
+        excludes nothing: that work would never run."""
+        return self.opens <= now < self.closes and self.closes - self.opens < _WHOLE_DAY
+
+
+def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
+    """The window that `now` belongs to; outside of windows, the last one that opened."""
+    return _window_on(quiet.day(now), quiet)
+
+
+def coming_window(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
+    """The window that is open at `now`; outside of windows, the next one."""
+    window = window_of(now, quiet)
+    return window if now < window.closes else _window_on(window.day + timedelta(days=1), quiet)
+
+
+def _window_on(day: date, quiet: QuietWindow) -> MaintenanceWindow:
+    zone = ZoneInfo(quiet.timezone)
+    start, end = (time_of_day(int(text[:2]), int(text[3:])) for text in (quiet.start, quiet.end))
+    closing_day = day if end > start else day + timedelta(days=1)
+    utc = ZoneInfo("UTC")
+    return MaintenanceWindow(
+        day=day,
+        opens=datetime.combine(day, start, zone).astimezone(utc),
+        closes=datetime.combine(closing_day, end, zone).astimezone(utc),
+    )
 
 
 def _portable(pattern: str) -> str:

@@ -18,6 +18,7 @@ from dagster import (
     sensor,
 )
 
+from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
 from artemis_lifecycle.defs.live_table import observed
@@ -38,7 +39,7 @@ from artemis_lifecycle.lifecycle.tonight import TableWindow
 from artemis_lifecycle.operations.fleet import last_done
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.scheduling.compaction import CompactionVerdict, due_compaction
-from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step, Verdict, due_step, priority, window_of
+from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step, Verdict, due_step, opening, priority
 from artemis_lifecycle.storage.instants import elapsed
 
 _RECORDED_AS = {Step.ORPHANS: "orphan_deletion"}
@@ -314,7 +315,7 @@ def _place(table: TableWindow, verdict: Verdict, now: datetime) -> int:
 
 def _order(table: TableWindow, verdict: Verdict, now: datetime) -> tuple[int, datetime, datetime]:
     """Return the place in a tick: by priority; among equals, who waits longest, then the step that opened first."""
-    opened_at = table.window.opening(verdict.step or Step.PLAN)
+    opened_at = opening(table.window, verdict.step or Step.PLAN)
     return -_place(table, verdict, now), _ended(table, verdict) or _NEVER, opened_at
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.cleaning import removed_parts
 from artemis_lifecycle.lifecycle.health import STANDARD, Measuring
@@ -45,7 +45,6 @@ from artemis_lifecycle.planning.plan import Query
 from artemis_lifecycle.planning.plan import plan_query as planned
 from artemis_lifecycle.planning.query_plan import QueryPlan
 from artemis_lifecycle.reachability.index.written import written_by_snapshot
-from artemis_lifecycle.scheduling.maintenance_window import window_of
 from artemis_lifecycle.spark.java_errors import java_errors
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.config.policies import MaintenanceWindow, QuietWindow, coming_window, window_of
 from artemis_lifecycle.lifecycle.formats import PLANNED
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.fleet import last_done, newest_states
@@ -17,7 +17,7 @@ from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
 from artemis_lifecycle.scheduling.forecast import WindowForecast, forecast, steps_left, work_of
-from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow, Progress, Step, coming_window, window_of
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Step
 
 MEASURED_OVER = timedelta(days=14)
 """How far back durations of runs count for a forecast."""

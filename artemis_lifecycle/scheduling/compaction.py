@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from artemis_lifecycle.config.policies import Compaction
+from artemis_lifecycle.config.policies import Compaction, MaintenanceWindow
 from artemis_lifecycle.maintenance.compaction import why_compact
 from artemis_lifecycle.maintenance.health import figure
 from artemis_lifecycle.maintenance.manifests import why_rewrite
 from artemis_lifecycle.maintenance.statistics import why_statistics
 from artemis_lifecycle.operations.health import HealthRecord
-from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
 
 CompactionJob = Literal["data_compaction", "manifest_compaction"]
 

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from statistics import fmean
 
-from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, MaintenanceWindow, Progress, Step
+from artemis_lifecycle.config.policies import MaintenanceWindow
+from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Progress, Step, opening
 
 NEXT_REQUEST = timedelta(minutes=1)
 """Between the end of a table's run and the tick that requests its next one."""
@@ -115,7 +116,7 @@ def work_of(
 
     if whole_walk and Step.PLAN in left and NIGHTLY_WALK in means:
         return TableWork(table, window, (DueRun(NIGHTLY_WALK, window.opens, takes(NIGHTLY_WALK)),))
-    return TableWork(table, window, tuple(DueRun(step, window.opening(step), takes(step)) for step in left))
+    return TableWork(table, window, tuple(DueRun(step, opening(window, step), takes(step)) for step in left))
 
 
 def placed(work: Sequence[TableWork], now: datetime, parallel_runs: int | None) -> list[PlacedRun]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
-from zoneinfo import ZoneInfo
 
-from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.config.policies import MaintenanceWindow
 
 
 class Step(StrEnum):
@@ -45,52 +43,8 @@ MAX_FAILURES = 5
 FIRST_BACKOFF = timedelta(minutes=5)
 """Between a failed run and the next; it doubles each time."""
 
-_WHOLE_DAY = timedelta(hours=23)
-"""The shortest day, on which clocks go forward."""
-
 AGAIN_AFTER = timedelta(hours=1)
 """Between a run that succeeded and the next one of the same step, where its plan still needs that step."""
-
-
-@dataclass(frozen=True)
-class MaintenanceWindow:
-    """One quiet window: named by the `day` on which it opens in its own time zone; `opens` and `closes` in UTC."""
-
-    day: date
-    opens: datetime
-    closes: datetime
-
-    def opening(self, step: Step) -> datetime:
-        """When the clock opens `step`."""
-        return self.opens + (self.closes - self.opens) * OPENS[step]
-
-    def excludes(self, now: datetime) -> bool:
-        """Return True if work other than the walk must wait at `now` until the window is over. A window of a whole day
-        excludes nothing: that work would never run."""
-        return self.opens <= now < self.closes and self.closes - self.opens < _WHOLE_DAY
-
-
-def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
-    """The window that `now` belongs to; outside of windows, the last one that opened."""
-    return _window_on(quiet.day(now), quiet)
-
-
-def coming_window(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
-    """The window that is open at `now`; outside of windows, the next one."""
-    window = window_of(now, quiet)
-    return window if now < window.closes else _window_on(window.day + timedelta(days=1), quiet)
-
-
-def _window_on(day: date, quiet: QuietWindow) -> MaintenanceWindow:
-    zone = ZoneInfo(quiet.timezone)
-    start, end = (time_of_day(int(text[:2]), int(text[3:])) for text in (quiet.start, quiet.end))
-    closing_day = day if end > start else day + timedelta(days=1)
-    utc = ZoneInfo("UTC")
-    return MaintenanceWindow(
-        day=day,
-        opens=datetime.combine(day, start, zone).astimezone(utc),
-        closes=datetime.combine(closing_day, end, zone).astimezone(utc),
-    )
 
 
 WaitsFor = Literal["approval", "hold", "lease", "file"]
@@ -141,6 +95,11 @@ def priority(waited: timedelta | None, freeable_bytes: int) -> int:
     return int(min(1_000.0, max(0.0, hours))) + (freeable_bytes >> 20).bit_length()
 
 
+def opening(window: MaintenanceWindow, step: Step) -> datetime:
+    """When the clock opens `step`."""
+    return window.opens + (window.closes - window.opens) * OPENS[step]
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The step to request now, as the `attempt`th of this window, or None; `why` is shown at the tick."""
@@ -189,8 +148,8 @@ def _to_clean(progress: Progress, steps: frozenset[Step]) -> Step | None:
 def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
     if step in progress.canceled:
         return Verdict(None, f"{step} was canceled by hand")
-    if now < window.opening(step):
-        return Verdict(None, f"{step} opens at {window.opening(step):%H:%M} UTC")
+    if now < opening(window, step):
+        return Verdict(None, f"{step} opens at {opening(window, step):%H:%M} UTC")
     runs = progress.runs.get(step)
     if runs is None:
         return Verdict(step, f"{step} is due", attempt=1)

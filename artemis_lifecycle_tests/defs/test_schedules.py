@@ -13,7 +13,7 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_schedule_context
 from sqlalchemy import text
 
-from artemis_lifecycle.config.policies import QuietWindow, Weekday
+from artemis_lifecycle.config.policies import QuietWindow, Weekday, window_of
 from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
@@ -22,7 +22,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
-from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step, window_of
+from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step
 from artemis_lifecycle_tests.scheduling.test_compaction import HEALTHY
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artemis_lifecycle.config.policies import MaintenanceWindow
 from artemis_lifecycle.scheduling.forecast import (
     NEXT_REQUEST,
     DueRun,
@@ -17,7 +18,7 @@ from artemis_lifecycle.scheduling.forecast import (
     steps_left,
     work_of,
 )
-from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow, Progress, Step
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Step
 
 MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC)
 WINDOW = MaintenanceWindow(date(2026, 1, 31), MIDNIGHT, MIDNIGHT + timedelta(hours=8))
