@@ -342,7 +342,12 @@ def clear_dropped(actors: Actors, draw: Draw) -> None:
     if approved:
         actors.step("approve", lambda: actors.lifecycle.approve(scan, **WHO), scan.table)
     actors.perhaps_others(draw)
-    if approved and not in_time and scan.table_uuid not in {held.table_uuid for held in world.holds.values()}:
+    # An earlier try may have made it overdue, and died.
+    (overdue,) = world.query(
+        "SELECT bool_or(missing_since < now() - interval '30 days') FROM lifecycle.known_tables WHERE table_uuid = %s",
+        scan.table_uuid,
+    )[0]
+    if approved and overdue and scan.table_uuid not in {held.table_uuid for held in world.holds.values()}:
         actors.approve_end(scan.table_uuid)
     work = lambda: actors.lifecycle.delete_dropped(scan)  # noqa: E731
     said = ("approved" if approved else "", "in time" if in_time else "")
