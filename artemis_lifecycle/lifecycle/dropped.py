@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
@@ -16,6 +15,7 @@ from artemis_lifecycle.errors import (
     LifecycleError,
     NoSuchPlan,
     NoSuchTable,
+    PlanStateError,
     Refused,
     StalePlan,
 )
@@ -28,6 +28,7 @@ from artemis_lifecycle.lifecycle.steps import Steps, TableState, noted_wait
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans import dropped
@@ -65,10 +66,10 @@ class DroppedTables:
         scans = self.resources.operations.scans.of_table(known.table_uuid, kind="dropped")
         scans = tuple(each for each in scans if each.table == known.table)
         state: dropped.State = "due" if self.resources.operations.clock.now() >= due_at else "waiting"
-        if known.gone_at is not None:
-            state = "gone"
-        elif known.kept_at is not None:
+        if known.kept_at is not None:
             state = "kept"
+        elif known.gone_at is not None:
+            state = "gone"
         elif not dropped.has_metadata(self.resources.live_stores, self.resources.root, known):
             state = "purged"
         return DroppedTable(
@@ -207,19 +208,44 @@ class DroppedTables:
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         known = self.missing(table)
         require_said(known.table, who=who, why=why)
-        return self._dropped(self.resources.operations.known_tables.keep(known, who, why))
+        in_quarantine = self._is_in_quarantine(known)
+        return self._dropped(self.resources.operations.known_tables.keep(known, who, why, quarantined=in_quarantine))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
         resources = self.resources
         known = self.missing(table)
-        return self._dropped(resources.operations.known_tables.unkeep(known, person() if who is None else who))
+        operator, in_quarantine = person() if who is None else who, self._is_in_quarantine(known)
+        return self._dropped(resources.operations.known_tables.unkeep(known, operator, quarantined=in_quarantine))
+
+    def _is_in_quarantine(self, known: KnownTable) -> bool:
+        """Return True if a purge could still delete files of a dropped table for good."""
+        records = self.resources.operations.quarantines.of_table(known.table_uuid)
+        return any(each.state is not QuarantineState.PURGED for each in records)
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
-        with suppress(NoSuchTable):
+        try:
             return self.steps.any_state(table) if table_uuid is None else self.steps.state_of(table, table_uuid)
+        except BadInput as error:
+            # Only a name without a namespace can be the uuid of a dropped table.
+            if not isinstance(error, NoSuchTable) and "." in table:
+                raise
         catalog = table.partition(":")[0] if self.resources.other(table) is not None else None
         return self.lost(self.missing(table, catalog, table_uuid))[0]
+
+    def state_with_files(self, table: str) -> TableState:
+        """Return the table with that name, or the dropped one (by name or uuid). Raises NoSuchTable, PlanStateError if
+        nothing of it is left."""
+        state = self.state_even_if_dropped(table)
+        if state.is_dropped:
+            known = self.missing(state.name, state.catalog, state.metadata.table_uuid)
+            if known.gone_at is not None and not self._is_in_quarantine(known):
+                raise PlanStateError(
+                    f"Table {known.table_uuid} is gone, and its files with it",
+                    table=known.table,
+                    hint="list the dropped tables: artemis dropped",
+                )
+        return state
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""

@@ -91,6 +91,7 @@ class Quarantine:
                 protection, considered = self._protection(state, record)
                 try:
                     protection.require_no_hold()
+                    self._require_not_kept(state, record)
                 except Refused:
                     step.state = "pending"
                     continue
@@ -140,6 +141,16 @@ class Quarantine:
                 yield pa.array(paths, pa.string())
 
         return Protection(context, asking), considered
+
+    def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
+        known = self._lost(state, record) if state.is_dropped else None
+        if known is not None and known.kept_at is not None:
+            raise Refused(
+                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
+                table=known.table,
+                untouched="all files in quarantine",
+                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+            )
 
     def _lost(self, state: TableState, record: QuarantineRecord) -> KnownTable:
         """Return the dropped table whose files are in quarantine."""

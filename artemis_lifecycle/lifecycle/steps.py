@@ -209,7 +209,7 @@ class Steps:
         table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
 
         def why() -> str | None:
-            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid)
+            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid, state.name)
             if pause is not None:
                 return str(pause)
             if self.resources.in_quiet_window and not is_in_quiet_window(window, self.resources.operations.clock.now()):

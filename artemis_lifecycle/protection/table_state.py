@@ -265,7 +265,7 @@ class DroppedTableState(TableState):
         known = self._context.operations.known_tables.get(
             self._context.catalog_name, self.table_uuid, self._deletion.table
         )
-        if known.kept_at is not None and known.gone_at is None:
+        if known.kept_at is not None:
             raise Refused(
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=self._deletion.table,
