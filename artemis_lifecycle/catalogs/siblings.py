@@ -6,11 +6,35 @@ neighbors just like the tables of one catalog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.errors import LocationConflict
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The tables of sibling catalogs, as `<catalog>:<namespace.table>`."""
+
+    rows: Mapping[str, CatalogEntry]
+
+    def tables(self) -> list[str]:
+        """Return every name, sorted."""
+        return sorted(self.rows)
+
+    def entry(self, table: str) -> CatalogEntry:
+        """Return the table's row."""
+        return self.rows[table]
+
+    def pointers(self) -> Mapping[str, CatalogEntry]:
+        """Return the row of every table, by name."""
+        return self.rows
+
+    def others(self) -> list[CatalogEntry]:
+        """Return nothing: those of all catalogs are the live catalog's."""
+        return []
 
 
 class CatalogsOfDatabase:
@@ -48,6 +72,10 @@ class CatalogsOfDatabase:
     def others(self) -> list[CatalogEntry]:
         """Return every object that is not a table, of the live catalog and of all catalogs in its database."""
         return self._live.others()
+
+    def beside(self) -> Beside:
+        """Return the tables of sibling catalogs alone."""
+        return Beside(self._others())
 
     def _others(self) -> dict[str, CatalogEntry]:
         return self._live.beside(self._without)

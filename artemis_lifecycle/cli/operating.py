@@ -127,13 +127,20 @@ def init(config: ConfigOption = None, dry_run: DryRunOption = False, json: JsonO
 
 
 @app.command()
-def doctor(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Check the configuration and everything that it references in one pass, and show how to fix problems. Changes
-    nothing."""
+def doctor(
+    write_probe: Annotated[
+        bool,
+        typer.Option("--write-probe", help="Write, read and delete a small file in each root; compare stores' clocks."),
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check the configuration and everything that it references in one pass, and show how to fix problems. Writes
+    nothing, without --write-probe."""
     from artemis_lifecycle.doctor.diagnosis import diagnose
 
     with spinner("checking"):
-        found = diagnose(config)
+        found = diagnose(config, write_probe=write_probe)
     if json:
         show_json(found)
     else:

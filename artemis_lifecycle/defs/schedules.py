@@ -86,6 +86,7 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
     """Request runs only for tables that have something to purge, because a run starts a Spark session."""
     known = lifecycle.operations.known_tables.of_catalog(lifecycle.config.catalogs.live.name)
     # By their current names; those of dropped tables are purged by uuid (artemis purge-quarantine).
+    known.sort(key=lambda each: each.missing_since is None)
     names = {each.table_uuid: None if each.missing_since else each.table for each in known}
     due = {names.get(record.table_uuid, record.table) for record in lifecycle.operations.quarantines.due()}
     if not due:

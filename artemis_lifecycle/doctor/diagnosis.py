@@ -23,8 +23,9 @@ from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.roots import require_apart
 
 
-def diagnose(path: Path | None = None) -> tuple[Check, ...]:
-    """Check the configuration at `path` (None: as every command finds it) and all that it names; changes nothing.
+def diagnose(path: Path | None = None, *, write_probe: bool = False) -> tuple[Check, ...]:
+    """Check the configuration at `path` (None: as every command finds it) and all that it names; writes nothing. Only
+    with `write_probe`, a small file is written into each root and removed again: it shows the store's clock, too.
 
     The embedded Postgres is started where every other command would start it. What a broken part leaves unknown is
     skipped, and says why. No result has a password or a key in it.
@@ -33,7 +34,7 @@ def diagnose(path: Path | None = None) -> tuple[Check, ...]:
     checks += _of_the_machine()
     if config is None:
         return (*checks, Check("all that it names", "skipped", "the configuration cannot be used"))
-    checks += _of_the_configuration(config)
+    checks += _of_the_configuration(config, write_probe)
     secrets = _secrets(config)
     return tuple(_without(secrets, each) for each in checks)
 
@@ -57,16 +58,16 @@ def _of_the_machine() -> Iterator[Check]:
     yield checked("versions", machine.versions)
 
 
-def _of_the_configuration(config: LifecycleConfig) -> Iterator[Check]:
+def _of_the_configuration(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:
     for warning in config.warnings():
         yield Check("delays", "warning", warning, "set it above zero in lifecycle.yaml")
     yield from services.overwrites(config)
     yield checked("free space", partial(machine.free_space, config))
-    yield from _of_the_services(config)
+    yield from _of_the_services(config, write_probe)
     yield checked("executors' Python", partial(machine.executors, config))
 
 
-def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
+def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:
     live, cold, uri = config.catalogs.live, config.catalogs.cold, config.operations.uri
     found_live = uri is not None and config.operations.root is not None
     has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
@@ -90,11 +91,13 @@ def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
     roots: list[tuple[str, Catalog]] = []
     for key, root in config.roots().items():
         of = cold if key == "catalogs.cold.warehouse" else live
-        found = _if(root is not None, key, partial(services.store, key, root or "", of), key)
+        check = services.probed_store if write_probe else services.store
+        found = _if(root is not None, key, partial(check, key, root or "", of), key)
         yield found
         if root is not None and found.status in ("ok", "warning"):
             roots.append((root, of))
-    yield _if(uri is not None, "clocks", partial(services.clocks, config, roots), "operations.uri")
+    asked = roots if write_probe else []
+    yield _if(uri is not None, "clocks", partial(services.clocks, config, asked), "operations.uri")
 
 
 def _rows(name: str, check: Callable[[LifecycleConfig], Iterable[Check]], config: LifecycleConfig) -> Iterator[Check]:

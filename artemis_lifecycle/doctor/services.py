@@ -1,15 +1,18 @@
 """Checks of what the configuration names: catalogs, the operations database, roles, the cold guard, stores, clocks.
 
-They read, and write one probe file per root, which they remove. No schema is made or changed, and no catalog taken.
+They read. Only `probed_store`, and `clocks` of stores, write one probe file per root, which they remove. No schema is
+made or changed, and no catalog taken.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from sqlalchemy import text
 
@@ -32,8 +35,9 @@ from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
+from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.location import normalize
-from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
 PROBE = ".artemis-doctor-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
@@ -227,6 +231,23 @@ def readers(config: LifecycleConfig) -> list[Check]:
 
 
 def store(key: str, root: str, of: Catalog) -> Check:
+    """A root can be listed; on a disk, the rights to write there are known, too."""
+    tried = "not tried: writing and deleting (artemis doctor --write-probe)"
+    if not is_local(root):
+        next(iter(_stores(of).list(root)), None)
+        return Check(key, "ok", f"{root}: lists; {tried}")
+    place = Path(local_path(root))
+    existing = next(each for each in (place, *place.parents) if each.exists())
+    if not existing.is_dir():
+        return Check(key, "failed", f"{root}: {existing} is not a folder", f"move it, or set {key} to another folder")
+    if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
+        do = f"let this account read, write and search {existing}"
+        return Check(key, "failed", f"{root}: this account may not read and write {existing}", do)
+    made = "" if existing == place else "; made by the first step that writes"
+    return Check(key, "ok", f"{root}: this account may read, write and delete there{made}; {tried}")
+
+
+def probed_store(key: str, root: str, of: Catalog) -> Check:
     """A root can be written, read, and cleared again."""
     stores, probe, content = _stores(of), f"{root}/{PROBE}{uuid.uuid4().hex}", b"artemis doctor"
     stores.write(probe, content, storage_class="STANDARD")
@@ -243,11 +264,13 @@ def store(key: str, root: str, of: Catalog) -> Check:
 
 
 def clocks(config: LifecycleConfig, roots: Sequence[tuple[str, Catalog]]) -> Check:
-    """Postgres, this host and every store agree on the time."""
+    """Postgres, this host and every store of `roots` agree on the time."""
     assert config.operations.uri is not None
     folders = {folder.clock: folder for folder in (Folder(root, _stores(of)) for root, of in roots)}
     with connected(config.operations.uri) as engine:
         require_agreement(Clock(engine).now, folders.values(), config.clocks.max_difference)
+    if not folders:
+        return Check("clocks", "ok", "this host and Postgres agree; not tried: stores (artemis doctor --write-probe)")
     return Check("clocks", "ok", f"this host, Postgres and {len(folders)} stores agree")
 
 

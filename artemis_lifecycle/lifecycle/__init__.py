@@ -818,7 +818,8 @@ class Lifecycle:
         return self._undrop.undrop(table, uuid, as_name, incomplete=incomplete, who=who, why=why)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
-        """Decide to keep the files of a dropped table (by name or uuid). Raises NoSuchTable, PlanStateError."""
+        """Decide to keep the files of a dropped table (by name or uuid), also those in quarantine. Raises NoSuchTable,
+        PlanStateError."""
         return self._dropped.keep_dropped(table, who=who, why=why)
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
@@ -982,15 +983,18 @@ class Lifecycle:
 
         `kind`: "legal", which also keeps snapshots of the cold tier out of the deep archive; "lease", for a reader,
         which ends after `ttl` unless it is renewed; "consumer", whose snapshot is the next one that it reads: that and
-        every later one stay. `until`, or `ttl` from now, ends any of them.
+        every later one stay. `until`, or `ttl` from now, ends any of them. A dropped table (by name or uuid) takes
+        holds while any of its files are left, also in quarantine.
 
         Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
         """
-        return self._tags_and_holds.hold(table, owner, reason, snapshot_ids, until, kind=kind, ttl=ttl)
+        return self._tags_and_holds.hold(
+            table, owner, reason, snapshot_ids, until, kind=kind, ttl=ttl, state_of=self._dropped.state_with_files
+        )
 
     def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
         """Return the table's active holds, oldest first; with `ended`, also past ones."""
-        table_uuid, holds = self.steps.table_uuid(table), self.operations.holds
+        table_uuid, holds = self._dropped.state_even_if_dropped(table).metadata.table_uuid, self.operations.holds
         return list(holds.of_table(table_uuid) if ended else holds.active(table_uuid))
 
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
@@ -16,6 +15,7 @@ from artemis_lifecycle.errors import (
     LifecycleError,
     NoSuchPlan,
     NoSuchTable,
+    PlanStateError,
     Refused,
     StalePlan,
 )
@@ -28,6 +28,7 @@ from artemis_lifecycle.lifecycle.steps import Steps, TableState, noted_wait
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans import dropped
@@ -63,11 +64,12 @@ class DroppedTables:
         keep = max(each.dropped.keep for each in self.resources.config.policies(known.table))
         due_at = known.missing_since + keep
         scans = self.resources.operations.scans.of_table(known.table_uuid, kind="dropped")
+        scans = tuple(each for each in scans if each.table == known.table)
         state: dropped.State = "due" if self.resources.operations.clock.now() >= due_at else "waiting"
-        if known.gone_at is not None:
-            state = "gone"
-        elif known.kept_at is not None:
+        if known.kept_at is not None:
             state = "kept"
+        elif known.gone_at is not None:
+            state = "gone"
         elif not dropped.has_metadata(self.resources.live_stores, self.resources.root, known):
             state = "purged"
         return DroppedTable(
@@ -89,8 +91,10 @@ class DroppedTables:
         name begins so, or if that is given: of those that its last sweep missed."""
         other = table.partition(":")[0] if self.resources.other(table) is not None else catalog
         missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
+        missing = [known for known in missing if table_uuid in (None, known.table_uuid)]
         having = [known for known in missing if table in (known.table_uuid, known.table)]
-        having = [known for known in having if table_uuid in (None, known.table_uuid)]
+        if table_uuid is not None and not having:
+            having = missing
         if len(having) == 1:
             return having[0]
         if not having:
@@ -103,11 +107,11 @@ class DroppedTables:
         raise BadInput(
             f"{len(having)} tables of that name were dropped: {', '.join(each)}",
             table=table,
-            hint="select one by its uuid",
+            hint="select one by its uuid, or by its name where a uuid had several",
         )
 
-    def scan_dropped(self, table: str, catalog: str | None = None) -> OrphanScanResult:
-        known = self.missing(table, catalog)
+    def scan_dropped(self, table: str, catalog: str | None = None, table_uuid: str | None = None) -> OrphanScanResult:
+        known = self.missing(table, catalog, table_uuid)
         state, absence = self.lost(known)
         policy = self.resources.config.policy(known.table)
         with self.steps.run(state, "dropped_scan") as step:
@@ -131,21 +135,24 @@ class DroppedTables:
                 hint=f"artemis delete-orphans {record.scan_id}",
             )
         catalog = deletion_context(resources, record.table).catalog_name
-        known = resources.operations.known_tables.get(catalog, record.table_uuid)
+        known = resources.operations.known_tables.get(catalog, record.table_uuid, record.table)
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
                 stored_receipt(self.steps, job)
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
-                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+                resources.operations.known_tables.gone(known)
             return report_of(resources.start_spark, resources.live_stores, resources.operations, job, resources.root)
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:
-            for plan in resources.operations.plans.holding(known.table_uuid):
+            names = resources.operations.known_tables.of_catalog(known.catalog)
+            lives_on = any(each.table_uuid == known.table_uuid and not each.missing_since for each in names)
+            # The plans of a uuid that has another name are that table's.
+            for plan in () if lives_on else resources.operations.plans.holding(known.table_uuid):
                 resources.operations.plans.close(
                     plan.plan_id, record.approved_by or resources.owner, "its table was dropped"
                 )
@@ -155,7 +162,7 @@ class DroppedTables:
             if step.state == "done":
                 if record.files:
                     stored_receipt(self.steps, job)
-                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+                resources.operations.known_tables.gone(known)
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
@@ -170,7 +177,7 @@ class DroppedTables:
         policy = self.resources.config.policy(lost.table)
         states = (ScanState.OPEN, ScanState.DELETING)
         scans = self.resources.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
-        record = scans[0] if scans else None
+        record = next((each for each in scans if each.table == lost.table), None)
         try:
             latest = self.resources.operations.clock.now() - policy.orphans.scan_every.most
             # A deletion follows its approval: an approved scan is not replaced.
@@ -182,7 +189,8 @@ class DroppedTables:
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
-                record = self.resources.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
+                scan = self.scan_dropped(lost.table, table_uuid=lost.table_uuid)
+                record = self.resources.operations.scans.get(scan.scan_id)
             assert record is not None
             with noted_wait(self.resources, record.scan_id):
                 if record.approved_by is None and policy.dropped.approval == "required":
@@ -200,21 +208,44 @@ class DroppedTables:
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         known = self.missing(table)
         require_said(known.table, who=who, why=why)
-        return self._dropped(self.resources.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
+        in_quarantine = self._is_in_quarantine(known)
+        return self._dropped(self.resources.operations.known_tables.keep(known, who, why, quarantined=in_quarantine))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
         resources = self.resources
         known = self.missing(table)
-        return self._dropped(
-            resources.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
-        )
+        operator, in_quarantine = person() if who is None else who, self._is_in_quarantine(known)
+        return self._dropped(resources.operations.known_tables.unkeep(known, operator, quarantined=in_quarantine))
+
+    def _is_in_quarantine(self, known: KnownTable) -> bool:
+        """Return True if a purge could still delete files of a dropped table for good."""
+        records = self.resources.operations.quarantines.of_table(known.table_uuid)
+        return any(each.state is not QuarantineState.PURGED for each in records)
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
-        with suppress(NoSuchTable):
+        try:
             return self.steps.any_state(table) if table_uuid is None else self.steps.state_of(table, table_uuid)
+        except BadInput as error:
+            # Only a name without a namespace can be the uuid of a dropped table.
+            if not isinstance(error, NoSuchTable) and "." in table:
+                raise
         catalog = table.partition(":")[0] if self.resources.other(table) is not None else None
-        return self.lost(self.missing(table_uuid or table, catalog))[0]
+        return self.lost(self.missing(table, catalog, table_uuid))[0]
+
+    def state_with_files(self, table: str) -> TableState:
+        """Return the table with that name, or the dropped one (by name or uuid). Raises NoSuchTable, PlanStateError if
+        nothing of it is left."""
+        state = self.state_even_if_dropped(table)
+        if state.is_dropped:
+            known = self.missing(state.name, state.catalog, state.metadata.table_uuid)
+            if known.gone_at is not None and not self._is_in_quarantine(known):
+                raise PlanStateError(
+                    f"Table {known.table_uuid} is gone, and its files with it",
+                    table=known.table,
+                    hint="list the dropped tables: artemis dropped",
+                )
+        return state
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""

@@ -121,7 +121,8 @@ class LiveSets:
                 places = [normalize(place, self.resources.rules(each.table)) for place in each.locations]
                 self.resources.operations.table_locations.saw(each.table_uuid, places, each.metadata_location)
             resources = self.resources
-            dropped.observe(tables, resources.live_stores, resources.operations, live_set.catalog, resources.rules)
+            stores, operations, name = resources.live_stores, resources.operations, live_set.catalog
+            dropped.observe(tables, stores, operations, name, resources.rules, names_are_lines=False)
             swept = self._tables(live_set, [(each.table, each.table_uuid) for each in live], deferred, threads)
             unseen = self._gone(live_set.catalog)
             if nessie.config.mark.unseen == "delete":
@@ -204,7 +205,7 @@ class LiveSets:
         done: list[TableSweep] = []
         for each in self._due(unseen):
             try:
-                scan = self.dropped.scan_dropped(each.table_uuid, live_set.catalog)
+                scan = self.dropped.scan_dropped(each.table, live_set.catalog, each.table_uuid)
             except LifecycleError as error:
                 # Kept by a person, by a hold, or because files are young.
                 done.append(TableSweep(each.table, each.table_uuid, waits=str(error)))

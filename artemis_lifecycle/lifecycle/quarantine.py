@@ -20,6 +20,7 @@ from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.receipts import id_of
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -57,8 +58,7 @@ class Quarantine:
             with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                 record = resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:
-                catalog = state.catalog or resources.live_catalog.name
-                resources.operations.known_tables.back(catalog, record.table_uuid)
+                resources.operations.known_tables.back(self._lost(state, record))
             done = put_back(
                 resources.start_spark,
                 resources.live_stores,
@@ -91,6 +91,7 @@ class Quarantine:
                 protection, considered = self._protection(state, record)
                 try:
                     protection.require_no_hold()
+                    self._require_not_kept(state, record)
                 except Refused:
                     step.state = "pending"
                     continue
@@ -123,7 +124,7 @@ class Quarantine:
         with suppress(NoSuchPlan):
             snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots
         asking = Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids)
-        absence = self.dropped.lost(self.dropped.missing(record.table_uuid))[1] if state.is_dropped else None
+        absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
         cold = self.resources.config.catalogs.cold.warehouse
         context = replace(
             deletion_context(self.resources, state.name, absence),
@@ -140,6 +141,20 @@ class Quarantine:
                 yield pa.array(paths, pa.string())
 
         return Protection(context, asking), considered
+
+    def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
+        known = self._lost(state, record) if state.is_dropped else None
+        if known is not None and known.kept_at is not None:
+            raise Refused(
+                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
+                table=known.table,
+                untouched="all files in quarantine",
+                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+            )
+
+    def _lost(self, state: TableState, record: QuarantineRecord) -> KnownTable:
+        """Return the dropped table whose files are in quarantine."""
+        return self.dropped.missing(state.name if state.catalog else record.table, state.catalog, record.table_uuid)
 
     def job(self, job_id: str) -> DeletionJob:
         """Return the deletion that moved files into quarantine."""

@@ -28,7 +28,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.operations.known_tables import KnownTable, Seen
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch, paused
 from artemis_lifecycle.operations.processes import mark
@@ -134,12 +134,20 @@ class Steps:
         # A table that is missing from now on becomes due some time later.
         resources.require_clocks()
         catalog = resources.live_catalog
-        return observe(catalog, resources.live_stores, resources.operations, catalog.name, resources.rules, most)
+        stores, operations, rules = resources.live_stores, resources.operations, resources.rules
+        # Tables of the other catalogs of the database are readers, too: also once they are dropped.
+        beside = beside_catalog(catalog.name)
+        observe(resources.database_catalogs.beside(), stores, operations, beside, rules, most)
+        return observe(catalog, stores, operations, catalog.name, rules, most)
 
     def saw(self, state: TableState) -> None:
         """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
         operations, metadata = self.resources.unchecked_operations, state.metadata
         catalog = state.catalog or self.resources.live_catalog.name
+        if state.catalog is None and operations.known_tables.has_other_name(catalog, metadata.table_uuid, state.name):
+            # Renamed, or a second name: all names together tell.
+            live, stores = self.resources.live_catalog, self.resources.live_stores
+            observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
@@ -201,7 +209,7 @@ class Steps:
         table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
 
         def why() -> str | None:
-            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid)
+            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid, state.name)
             if pause is not None:
                 return str(pause)
             if self.resources.in_quiet_window and not is_in_quiet_window(window, self.resources.operations.clock.now()):

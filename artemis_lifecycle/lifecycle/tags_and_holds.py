@@ -183,16 +183,18 @@ class TagsAndHolds:
         *,
         kind: HoldKind = "legal",
         ttl: str | timedelta | None = None,
+        state_of: Callable[[str], TableState],
     ) -> Hold:
-        resources = self.resources
-        state = self.steps.any_state(table)
+        resources, state = self.resources, state_of(table)
+        table = state.name
         self._require_snapshots(state, snapshot_ids, kind)
-        if state.catalog is None:
+        if state.catalog is None and not state.is_dropped:
             # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
             ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
                 {table: state.entry}, resources.database_catalogs.tables()
             )
-        self.steps.saw(state)
+        if not state.is_dropped:
+            self.steps.saw(state)
         placed = resources.operations.holds.place(
             table_uuid=state.metadata.table_uuid,
             table=table,
@@ -205,7 +207,7 @@ class TagsAndHolds:
         )
         try:
             # Placing the hold waited for commits under way; a hold cannot restore what they removed.
-            self._require_snapshots(self.steps.again(state), snapshot_ids, kind)
+            self._require_snapshots(state if state.is_dropped else self.steps.again(state), snapshot_ids, kind)
         except BadInput:
             resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise

@@ -80,7 +80,9 @@ def _positions(
     operations, config = resources.operations, resources.config
     windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
     # Another table may have the name of a dropped one. The dropped one's plans and scans do not apply to it.
-    dropped = {table.table_uuid for table in operations.known_tables.missing(config.catalogs.live.name)}
+    known = operations.known_tables.of_catalog(config.catalogs.live.name)
+    dropped = {each.table_uuid for each in known if each.missing_since}
+    dropped -= {each.table_uuid for each in known if not each.missing_since}
     plans = defaultdict(list)
     for holding in operations.plans.holding():
         if holding.table_uuid not in dropped:

@@ -98,7 +98,7 @@ class Undrop:
             new = (each for each in metadata.snapshots if each not in old)
             summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
             catalog.register(name, metadata.metadata_location, summaries)
-            operations.known_tables.undrop(known.catalog, known.table_uuid, operator, why)
+            operations.known_tables.undrop(known, operator, why)
             self.steps.saw(self.steps.state_of(str(name), known.table_uuid))
             for job_id in restored:
                 # The table protects them from here on.
@@ -143,7 +143,7 @@ class Undrop:
         listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
         paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
         newer = evidence(stores, seen, paths, rules, operations.table_locations).newer
-        settled = operations.settled_metadata.of_table(known.table_uuid)
+        settled = {*operations.settled_metadata.of_table(known.table_uuid), *self._other_lines(known)}
         found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in settled]
         last = max(found, key=lambda each: (each.last_updated_ms, len(each.metadata_log)), default=seen)
         log = {normalize(entry.metadata_file, rules) for entry in last.metadata_log}
@@ -159,6 +159,16 @@ class Undrop:
                 hint="register the one that was current with an engine (register_table)",
             )
         return last, seen
+
+    def _other_lines(self, known: KnownTable) -> set[str]:
+        """Return the metadata files of other names of the uuid that the catalog has."""
+        resources, lines = self.steps.resources, set[str]()
+        for each in resources.operations.known_tables.of_catalog(known.catalog):
+            if each.table_uuid == known.table_uuid and each.table != known.table and not each.missing_since:
+                current = self.steps.state_of(each.table, each.table_uuid).metadata
+                log = (entry.metadata_file for entry in current.metadata_log)
+                lines |= {normalize(path, resources.rules(each.table)) for path in (current.metadata_location, *log)}
+        return lines
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,14 @@ def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Described:
     """What a metadata file of any object and any version says of itself. `locations` are its own and the one that its
-    properties set for metadata, without relative ones. `is_table` is False for anything without a table's fields."""
+    properties set for metadata, without relative ones. `is_table` is False for anything without a table's fields. `log`
+    has the metadata files before it."""
 
     is_table: bool
     is_view: bool
     table_uuid: str | None
     locations: tuple[str, ...]
+    log: tuple[str, ...] = ()
 
 
 def described(stores: Stores, metadata_location: str) -> Described:
@@ -124,12 +126,16 @@ def described(stores: Stores, metadata_location: str) -> Described:
     node = metadata_json(read_file(stores, metadata_location), metadata_location, stores.limits)
     properties = node.get("properties")
     places = (node.get("location"), properties.get("write.metadata.path") if isinstance(properties, dict) else None)
-    uuid = node.get("table-uuid")
+    uuid, log = node.get("table-uuid"), node.get("metadata-log")
+    log = log if isinstance(log, list) else []
     return Described(
         not _TABLE_FIELDS.isdisjoint(node),
         "view-uuid" in node,
         uuid if isinstance(uuid, str) and _UUID.fullmatch(uuid) else None,
         tuple(each.rstrip("/") for each in places if isinstance(each, str) and _PLACE.match(each)),
+        tuple(str(each.get("metadata-file")) for each in log if isinstance(each, dict))
+        if isinstance(log, list)
+        else (),
     )
 
 

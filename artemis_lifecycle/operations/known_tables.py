@@ -1,9 +1,14 @@
-"""The history of the live catalog: which tables it has had, by uuid, and since when it no longer has them. A catalog
-forgets a table with its row; this history keeps where the table's metadata was."""
+"""The history of the live catalog: which tables it has had, and since when it no longer has them. A catalog forgets a
+table with its row; this history keeps where the table's metadata was.
+
+Two names of one uuid are two tables: each has a line of commits of its own, and reads what the other may expire. A
+renamed table is the same one: the old name is gone, and the pointer of the new name continues its line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,10 +19,16 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
-from artemis_lifecycle.operations.tables import Filled, Key, one, records, table_of
+from artemis_lifecycle.operations.tables import Filled, Key, records, table_of
 
 _SEEN_EVERY = timedelta(hours=1)
 """How often an unchanged table is written again: the accuracy of `last_seen`."""
+
+
+def beside_catalog(live: str) -> str:
+    """Return the name under which tables of the other catalogs in the live catalog's database are known. No catalog has
+    such a name."""
+    return f"beside:{live}"
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,7 @@ class KnownTable:
 
     catalog: Key
     table_uuid: Key
-    table: str
+    table: Key
     metadata_location: str
     first_seen: Filled
     last_seen: Filled
@@ -36,6 +47,10 @@ class KnownTable:
     kept_by: str | None
     kept_why: str | None
     gone_at: datetime | None
+
+    def is_at(self, seen: Seen) -> bool:
+        """Return True if nothing changed."""
+        return self.missing_since is None and self.metadata_location == seen.metadata_location
 
 
 known_tables = table_of(
@@ -49,44 +64,60 @@ known_tables = table_of(
 
 @dataclass(frozen=True)
 class Seen:
-    """One table as the catalog currently has it."""
+    """One table as the catalog currently has it. `log` has its earlier metadata files, oldest first; None if a name
+    alone is followed by another, as in a catalog whose tables have one name each."""
 
     table: str
     metadata_location: str
+    log: Collection[str] | None = ()
+
+    def follows(self, known: KnownTable) -> int:
+        """Return how closely this line continues that of a known table; 0 if it does not, as far as is known."""
+        if self.log is None or known.metadata_location == self.metadata_location:
+            return sys.maxsize
+        return max((number for number, each in enumerate(self.log, 1) if each == known.metadata_location), default=0)
 
 
 class KnownTables:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def observe(self, catalog: str, present: Mapping[str, Seen], *, complete: bool = True) -> list[KnownTable]:
-        """Record the tables that `catalog` has, by uuid. Tables that it no longer has count as missing from now on.
+    def observe(
+        self, catalog: str, present: Mapping[tuple[str, str], Seen], *, complete: bool = True
+    ) -> list[KnownTable]:
+        """Record the tables that `catalog` has, by uuid and name. Tables that it no longer has count as missing from
+        now on, unless a new name continues their line.
 
         A table that came back is no longer missing, and earlier decisions about it are cleared. Without `complete`, no
         table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
-        # Most are as before: no statement for these.
         recent = datetime.now(UTC) - _SEEN_EVERY
-        same = {
-            each.table_uuid: Seen(each.table, each.metadata_location)
-            for each in self.of_catalog(catalog)
-            if each.missing_since is None and each.last_seen > recent
-        }
+        left = {(each.table_uuid, each.table): each for each in self.of_catalog(catalog)}
+        before = {key: left.pop(key) for key in present if key in left}
         with around("known_tables.observe"), self._engine.begin() as connection:
-            for table_uuid, seen in sorted(present.items()):
-                if same.get(table_uuid) != seen:
-                    connection.execute(_seen(catalog, table_uuid, seen))
-            if complete:
-                connection.execute(
-                    update(known_tables)
-                    .where(
-                        known_tables.c.catalog == catalog,
-                        known_tables.c.missing_since.is_(None),
-                        known_tables.c.table_uuid.not_in(sorted(present)),
-                    )
-                    .values(missing_since=func.clock_timestamp())
-                )
+            for (table_uuid, table), seen in sorted(present.items(), key=lambda each: each[0]):
+                known = before.get((table_uuid, table))
+                if known is None:
+                    former = _former(seen, (each for each in left.values() if each.table_uuid == table_uuid))
+                    if former is not None:
+                        del left[table_uuid, former.table]
+                        renamed = update(known_tables).where(*_same(former)).values(table_name=table)
+                        connection.execute(renamed)
+                elif known.is_at(seen) and known.last_seen > recent:
+                    # Most are as before: no statement for these.
+                    continue
+                connection.execute(_seen(catalog, table_uuid, seen))
+            gone = [each for each in left.values() if each.missing_since is None]
+            for each in gone if complete else ():
+                again = known_tables.c.metadata_location == each.metadata_location
+                missing = update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
+                connection.execute(missing.values(missing_since=func.clock_timestamp()))
         return self.missing(catalog)
+
+    def has_other_name(self, catalog: str, table_uuid: str, table: str) -> bool:
+        """Return True if a table is known, but not under this name."""
+        names = [each.table for each in self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))]
+        return bool(names) and table not in names
 
     def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
         """Record one table that the catalog has."""
@@ -102,61 +133,54 @@ class KnownTables:
         deleted."""
         return self._all(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None))
 
-    def get(self, catalog: str, table_uuid: str) -> KnownTable:
-        """Raises NoSuchTable."""
-        found = one(self._engine, KnownTable, *_same(catalog, table_uuid))
-        if found is None:
+    def get(self, catalog: str, table_uuid: str, table: str) -> KnownTable:
+        """Return what is known of a table, or of the one that it was renamed to. Raises NoSuchTable."""
+        having = self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))
+        found = [each for each in having if each.table == table] or [each for each in having if not each.missing_since]
+        if not found:
             raise NoSuchTable(
-                f"Catalog {catalog} has no record of a table {table_uuid}",
+                f"Catalog {catalog} has no record of a table {table_uuid} with that name",
+                table=table,
                 hint="list the dropped tables: artemis dropped",
             )
-        return found
+        return found[0]
 
-    def keep(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
-        """Decide to keep a dropped table's files. Raises PlanStateError if it is not missing, or gone."""
-        return self._decide(
-            catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
-            kept_why=why, decision=NewDecision("keep-dropped", table_uuid, who, why),
-        )  # fmt: skip
+    def keep(self, known: KnownTable, who: str, why: str, *, quarantined: bool = False) -> KnownTable:
+        """Decide to keep a dropped table's files, also if all of them are in quarantine. Raises PlanStateError if it is
+        not missing, or gone."""
+        kept_at = func.coalesce(known_tables.c.kept_at, func.clock_timestamp())
+        decision = NewDecision("keep-dropped", known.table_uuid, who, why)
+        return self._decide(known, decision, again=quarantined, kept_at=kept_at, kept_by=who, kept_why=why)
 
-    def unkeep(self, catalog: str, table_uuid: str, who: str) -> KnownTable:
+    def unkeep(self, known: KnownTable, who: str, *, quarantined: bool = False) -> KnownTable:
         """Let a dropped table's retention continue from when it was missed. Raises PlanStateError."""
-        decision = NewDecision("unkeep-dropped", table_uuid, who)
-        return self._decide(catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=decision)
+        decision = NewDecision("unkeep-dropped", known.table_uuid, who)
+        return self._decide(known, decision, again=quarantined, kept_at=None, kept_by=None, kept_why=None)
 
-    def back(self, catalog: str, table_uuid: str) -> KnownTable:
+    def back(self, known: KnownTable) -> KnownTable:
         """Record that a dropped table's files will be restored to their paths. Raises PlanStateError."""
-        return self._decide(catalog, table_uuid, gone_at=None, again=True)
+        return self._decide(known, gone_at=None)
 
-    def undrop(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
+    def undrop(self, known: KnownTable, who: str, why: str) -> KnownTable:
         """Record who registered a dropped table again. Raises PlanStateError if it is not missing."""
-        decision = NewDecision("undrop", table_uuid, who, why or None)
-        return self._decide(catalog, table_uuid, gone_at=None, again=True, decision=decision)
+        return self._decide(known, NewDecision("undrop", known.table_uuid, who, why or None), gone_at=None)
 
-    def gone(self, catalog: str, table_uuid: str) -> KnownTable:
+    def gone(self, known: KnownTable) -> KnownTable:
         """Record that a dropped table's files were deleted. Raises PlanStateError if it is not missing."""
-        return self._decide(
-            catalog, table_uuid, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()), again=True
-        )
+        return self._decide(known, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()))
 
     def _decide(
-        self,
-        catalog: str,
-        table_uuid: str,
-        *,
-        again: bool = False,
-        decision: NewDecision | None = None,
-        **values: object,
+        self, known: KnownTable, decision: NewDecision | None = None, *, again: bool = True, **values: object
     ) -> KnownTable:
-        where = [*_same(catalog, table_uuid), known_tables.c.missing_since.is_not(None)]
+        where = [*_same(known), known_tables.c.missing_since.is_not(None)]
         if not again:
             where.append(known_tables.c.gone_at.is_(None))
         changed = change(self._engine, "known_tables.decide", KnownTable, *where, decision=decision, **values)
         if changed is None:
-            found = self.get(catalog, table_uuid)
+            found = self.get(known.catalog, known.table_uuid, known.table)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
             raise PlanStateError(
-                f"Table {table_uuid} {what}",
+                f"Table {known.table_uuid} {what}",
                 table=found.table,
                 hint="list the dropped tables: artemis dropped",
             )
@@ -167,8 +191,18 @@ class KnownTables:
         return list(records(self._engine, KnownTable, *where, order_by=order))
 
 
-def _same(catalog: str, table_uuid: str) -> tuple[ColumnElement[bool], ...]:
-    return known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid
+def _former(seen: Seen, lost: Iterable[KnownTable]) -> KnownTable | None:
+    """Return the table that has a new name now: of those whose names are gone, the one that it continues."""
+    return max((each for each in lost if seen.follows(each)), key=seen.follows, default=None)
+
+
+def _uuid(table_uuid: str) -> ColumnElement[bool]:
+    return known_tables.c.table_uuid == table_uuid
+
+
+def _same(known: KnownTable) -> tuple[ColumnElement[bool], ...]:
+    columns = known_tables.c
+    return columns.catalog == known.catalog, _uuid(known.table_uuid), columns.table_name == known.table
 
 
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
@@ -177,16 +211,14 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
     )
     given = statement.excluded
     return statement.on_conflict_do_update(
-        index_elements=[known_tables.c.catalog, known_tables.c.table_uuid],
+        index_elements=[known_tables.c.catalog, known_tables.c.table_uuid, known_tables.c.table_name],
         set_={
-            "table_name": given.table_name,
             "metadata_location": given.metadata_location,
             "last_seen": func.clock_timestamp(),
             **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
         },
         # Unchanged rows are written once an hour.
         where=or_(
-            known_tables.c.table_name != given.table_name,
             known_tables.c.metadata_location != given.metadata_location,
             known_tables.c.missing_since.is_not(None),
             known_tables.c.last_seen < func.clock_timestamp() - _SEEN_EVERY,

@@ -23,7 +23,8 @@ CHECKED_EVERY = 1.0
 
 @dataclass(frozen=True)
 class Pause:
-    """Who stopped the lifecycle, for one table or (`table_uuid` None) for all, since when and why."""
+    """Who stopped the lifecycle, for one table or (`table_uuid` None) for all, since when and why. It counts for the
+    table, whatever its name is now, and for whatever table has the name: a person paused "db.t"."""
 
     pause_id: Key
     table_uuid: str | None
@@ -36,7 +37,8 @@ class Pause:
 
     def __str__(self) -> str:
         what = "all tables are" if self.table is None else f"{self.table} is"
-        return f"{what} paused by {self.who} since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.why}"
+        scope = "" if self.table is None else f" (table {self.table_uuid}, and any table with that name)"
+        return f"{what} paused by {self.who} since {self.since:%Y-%m-%d %H:%M:%S} UTC{scope}: {self.why}"
 
 
 pauses = table_of(
@@ -85,9 +87,10 @@ class Pauses:
         """Return the active pauses, those of all tables first."""
         return list(records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
 
-    def of_table(self, table_uuid: str) -> Pause | None:
-        """Return the pause that currently stops a table's work, if any."""
-        return next((pause for pause in self.in_force() if pause.table_uuid in (None, table_uuid)), None)
+    def of_table(self, table_uuid: str, table: str) -> Pause | None:
+        """Return the pause that currently stops a table's work, if any: by its uuid or its name."""
+        those = (each for each in self.in_force() if each.table_uuid in (None, table_uuid) or each.table == table)
+        return next(those, None)
 
 
 class Watch:

@@ -68,6 +68,7 @@ class Waits:
                 select(known_tables.c.table_uuid)
                 .where(
                     known_tables.c.table_uuid == scans.c.table_uuid,
+                    known_tables.c.table_name == scans.c.table_name,
                     known_tables.c.missing_since.is_not(None),
                     known_tables.c.kept_at.is_(None),
                     known_tables.c.gone_at.is_(None),

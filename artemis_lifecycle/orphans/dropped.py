@@ -93,13 +93,17 @@ def observe(
     name: str,
     rules_of: Callable[[str], LocationRules],
     most: int | None = None,
+    *,
+    names_are_lines: bool = True,
+    complete: bool = True,
 ) -> tuple[list[KnownTable], dict[str, str]]:
     """Check the current contents of the catalog `name`, and record them: its tables, and where they are. Return
     (missing tables, why tables were unreadable).
 
     Reads the metadata files of new and changed tables, at most `most` of them; the next call reads more. A table that
     is not read, or cannot be, counts as the one known under its name. If none is known, it may be any table, so no
-    table counts as missing until it is read.
+    table counts as missing until it is read; nor does one without `complete`, when only new names count. Without
+    `names_are_lines`, a table has one name at a time.
     """
     before = operations.known_tables.of_catalog(name)
     uuids = {known.metadata_location: known.table_uuid for known in before}
@@ -108,8 +112,13 @@ def observe(
     unread = {each.metadata_location for each in pointers.values()}.difference(uuids)
     read = tables_behind(stores, set(sorted(unread)[:most]))
     found = {**uuids, **{at: each.table_uuid if isinstance(each, Behind) else each for at, each in read.items()}}
-    present: dict[str, Seen] = {}
+    present: dict[tuple[str, str], Seen] = {}
     problems: dict[str, str] = {}
+
+    def saw(table: str, location: str, behind: object) -> Seen:
+        log = behind.log if isinstance(behind, Behind) else ()
+        return Seen(table, location, log if names_are_lines else None)
+
     strangers = False
     for table, pointer in pointers.items():
         uuid = found.get(pointer.metadata_location)
@@ -119,19 +128,20 @@ def observe(
             known = by_name.get(table)
             strangers = strangers or known is None
             if known is not None:
-                present[known.table_uuid] = Seen(table, known.metadata_location)
+                present[known.table_uuid, table] = Seen(table, known.metadata_location)
             continue
-        present[uuid] = Seen(table, pointer.metadata_location)
         behind = read.get(pointer.metadata_location)
+        present[uuid, table] = saw(table, pointer.metadata_location, behind)
         if isinstance(behind, Behind):
             operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
-    if {known.table_uuid for known in before if known.missing_since is None}.difference(present):
+    if {(known.table_uuid, known.table) for known in before if known.missing_since is None}.difference(present):
         # One of them may be in the catalog as another kind of object.
         others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}
         for location, other in tables_behind(stores, others).items():
             if isinstance(other, Behind):
-                present.setdefault(other.table_uuid, Seen(others[location], location))
-    return operations.known_tables.observe(name, present, complete=not strangers), problems
+                key = other.table_uuid, others[location]
+                present.setdefault(key, saw(others[location], location, other))
+    return operations.known_tables.observe(name, present, complete=complete and not strangers), problems
 
 
 def last_metadata(stores: Stores, root: str, known: KnownTable, places: Sequence[str] = ()) -> TableMetadata:
@@ -192,7 +202,9 @@ def absence_of(
     reading."""
     others = operations.known_tables.of_catalog(known.catalog)
     uuids = {each.metadata_location: each.table_uuid for each in others if each.table_uuid != known.table_uuid}
-    return Absence(catalog, stores, metadata, known.table, uuids)
+    same = [each for each in others if each.table_uuid == known.table_uuid and each.table != known.table]
+    # A second name is a table of its own: a neighbor, which keeps what it reaches and what is in its place.
+    return Absence(catalog, stores, metadata, known.table, uuids, [each.table for each in same])
 
 
 def scan_dropped(

@@ -44,10 +44,12 @@ def saved_metadata(root: str, known: KnownTable) -> str:
 
 @dataclass(frozen=True)
 class Behind:
-    """What a metadata file says of its table: its uuid, and its locations as they are spelled there."""
+    """What a metadata file says of its table: its uuid, its locations and its metadata log, as they are spelled
+    there."""
 
     table_uuid: str
     locations: tuple[str, ...]
+    log: tuple[str, ...]
 
 
 def tables_behind(stores: Stores, locations: Collection[str]) -> dict[str, Behind | UnreadableMetadata | StorageError]:
@@ -56,10 +58,11 @@ def tables_behind(stores: Stores, locations: Collection[str]) -> dict[str, Behin
     def read(location: str) -> Behind | UnreadableMetadata | StorageError:
         try:
             metadata = read_table_metadata(stores, location)
-            return Behind(metadata.table_uuid, spelled_locations(metadata))
+            log = tuple(entry.metadata_file for entry in metadata.metadata_log)
+            return Behind(metadata.table_uuid, spelled_locations(metadata), log)
         except NewerFormat as error:
             newer = described(stores, location)
-            return error if newer.table_uuid is None else Behind(newer.table_uuid, newer.locations)
+            return error if newer.table_uuid is None else Behind(newer.table_uuid, newer.locations, newer.log)
         except (UnreadableMetadata, StorageError) as error:
             return error
 
@@ -70,7 +73,7 @@ class Absence:
     """Searches every pointer of the catalog for the table with one uuid. Reads each metadata file once.
 
     `metadata` is the last known metadata of the table. `known` has known uuids by metadata file, because metadata files
-    never change.
+    never change. `apart` are names of the same uuid that are known as tables of their own.
     """
 
     def __init__(
@@ -80,11 +83,13 @@ class Absence:
         metadata: TableMetadata,
         table: str,
         known: Mapping[str, str] | None = None,
+        apart: Collection[str] = (),
     ) -> None:
         self._catalog = catalog
         self._stores = stores
         self._table = table
         self._known = dict(known or {})
+        self._apart = frozenset(apart)
         self.metadata = metadata
 
     def require(self) -> None:
@@ -109,7 +114,7 @@ class Absence:
         self._known |= {place: each.table_uuid if isinstance(each, Behind) else "" for place, each in behind.items()}
         named = [(name, each.metadata_location) for name, each in pointers.items()]
         for name, location in (*named, *((name, location) for location, name in others.items())):
-            if self._known[location] == self.metadata.table_uuid:
+            if self._known[location] == self.metadata.table_uuid and name not in self._apart:
                 raise StalePlan(
                     f"The table that was dropped as {self._table} is in the catalog again, as {name}",
                     table=self._table,

@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
-from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.future import version_of
@@ -98,7 +98,7 @@ class Neighbors:
         self._read_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
-        self._lost: dict[str, tuple[KnownTable, list[Neighbor]]] = {}
+        self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -146,7 +146,8 @@ class Neighbors:
         for name, other in self._known.items():
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
-        lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
+        dropped = (other for other in self._dropped() if other.metadata_location)
+        lost = {other.table: _LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
         others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
@@ -258,16 +259,13 @@ class Neighbors:
     # --- tables that were dropped -----------------------------------------------------------------------------------
 
     def _dropped(self) -> list[Neighbor]:
-        """Return tables that the catalog had and no longer has under any name. Their names are impossible as table
-        names."""
+        """Return the tables that the catalogs had and no longer have. Their names are impossible as table names."""
         context = self._context
-        present = {other.table_uuid for other in self._known.values() if other is not None} | {self._table_uuid}
         found = []
-        for known in context.operations.known_tables.of_catalog(context.catalog_name):
-            if known.gone_at is not None or known.table_uuid in present:
-                continue
-            if known.table_uuid in self._lost and self._lost[known.table_uuid][0] == known:
-                found += self._lost[known.table_uuid][1]
+        for known in self._not_present():
+            key = known.catalog, known.table_uuid, known.table
+            if key in self._lost and self._lost[key][0] == known:
+                found += self._lost[key][1]
                 continue
             place = next(
                 (
@@ -280,15 +278,16 @@ class Neighbors:
             holds = context.operations.holds.active(known.table_uuid) if place is None else ()
             if place is None and not holds:
                 continue  # Purged: nothing is left from which it could be restored.
-            is_readable = True
+            is_readable, name = True, f"dropped table {known.table} ({known.table_uuid})"
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
             except NewerFormat:
-                locations = self._guess(known.metadata_location)
+                self._lost[key] = (known, [self._newer(known, name, place or known.metadata_location)])
+                found += self._lost[key][1]
+                continue
             except (UnreadableMetadata, StorageError):
                 locations, is_readable = self._guess(known.metadata_location), False
-            name = f"dropped table {known.table} ({known.table_uuid})"
             problem = f"it was purged, but has hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
             other = Neighbor(
                 name,
@@ -300,27 +299,68 @@ class Neighbors:
                 is_readable=is_readable,
             )
             # Its last metadata file never changes; whether it is still dropped is checked each time.
-            self._lost[known.table_uuid] = (known, [other, *self._unseen_state(known, name)])
-            found += self._lost[known.table_uuid][1]
+            self._lost[key] = (known, [other, *self._unseen_state(known, name)])
+            found += self._lost[key][1]
         return found
 
+    def _not_present(self) -> Iterator[KnownTable]:
+        """Yield the tables that were seen in this catalog, or in another one of its database, and whose names are gone.
+        A second name of a present table is a reader of its own, with its own last state."""
+        context, known_tables = self._context, self._context.operations.known_tables
+        present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
+        present.add((self._table_uuid, context.table))
+        for known in known_tables.of_catalog(context.catalog_name):
+            if known.gone_at is None and (known.table_uuid, known.table) not in present:
+                yield known
+        # No command lists or deletes these: they count for their time.
+        since = context.operations.clock.now() - context.policy.dropped.keep
+        for known in known_tables.of_catalog(beside_catalog(context.catalog_name)):
+            if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
+                yield known
+
+    def _name_of(self, name: str) -> str:
+        return self._objects[name].identifier if name in self._objects else name
+
     def _unseen_state(self, known: KnownTable, name: str) -> Iterator[Neighbor]:
-        """Yield a dropped table as of its newest metadata file, if it was committed to after it was last seen. Whether
-        that commit is one or an attempt that lost its swap is not known, so both states count."""
+        """Yield a dropped table as of each metadata file after the last seen one that no later file follows: commits
+        that nobody saw, attempts that lost their swaps, commits of another name of the uuid. All of these states
+        count."""
         stores, rules = self._context.stores, self._context.rules
         seen = normalize(known.metadata_location, rules)
         paths = {file.path: version_of(file.path) for file in stores.list(parent(seen))}
-        since = version_of(seen) or 0
+        since, followed = version_of(seen) or 0, set[str]()
         for path in sorted((path for path, number in paths.items() if (number or 0) > since), key=_by_version)[::-1]:
-            try:
-                metadata = read_table_metadata(stores, path)
-            except (UnreadableMetadata, StorageError):
+            if normalize(path, rules) in followed:
                 continue
-            log = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
-            if metadata.table_uuid == known.table_uuid and seen in log:
-                locations = own_locations(metadata, rules)
-                yield Neighbor(f"{name}, newest", known.table_uuid, path, locations, dropped=True)
-                return
+            found = self._following(known, f"{name} as of {path.rpartition('/')[2]}", path)
+            if found is not None and seen in found[1]:
+                followed |= found[1]
+                yield found[0]
+
+    def _following(self, known: KnownTable, name: str, path: str) -> tuple[Neighbor, set[str]] | None:
+        """Return a dropped table as of a metadata file, and the files before it; None if it is not the table's."""
+        stores, rules = self._context.stores, self._context.rules
+        try:
+            behind = described(stores, path)
+            if behind.table_uuid != known.table_uuid:
+                return None
+            before = {normalize(each, rules) for each in behind.log}
+            locations = own_locations(read_table_metadata(stores, path), rules)
+            return Neighbor(name, known.table_uuid, path, locations, dropped=True), before
+        except NewerFormat:
+            return self._newer(known, name, path), before
+        except (UnreadableMetadata, StorageError):
+            return None
+
+    def _newer(self, known: KnownTable, name: str, path: str) -> Neighbor:
+        """Return a dropped table as of a metadata file of a version that this release does not know. If Iceberg cannot
+        read it either, it may have taken up any file: everything waits."""
+        try:
+            self._context.newer(path)
+        except (UnreadableMetadata, StorageError) as error:
+            problem = f"it was dropped, and its last state cannot be read: {error.what}"
+            return Neighbor(known.table, None, "", (), problem, dropped=True)
+        return Neighbor(name, known.table_uuid, path, self._guess(path), dropped=True)
 
     def _guess(self, metadata_location: str) -> tuple[str, ...]:
         folder = parent(normalize(metadata_location, self._context.rules))

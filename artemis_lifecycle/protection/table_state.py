@@ -262,8 +262,10 @@ class DroppedTableState(TableState):
         """Return its last known metadata. Raises StalePlan if it is in the catalog, Refused if a person decided to keep
         its files, and UnreadableMetadata if that is unknown."""
         self._dropped.require()
-        known = self._context.operations.known_tables.get(self._context.catalog_name, self.table_uuid)
-        if known.kept_at is not None and known.gone_at is None:
+        known = self._context.operations.known_tables.get(
+            self._context.catalog_name, self.table_uuid, self._deletion.table
+        )
+        if known.kept_at is not None:
             raise Refused(
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=self._deletion.table,

@@ -23,6 +23,7 @@ from artemis_lifecycle.doctor import machine, services
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.storage.stores import Stores
 
 Write = Callable[..., Path]
 
@@ -64,6 +65,9 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     write: Write, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, before = write(), _relations(engine)
+    written: list[str] = []
+    for each in ("write", "copy", "duplicate", "delete", "remove", "touch", "remove_empty"):
+        monkeypatch.setattr(Stores, each, lambda *_, name=each, **__: written.append(name))
     monkeypatch.setattr("sys.argv", ["artemis", "doctor", "--json", "-c", str(file)])
     with pytest.raises(SystemExit, match="0"):
         cli.main()
@@ -76,6 +80,11 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     # An empty live catalog is a warning: it may be the wrong one.
     assert checks["catalogs.live"]["status"] in ("ok", "warning")
     assert _relations(engine) == before
+    assert list(tmp_path.iterdir()) == [file] and not written
+    monkeypatch.undo()
+    probed = _by_name(diagnose(file, write_probe=True))
+    assert probed["catalogs.cold.warehouse"].detail.endswith("writes, reads, deletes")
+    assert "stores agree" in probed["clocks"].detail
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != file]
     with Lifecycle.open(file) as lifecycle:
         lifecycle.tables()
@@ -122,6 +131,12 @@ def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_on
     assert found["operations"].status == found["catalogs.cold"].status == "ok"
     for shown in (output.out, output.err, repr(checks)):
         assert "topsecret" not in shown.lower()
+
+
+def test_rights_that_a_disk_lacks_are_found_without_writing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    found = _by_name(diagnose(write()))
+    assert found["operations.root"].status == "failed" and "may not read and write" in found["operations.root"].detail
 
 
 class Usage(NamedTuple):

@@ -23,6 +23,7 @@ from artemis_lifecycle.errors import (
     GarbageCollectionDisabled,
     GraceNotOver,
     NoSuchTable,
+    PlanStateError,
     Refused,
     StalePlan,
     UnreadableMetadata,
@@ -398,6 +399,36 @@ def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spa
         assert lifecycle.read(table).count() == 3
         assert os.stat(pointer.removeprefix("file:")).st_size > 0
         assert datetime.now(UTC) > lifecycle.quarantined(table)[0].began_at
+
+
+def test_a_hold_or_a_word_keeps_what_a_dropped_table_has_in_quarantine(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    with Lifecycle.open(make_config(defaults=policy), spark=spark) as lifecycle:
+        table = make_table(lifecycle, "aside", 2)
+        table_uuid, place = _drop(lifecycle, table)
+        files = _files(place)
+        early = lifecycle.hold(table, "legal", "a case before the deletion")
+        with pytest.raises(Refused, match="a case before"):
+            lifecycle.scan_dropped(table)
+        lifecycle.release(early.hold_id)
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="a test")
+        assert lifecycle.delete_dropped(scan).deleted == len(files)
+        with lifecycle.operations.engine.begin() as connection:
+            over = "UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 day'"
+            connection.execute(text(over))
+        hold = lifecycle.hold(table_uuid, "legal", "a case")
+        assert (hold.table, lifecycle.holds(table)) == (table, [hold])
+        assert lifecycle.purge_quarantine(table) == []
+        assert lifecycle.keep_dropped(table, who="ada", why="not yet").state == "kept"
+        lifecycle.release(hold.hold_id)
+        assert lifecycle.purge_quarantine(table_uuid) == []
+        assert lifecycle.unkeep_dropped(table).state == "gone"
+        assert [each.deleted for each in lifecycle.purge_quarantine(table)] == [len(files)]
+        with pytest.raises(PlanStateError, match="gone, and its files with it"):
+            lifecycle.hold(table, "legal", "too late")
 
 
 @pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")

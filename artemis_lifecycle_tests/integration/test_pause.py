@@ -69,6 +69,18 @@ def test_the_pause_of_a_dropped_table_ends_by_the_name_that_it_had(lifecycle: Li
         lifecycle.resume(table, who="bob")
 
 
+def test_a_pause_counts_for_the_table_and_for_whatever_has_its_name(lifecycle: Lifecycle) -> None:
+    table, live = make_table(lifecycle, "word", 2), lifecycle.config.catalogs.live.name
+    pause = lifecycle.pause(table, who="ada", why="looks odd")
+    lifecycle.spark.sql(f"ALTER TABLE {live}.{table} RENAME TO db.renamed")
+    make_table(lifecycle, "word", 2)
+    for each in (table, "db.renamed"):
+        with pytest.raises(Paused, match=rf"{pause.table_uuid}, and any table with that name.*looks odd"):
+            lifecycle.expire(each)
+    assert lifecycle.resume(table, who="bob")
+    assert lifecycle.expire(table).deleted and lifecycle.expire("db.renamed").deleted
+
+
 def test_a_deletion_stops_between_two_pieces_and_goes_on(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "slow", 4)
     plan = lifecycle.plan_expiration(table)

@@ -92,7 +92,7 @@ def test_every_decision_has_a_person(operations: Operations, table_uuid: str, ma
             decide()
     assert operations.plans.get(plan.plan_id) == plan
     assert operations.holds.get(hold.hold_id) == hold
-    assert operations.pauses.of_table(table_uuid) == pause
+    assert operations.pauses.of_table(table_uuid, "db.any") == pause
     assert len(operations.decisions.of_table(table_uuid)) == decided
 
 

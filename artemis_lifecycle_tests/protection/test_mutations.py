@@ -40,6 +40,7 @@ from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
+from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
@@ -448,6 +449,38 @@ def a_table_that_no_catalog_knows_lies_inside(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_second_name_reads_what_the_first_expires(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    register(lifecycle, pointer(lifecycle))
+    lifecycle.observe_catalog()
+    last = forget(lifecycle, "again")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
+def a_table_is_dropped_from_a_sibling_catalog(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last, tiers = pointer(lifecycle, "db.reader"), lifecycle.config.catalogs
+    rows = "iceberg_tables {} WHERE catalog_name = :name AND table_name = 'reader'"
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
+        move = rows.format("SET catalog_name = 'sibling'")
+        connection.execute(text(f"UPDATE {move}"), {"name": tiers.live.name})
+    lifecycle.observe_catalog()
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM {rows.format('')}"), {"name": "sibling"})
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
 def nothing_tells_of_a_stranger_inside(stage: Stage, defaults: dict[str, Any] = ONE_TIER, properties: str = "") -> None:
     """Its metadata is elsewhere, so that its data are orphans to every rule."""
     lifecycle = stage.open(defaults)
@@ -732,6 +765,22 @@ def a_neighbor_of_a_newer_version_takes_up_a_file(stage: Stage) -> None:
         lifecycle.expire(T)
 
 
+def a_neighbor_of_a_newer_version_is_dropped_unseen(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    lifecycle.scan_orphans(T)
+    live = lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(f"ALTER TABLE {live}.db.reader SET TBLPROPERTIES ('format-version'='4')")
+    file = append(lifecycle)
+    java(lifecycle, "db.reader").newAppend().appendFile(file).commit()
+    lifecycle.spark.sql(f"DROP TABLE {live}.db.reader")
+    stage.others.append(on_disk(str(file.location())))
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+
+
 def a_delta_table_shares_the_folder(stage: Stage) -> None:
     lifecycle = stage.open()
     create(lifecycle)
@@ -839,6 +888,17 @@ def _the_cold_catalog_is_left_out(self: CatalogsOfDatabase) -> dict[str, Any]:
 
 def _cannot_be_read(*asked: Any) -> Any:
     raise UnreadableMetadata("no such encoding", path=asked[-1])
+
+
+def _a_uuid_has_one_name(patch: pytest.MonkeyPatch) -> None:
+    """A table counts as present if any name has its uuid."""
+    every = Neighbors._not_present
+
+    def by_uuid(self: Neighbors) -> Iterator[KnownTable]:
+        present = {other.table_uuid for other in self._known.values() if other is not None} | {self._table_uuid}
+        return (known for known in every(self) if known.table_uuid not in present)
+
+    patch.setattr(Neighbors, "_not_present", by_uuid)
 
 
 def _hashes_of_nothing(*_: Any) -> Any:
@@ -954,7 +1014,10 @@ GUARDS = (
     ),
     Guard(
         "sibling catalogs",
-        taken((CatalogsOfDatabase, "_others", lambda _: {})),
+        # A scan alone would also keep what the other table's newest metadata file reaches.
+        taken(
+            (CatalogsOfDatabase, "_others", lambda _: {}), ("protection.future", "_newest_of_each", lambda others: {})
+        ),
         another_catalog_has_a_table_of_that_name,
         12,
     ),
@@ -1114,6 +1177,22 @@ GUARDS = (
             ("protection.context", "newer_files", _cannot_be_read), (Protection, "_reached_since", _hashes_of_nothing)
         ),
         a_neighbor_of_a_newer_version_takes_up_a_file,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "second names of a uuid",
+        _a_uuid_has_one_name,
+        a_second_name_reads_what_the_first_expires,
+    ),
+    Guard(
+        "dropped tables of sibling catalogs",
+        taken(("protection.neighbors", "beside_catalog", lambda live: "no such catalog")),
+        a_table_is_dropped_from_a_sibling_catalog,
+    ),
+    Guard(
+        "dropped tables of a newer format version",
+        taken((Neighbors, "_unseen_state", none)),
+        a_neighbor_of_a_newer_version_is_dropped_unseen,
         is_seen_by_the_guardian=False,
     ),
     Guard(

@@ -4,6 +4,7 @@ release does not know. What they need stays, and what is unknown counts as neede
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -436,3 +438,112 @@ def test_a_table_dropped_after_commits_that_nobody_saw_keeps_what_they_took_up(l
     overwrite(lifecycle, "db.owner", 2)
     lifecycle.expire("db.owner")
     assert taken and all(path.exists() for path in taken)
+
+
+# --- readers that were dropped ----------------------------------------------------------------------------------------
+
+
+def register(lifecycle: Lifecycle, name: str, location: str) -> None:
+    sql(lifecycle, f"CALL {{live}}.system.register_table(table => 'db.{name}', metadata_file => '{location}')")
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
+def test_a_second_name_of_a_uuid_that_was_dropped_keeps_what_its_last_state_reads(
+    lifecycle: Lifecycle, is_seen: bool
+) -> None:
+    table = create(lifecycle, "db.t")
+    register(lifecycle, "two", row_of(lifecycle, "t")[1])
+    lifecycle.observe_catalog()
+    other = table.parent / "elsewhere"
+    sql(lifecycle, f"ALTER TABLE {{live}}.db.two SET LOCATION 'file://{other}'")
+    append(lifecycle, "db.two", 2)
+    if is_seen:
+        lifecycle.observe_catalog()
+    shared, last = set((table / "data").glob("*.parquet")), row_of(lifecycle, "two")[1]
+    sql(lifecycle, "DROP TABLE {live}.db.two")
+    of_second = {path for path in other.rglob("*") if path.is_file()}
+    overwrite(lifecycle, "db.t", 3)
+    lifecycle.expire("db.t")
+    create(lifecycle, "db.new", other)
+    collect(lifecycle, "db.new")
+    assert shared and all(path.exists() for path in shared | of_second)
+    [lost] = lifecycle.dropped_tables()
+    assert lost.table == "db.two"
+    lifecycle.undrop("db.two")
+    if is_seen:
+        assert (row_of(lifecycle, "two")[1], ids(lifecycle, "db.two"), ids(lifecycle, "db.t")) == (last, [1, 2], [3])
+    else:
+        # Where nobody saw that it moved, its last state is the last seen one; never one of the other name's.
+        assert (ids(lifecycle, "db.two"), ids(lifecycle, "db.t")) == ([1], [3])
+    # Its time is over: what only it reads goes, and what the first name has in the same place stays.
+    uuid = drop(lifecycle, "db.two")
+    assert uuid == lifecycle.steps.table_uuid("db.t")
+    is_over(lifecycle, uuid)
+    make_all_old(warehouse(lifecycle, "live"))
+    scan = lifecycle.scan_dropped("db.two")
+    lifecycle.approve(scan.scan_id, who="ann", why="nobody needs it")
+    lifecycle.delete_dropped(scan)
+    assert [each.state for each in lifecycle.dropped_tables()] == ["gone"]
+    assert (ids(lifecycle, "db.t"), ids(lifecycle, "db.new")) == ([3], [1])
+
+
+def test_a_second_name_that_is_renamed_stays_one_table(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    register(lifecycle, "two", row_of(lifecycle, "t")[1])
+    lifecycle.observe_catalog()
+    append(lifecycle, "db.two", 2)
+    sql(lifecycle, "ALTER TABLE {live}.db.two RENAME TO db.three")
+    # By a step, before any look.
+    lifecycle.scan_orphans("db.three")
+    append(lifecycle, "db.three", 3)
+    lifecycle.observe_catalog()
+    known = lifecycle.operations.known_tables.of_catalog(lifecycle.config.catalogs.live.name)
+    assert sorted(each.table for each in known) == ["db.t", "db.three"] and lifecycle.dropped_tables() == []
+
+
+@pytest.mark.parametrize("how", ["reads", "same place"])
+def test_a_dropped_table_of_another_catalog_of_the_database_keeps_its_files_for_its_time(
+    lifecycle: Lifecycle, how: str
+) -> None:
+    owner = create(lifecycle, "db.owner")
+    own = set() if how == "reads" else set(owner.rglob("*"))
+    reader = create(lifecycle, "db.reader", owner if how == "same place" else None)
+    take_up(lifecycle, "db.reader", owner / "data") if how == "reads" else append(lifecycle, "db.reader", 2)
+    of_reader = {path for path in (reader / "metadata").iterdir() if path.is_file()} - own
+    taken = set((owner / "data").glob("*.parquet")) - own
+    with lifecycle.operations.engine.begin() as connection:
+        move = text("UPDATE iceberg_tables SET catalog_name = 'sibling' WHERE table_name = 'reader'")
+        connection.execute(move)
+    lifecycle.observe_catalog()
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = 'sibling'"))
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    collect(lifecycle, "db.owner")
+    assert all(path.exists() for path in taken | of_reader) and lifecycle.dropped_tables() == []
+    if how == "reads":
+        is_over(lifecycle, next(iter(beside(lifecycle))))
+        append(lifecycle, "db.owner", 3)
+        overwrite(lifecycle, "db.owner", 4)
+        assert lifecycle.expire("db.owner").deleted > 0
+
+
+def beside(lifecycle: Lifecycle) -> set[str]:
+    known = lifecycle.operations.known_tables.of_catalog(beside_catalog(lifecycle.config.catalogs.live.name))
+    return {each.table_uuid for each in known}
+
+
+@pytest.mark.parametrize("can_read", [True, False], ids=["by Iceberg", "by nobody"])
+def test_a_table_of_a_newer_version_that_a_view_replaced_before_any_look_keeps_what_it_took_up(
+    lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch, can_read: bool
+) -> None:
+    lost = stray(place(lifecycle, "db.owner"))
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    create_view(lifecycle, "reader")
+    if not can_read:
+        iceberg_cannot_read(monkeypatch)
+    with ExitStack() if can_read else pytest.raises(UnreadableMetadata, match="last state cannot be read"):
+        lifecycle.expire("db.owner")
+    with ExitStack() if can_read else pytest.raises(UnreadableMetadata):
+        lifecycle.delete_orphans(lifecycle.scan_orphans("db.owner"))
+    assert shared.exists() and lost.exists() is not can_read
