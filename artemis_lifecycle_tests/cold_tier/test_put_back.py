@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +225,30 @@ def test_an_equality_delete_on_a_restored_branch_applies_to_its_rows(make: Calla
         place.run("INSERT INTO {t} VALUES (5, 5)")
 
 
+def test_no_instant_of_a_lost_line_is_answered_with_an_older_snapshot(make: Callable[..., Place]) -> None:
+    place = make("seen", 2)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    place.run("INSERT INTO {t} VALUES (2, 2)")
+    last = place.run("INSERT INTO {t} VALUES (3, 3)")
+    time.sleep(0.05)
+    seen = datetime.now(UTC)
+    place.archive()
+    place.put_back(backup)
+    lost = datetime.now(UTC)
+    history = Path(place.lifecycle.resources.root.removeprefix("file://")) / "history" / place.metadata.table_uuid
+    for _ in range(2):  # Then by the archive alone.
+        with pytest.raises(NoSuchSnapshot, match=f"snapshot {last} was current then"):
+            place.lifecycle.route(place.table, as_of=seen)
+        shutil.rmtree(history, ignore_errors=True)
+    place.require_one_answer()
+    place.run("INSERT INTO {t} VALUES (4, 4)")
+    for ask in (place.lifecycle.read, place.lifecycle.snapshot_at):
+        with pytest.raises(NoSuchSnapshot, match=f"Nobody saw .* last saw snapshot {last}"):
+            ask(place.table, lost)
+    place.require_one_answer()
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version: int) -> None:
     place = make(f"apart_{version}", version)
@@ -232,7 +259,6 @@ def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version
     place.run("INSERT INTO {t} VALUES (5, 5, 5)")
     place.archive()
     place.put_back(backup)
-    place.at.append((datetime.now(UTC), shared))
     place.run("ALTER TABLE {t} ADD COLUMN weight int", "INSERT INTO {t} VALUES (30, 30, 3), (31, 31, 3)")
     mine = place.run("INSERT INTO {t} VALUES (40, 40, 4)")
     expected, location = place.rows(), place.metadata.metadata_location
