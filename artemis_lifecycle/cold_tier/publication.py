@@ -186,8 +186,10 @@ def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> Handof
         table=plan.table,
         path=newest.location,
         untouched="both tiers; the plan stays open and holds its files",
-        hint="after a restored backup, register the lost metadata file again, or turn the table into a new one (CREATE "
-        "TABLE … AS SELECT); of two names, turn one into a new table; or set cold_tier.enabled to false for it",
+        hint="after a restored backup, register the lost metadata file again; or run artemis close "
+        f"{plan.plan_id} and turn the table into a new one, with an archive of its own (CREATE TABLE … AS SELECT); of "
+        "two names, turn one into a new table; or set cold_tier.enabled to false for it. What is archived stays "
+        "readable (docs/cold-tier.md)",
     )
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +20,14 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.evolution import clashing_fields
-from artemis_lifecycle.errors import HandoffFailed, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 
 Rows = list[tuple[Any, ...]]
 
@@ -406,3 +408,32 @@ def test_a_snapshot_whose_files_are_gone_from_both_tiers_is_refused(at_once: Lif
     with pytest.raises(RestoreFailed, match="gone, and the cold tier does not have the snapshot"):
         at_once.restore(place.table, first, "back")
     assert set(place.metadata.refs) == {"main"}
+
+
+def test_what_settles_a_table_that_names_archived_snapshots_again_is_said_and_works(at_once: Lifecycle) -> None:
+    place = Place(at_once, "named")
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1)")
+    second = place.run("INSERT OVERWRITE {t} VALUES (2)")
+    backup, kept = place.metadata.metadata_location, at_once.hold(place.table, "ann", "in use", [second])
+    place.run("INSERT OVERWRITE {t} VALUES (3)")
+    at_once.expire(place.table)
+    at_once.release(kept.hold_id)
+    put_back(at_once, place.table, backup)
+    place.refresh()
+    with pytest.raises(UnreadableMetadata, match=rf"archived: {first}\. .*by_ids\(\[{first}\]\)"):
+        at_once.plan_expiration(place.table)
+    path = place.metadata.current_snapshot.manifest_list if place.metadata.current_snapshot else ""
+    asked: list[Callable[[], object]] = [
+        lambda: at_once.explain(place.table, path or ""),
+        lambda: at_once.table_health(place.table),
+        lambda: at_once.scan_orphans(place.table),
+        lambda: at_once.query(f"SELECT * FROM {place.table} VERSION AS OF {first}").collect(),
+    ]
+    for ask in asked:
+        with suppress(LifecycleError):  # Anything else is not for people.
+            ask()
+    expire_in_metadata(at_once, place.table, [first])
+    place.refresh()
+    place.run("INSERT OVERWRITE {t} VALUES (4)")
+    assert second in at_once.plan_expiration(place.table).expired_snapshots
+    assert at_once.read(place.table, snapshot_id=first).count() == 1
