@@ -41,6 +41,9 @@ UNKNOWN_SNAPSHOT = 0
 COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 """A property of the cold table: up to this time its snapshot log is the live table's complete log."""
 
+SEEN_UNTIL = "artemis.log-seen-until-ms"
+"""A property of the cold table: when (by Postgres) a step last saw the table in the state with which its log ends."""
+
 ARCHIVE_OF = "artemis.archive-of"
 
 RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
@@ -69,21 +72,27 @@ def build_metadata(
     tags: Sequence[Meaning] = (),
     base_location: str | None = None,
     reset: bool = False,
+    seen_ms: int = 0,
 ) -> Json:
     """Return the next metadata of the cold table: the snapshots of `cold` (stored at `cold_location_now`) plus the
     `archived` snapshots of `live`. If closed tables precede it, it remains their continuation (`cold_split`).
 
     `mapped` gives the archive's paths and ids. `mapping` is the name mapping for files without field ids. `tags` is the
     history of refs so far; the table's refs are the last snapshot of each, if the table has it. `base_location` is
-    where `live` is stored; `reset` is as for `continued_log`. `evolution.with_current` sets what is current. Raises
-    HandoffFailed.
+    where `live` is stored, `seen_ms` when a step last saw its current snapshot; `reset` is as for `continued_log`.
+    `evolution.with_current` sets what is current. Raises HandoffFailed.
     """
     new = _joined(live, cold, cold_location_now, archived, identity, mapped, tags)
     known_before = 0 if cold is None else complete_until(cold)
-    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or (), lineage_of(cold, live), reset=reset)
+    commits = [live["last-updated-ms"], *(entry["timestamp-ms"] for entry in live.get("metadata-log") or ())]
+    log, lineage = live.get("snapshot-log") or (), lineage_of(cold, live)
+    new["snapshot-log"] = continued_log(cold, log, lineage, commits, reset=reset)
     latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
     new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
     new["properties"] = _properties(live, identity, mapping, max(live["last-updated-ms"], known_before))
+    seen_ms = max(seen_ms, int(((cold or {}).get("properties") or {}).get(SEEN_UNTIL, 0)))
+    if seen_ms:
+        new["properties"][SEEN_UNTIL] = str(seen_ms)
     if tags:
         new["properties"][TAGS] = written(tags)
     former = ((cold or {}).get("properties") or {}).get(ARCHIVED_FROM)
@@ -211,8 +220,13 @@ def complete_until(cold: Json) -> int:
     )
 
 
+def seen_until(cold: Json) -> int:
+    """Return until when (epoch ms) what is last in the cold table's log was seen to be current."""
+    return max(complete_until(cold), int((cold.get("properties") or {}).get(SEEN_UNTIL, 0)))
+
+
 def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until: int) -> dict[str, str]:
-    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS, ARCHIVED_FROM, CONTINUES}
+    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS, ARCHIVED_FROM, CONTINUES, SEEN_UNTIL}
     properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
     # So that no engine's maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"
@@ -272,8 +286,9 @@ def whole_log(
     live: TableMetadata, former: Json, snapshots: Iterable[Snapshot], *, reset: bool
 ) -> list[tuple[int, int]]:
     """Return the snapshot log of the table's whole past (epoch ms, id): `former`, a log that earlier records kept, and
-    the live table's. A table that was reset goes on with its own state from where the record ends; where the two
-    contradict each other, its own log takes precedence as far as it reaches. `snapshots` are those of both tiers."""
+    the live table's. A table that was reset goes on with its own state from when it was last seen in the lost one;
+    where the two contradict each other, its own log takes precedence as far as it reaches. `snapshots` are those of
+    both tiers."""
     own = [{"timestamp-ms": each.timestamp_ms, "snapshot-id": each.snapshot_id} for each in live.snapshot_log]
     lineage: Lineage = {
         each.snapshot_id: (
@@ -283,7 +298,8 @@ def whole_log(
         for each in snapshots
     }
     try:
-        whole = continued_log(former, own, lineage, reset=reset)
+        commits = [live.last_updated_ms, *(each.timestamp_ms for each in live.metadata_log)]
+        whole = continued_log(former, own, lineage, commits, reset=reset)
     except Diverged as apart:
         begins = min((entry["timestamp-ms"] for entry in own), default=apart.at_ms)
         whole = [each for each in former.get("snapshot-log") or () if each["timestamp-ms"] < min(apart.at_ms, begins)]
@@ -297,12 +313,17 @@ def continued_log(
     cold: Json | None,
     live_log: Sequence[Json],
     lineage: Lineage = MappingProxyType({}),
+    commits: Iterable[int] = (),
     *,
     reset: bool = False,
 ) -> list[Json]:
     """Return the newest cold table's log, continued by the live table's; of both, only the part after the closed
-    tables. `lineage` has their snapshots' parents and sequence numbers. `reset` means that the live table went back to
-    an earlier state, which is current again from where the cold log ends. Raises Diverged."""
+    tables. `lineage` has their snapshots' parents and sequence numbers, `commits` the times of the live line's commits.
+
+    `reset` means that the live table went back to an earlier state. Until a step last saw the lost line, that was
+    current; from the live line's first commit after that on, the live line is. When it went back in between is unknown;
+    before such a commit, the live line answers. Raises Diverged.
+    """
     if cold is None:
         return _with_holes(live_log, lineage, 0)
     older, known_until = cold.get("snapshot-log") or (), complete_until(cold)
@@ -312,9 +333,13 @@ def continued_log(
         # What was current then in the line that was lost is in `cold`.
         newer = [entry for entry in live_log if entry["timestamp-ms"] >= since]
     merged = merge_logs(older, newer, known_until)
-    again = snapshot_at([_entry(item) for item in live_log], known_until + 1) if reset else None
-    if again is not None and older and merged[: len(older)] == list(older):
-        merged.insert(len(older), {"timestamp-ms": known_until + 1, "snapshot-id": again})
+    if reset and older and merged[: len(older)] == list(older):
+        seen = seen_until(cold)
+        began = min((each for each in commits if each > seen), default=seen + 1)
+        again = snapshot_at([_entry(item) for item in live_log], began)
+        turn = {began: again, seen + 1: UNKNOWN_SNAPSHOT} if began > seen + 1 else {began: again}
+        between = [{"timestamp-ms": at, "snapshot-id": turn[at]} for at in sorted(turn) if turn[at] is not None]
+        merged[len(older) :] = [*between, *(each for each in merged[len(older) :] if each["timestamp-ms"] > seen)]
     return _with_holes(merged, lineage, len(older))
 
 

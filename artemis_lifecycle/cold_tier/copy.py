@@ -223,7 +223,8 @@ class Copier:
             "Another file is at the mirrored path, outside the table's own location in the cold tier",
             path=destination,
             untouched="both files",
-            hint="check who owns that file; move it, or set cold_tier.enabled to false for this table",
+            hint="leave that file: it may be the only copy of another table's archived one. Close the plan, rewrite "
+            "this table's file to another path (CALL system.rewrite_data_files), and plan again",
         )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:

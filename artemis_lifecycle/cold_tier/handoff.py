@@ -125,7 +125,7 @@ def hand_off(
         settings=context.settings,
         check=context.check,
         on_progress=context.on_progress,
-        reuse=Reuse(context.runner, context.live_stores, demand.metadata, plan.current),
+        reuse=Reuse(context.runner, context.live_stores, context.cold_stores, demand.metadata, plan.current),
         decided=partial(_record_reused, context, plan.table_uuid),
         has_archive=has_archive,
     )

@@ -20,7 +20,7 @@ from artemis_lifecycle.storage.stores import Stores
 class HandoffInput:
     """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
     are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
-    at its own location. `current` is the live table's metadata as of now."""
+    at its own location. `current` is the live table's metadata as of `seen_ms`."""
 
     plan_id: str
     table: str
@@ -30,6 +30,7 @@ class HandoffInput:
     thinned: tuple[int, ...] = ()
     read_base: Callable[[], bytes] | None = None
     current: TableMetadata | None = None
+    seen_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from artemis_lifecycle.cold_tier.demand import (
     read_manifests,
 )
 from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.cold_tier.work import (
     BUCKETS,
     COPY,
@@ -43,13 +44,28 @@ from artemis_lifecycle.cold_tier.work import (
     pack,
     store_work,
 )
-from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
+from artemis_lifecycle.metadata.kinds import (
+    CONTENT_KINDS,
+    DATA,
+    DELETION_VECTORS,
+    EQUALITY_DELETES,
+    MANIFEST,
+    MANIFEST_LIST,
+    PARTITION_STATISTICS,
+    POSITION_DELETES,
+    STATISTICS,
+)
 from artemis_lifecycle.spark.runner import Rows, Runner, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema, write_frame
 from artemis_lifecycle.storage.location_hash import hash_strings
 from artemis_lifecycle.storage.stores import Stores
 
 _OF_USE = ("kind", "source", "destination", "size_in_bytes", "added_by", "manifest")
+_PLAIN = pa.array([DATA, EQUALITY_DELETES, STATISTICS, PARTITION_STATISTICS])
+"""Kinds whose copies have the same bytes."""
+
+Occupied = Callable[[pa.Table], pa.Table]
+
 _SIZES = arrow_schema("phase bigint, bucket bigint, files bigint, size_in_bytes bigint")
 
 
@@ -64,10 +80,11 @@ def seal_work(
     files_per_batch: int,
     bytes_per_batch: int,
     problems: tuple[Problem, ...] = (),
+    occupied: Occupied | None = None,
 ) -> Work | pa.Table | tuple[Problem, ...]:
     """Find what is needed in `source` and seal it in `folder`, which `records` can access. If metadata cannot be read,
     return the problems and seal nothing; if uses of paths must be decided first, return these."""
-    with find_needed(runner, source, demand, ledger) as rows:
+    with find_needed(runner, source, demand, ledger, occupied) as rows:
         if not isinstance(rows, Rows):
             return rows
         # A unique name: of two concurrent runs, or after a kill, one frame is sealed and the other is garbage.
@@ -91,9 +108,11 @@ class Needed:
     reused: pa.Table | None = None
 
 
-def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Needed:
+def count_needed(
+    runner: Runner, source: Stores, demand: Demand, ledger: Ledger, occupied: Occupied | None = None
+) -> Needed:
     """Count what is needed in `source`, without sealing it."""
-    with find_needed(runner, source, demand, ledger) as rows:
+    with find_needed(runner, source, demand, ledger, occupied) as rows:
         if isinstance(rows, tuple):
             return Needed(problems=rows)
         if not isinstance(rows, Rows):
@@ -104,10 +123,11 @@ def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger)
 
 @contextmanager
 def find_needed(
-    runner: Runner, source: Stores, demand: Demand, ledger: Ledger
+    runner: Runner, source: Stores, demand: Demand, ledger: Ledger, occupied: Occupied | None = None
 ) -> Iterator[Rows | pa.Table | tuple[Problem, ...]]:
     """Yield what is needed (SEALED), which is valid inside the block; or the metadata that cannot be read; or uses of
-    paths that may mean several files (role REUSED), which must be decided first."""
+    paths that may mean several files (role REUSED), which must be decided first. `occupied` returns which of these
+    files, placed where other tables archive, too, have another one there."""
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
         problems = list_problems(lists)
@@ -138,6 +158,8 @@ def find_needed(
         )
         needed = keep(runner.match(candidates, known, "destination", partial(_needed, find_reused), SEALED))
         reused = needed.between("role", REUSED, REUSED).table() if demand.origin is None else pa.table({})
+        if occupied is not None and not reused.num_rows:
+            reused = occupied(needed.map(partial(_beside_others, demand.mapping), SEALED).table())
         if reused.num_rows:
             yield reused
             return
@@ -147,6 +169,16 @@ def find_needed(
             origin = recorded.map(_as_sources, renamed)
             needed = runner.match(needed, origin, "source", _with_checksums, SEALED)
         yield keep(needed)
+
+
+def _beside_others(mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the files that are copied as they are to places outside the table's own location."""
+    for batch in batches:
+        copied = batch.filter(
+            pc.and_kleene(pc.equal(batch.column("role"), COPY), pc.is_in(batch.column("kind"), _PLAIN))
+        )
+        foreign = [not mapping.owns(path) for path in copied.column("destination").to_pylist()]
+        yield copied.filter(pa.array(foreign, pa.bool_()))
 
 
 def _new_manifests(named: pa.Table, known: pa.Table) -> pa.Table:

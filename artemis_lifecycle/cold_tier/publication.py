@@ -146,10 +146,11 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
         mapping = Joint(mapping_of(live))
     assert mapping is not None
     reset = require_one_line(plan, what.base, newest)
-    location = plan.base_metadata_location
+    location, log = plan.base_metadata_location, what.base.snapshot_log
+    seen_ms = plan.seen_ms if plan.current is not None and plan.current.snapshot_log[-1:] == log[-1:] else 0
     try:
         grown = cold_metadata.build_metadata(
-            live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset
+            live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset, seen_ms=seen_ms
         )
     except cold_metadata.Diverged as apart:
         raise _two_lines(plan, newest, f" from {instant_text(apart.at_ms)} on") from apart
@@ -185,8 +186,10 @@ def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> Handof
         table=plan.table,
         path=newest.location,
         untouched="both tiers; the plan stays open and holds its files",
-        hint="after a restored backup, register the lost metadata file again, or turn the table into a new one (CREATE "
-        "TABLE … AS SELECT); of two names, turn one into a new table; or set cold_tier.enabled to false for it",
+        hint="after a restored backup, register the lost metadata file again; or run artemis close "
+        f"{plan.plan_id} and turn the table into a new one, with an archive of its own (CREATE TABLE … AS SELECT); of "
+        "two names, turn one into a new table; or set cold_tier.enabled to false for it. What is archived stays "
+        "readable (docs/cold-tier.md)",
     )
 
 

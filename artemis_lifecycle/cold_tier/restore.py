@@ -96,9 +96,14 @@ def restore(
         abandon(context, record)
         record = begin(context, request, live)
         goes_by(context, record, ids)
-    manifest_list = bring_back(context, request, record, cold, source, RestoreMapping(identity, record.folder, ids))
-    snapshot_id, result = commit_restored(context, request, record, source, cold, identity, ids, manifest_list)
-    done = _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
+    try:
+        manifest_list = bring_back(context, request, record, cold, source, RestoreMapping(identity, record.folder, ids))
+        snapshot_id, result = commit_restored(context, request, record, source, cold, identity, ids, manifest_list)
+        done = _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
+    except RestoreFailed:
+        # Nobody knows if it is ever run again, and its heartbeat stops the deletions of others for a day.
+        abandon(context, record)
+        raise
     if not placement.raises(live):
         return done
     said = (

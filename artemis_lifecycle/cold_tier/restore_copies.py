@@ -93,7 +93,7 @@ def _errors(request: RestoreRequest) -> TransferErrors:
         RestoreFailed,
         request.table,
         untouched="the live table's metadata and all files that it had",
-        if_failed="fix the cause and run the restore again: finished batches are kept",
+        if_failed="fix the cause and run the restore again: it starts over",
         gone=lambda problems: (
             f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged there: "
             f"{problems[0].reason}"

@@ -35,7 +35,7 @@ from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.identity import NO_TIME
 from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize
-from artemis_lifecycle.storage.stores import Stores, is_local
+from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
 
 _USES = arrow_schema("destination string, added_by bigint")
 _DISK_GRAIN, _STORE_GRAIN = 10_000, 1_000_000
@@ -114,9 +114,11 @@ class Reuse:
     """Decides for one table. `current` is its metadata as of now, if it is newer than the demand's. `committed` is when
     each snapshot was committed, in microseconds since 1970."""
 
-    def __init__(self, runner: Runner, source: Stores, metadata: TableMetadata, current: TableMetadata | None) -> None:
+    def __init__(
+        self, runner: Runner, source: Stores, target: Stores, metadata: TableMetadata, current: TableMetadata | None
+    ) -> None:
         known = {snapshot.snapshot_id: snapshot for each in (current, metadata) if each for snapshot in each.snapshots}
-        self._runner, self._source = runner, source
+        self._runner, self._source, self._target = runner, source, target
         self._metadata = replace(metadata, snapshots=tuple(known.values()))
         self._known: Mapping[int, Snapshot] = known
         self._uses: Uses | None = None
@@ -127,6 +129,20 @@ class Reuse:
         if self._uses is None:
             self._uses = uses_of(self._runner, self._source, self._metadata, rules)
         return self._later(use, self._uses.get(normalize(path, rules), ()))
+
+    def occupied(self, rows: pa.Table) -> pa.Table:
+        """Return the files of `rows` (SEALED) whose place in the target has another file. It is another table's, which
+        took up a file at that path before."""
+        there = self._target.heads(rows.column("destination").to_pylist())
+        sources = rows.column("source").to_pylist()
+        return rows.filter(pa.array(map(self._is_occupied, there, sources), pa.bool_()))
+
+    def _is_occupied(self, there: StoredFile | None, source: str) -> bool:
+        found = None if there is None else self._source.head(source)
+        if there is None or found is None:
+            return False
+        other_size = there.size_in_bytes != found.size_in_bytes
+        return other_size or self._target.checksum(there.path) != self._source.checksum(source)
 
     def decide(self, demand: Demand, ledger: Ledger, rows: pa.Table) -> Decided:
         """Decide for these uses (SEALED rows)."""
@@ -156,11 +172,12 @@ class Reuse:
                 elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
                     when = of_microseconds(head.since).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
-                elif held is None:
+                elif held is None and (mapping.owns(place) or not self._is_occupied(self._target.head(place), path)):
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
                 elif (
-                    here
+                    held is not None
+                    and here
                     and size in (held.source_size, UNKNOWN_LENGTH)
                     # A rewrite in place may keep all that a disk says of a file, so only the content counts.
                     and is_still(None, held.source_checksum, head, self._source)

@@ -50,6 +50,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.ownership import sidecar_array
+from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN, Considered, Protection
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import elapsed
@@ -238,6 +239,10 @@ class _Run:
         hint = (
             f"; artemis renew-identities {quote(self.job.table)} compares them all once" if UNPROVEN in reasons else ""
         )
+        if IN_FLIGHT in reasons:
+            beats = self.context.operations.heartbeats.live(None)
+            said = [f"{each.writer_id} of {each.table}, until {each.expires_at:%Y-%m-%d %H:%M} UTC" for each in beats]
+            hint += f"; live writers: {', '.join(said[:5]) or 'none any more'}" + (", …" if len(said) > 5 else "")
         return f"waits ({waiting}{hint})" if waiting else None
 
     def _batch(

@@ -117,6 +117,7 @@ class ColdTier:
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
                 read_base=lambda: read_base(self.resources.live_stores, plan),
                 current=state.metadata,
+                seen_ms=self.reading.past.seen_ms(plan.table, state.metadata),
             )
             in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(

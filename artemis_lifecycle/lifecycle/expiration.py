@@ -12,7 +12,7 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.identities import first_look
-from artemis_lifecycle.errors import PlanStateError, StalePlan, TooLarge
+from artemis_lifecycle.errors import PlanStateError, StalePlan, TooLarge, UnreadableMetadata
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal, successor
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import (
@@ -88,17 +88,21 @@ class Expiration:
                 holds=holds,
                 tags=tags,
             )
-            plan = seal_plan(
-                self.resources.start_spark,
-                self.resources.live_stores,
-                self.resources.operations,
-                request,
-                root=self.resources.root,
-                rules=self.resources.rules(table),
-                window_day=step.window_day,
-                stale=earlier,
-                index=IndexSettings.from_config(self.resources.config, table),
-            )
+            try:
+                plan = seal_plan(
+                    self.resources.start_spark,
+                    self.resources.live_stores,
+                    self.resources.operations,
+                    request,
+                    root=self.resources.root,
+                    rules=self.resources.rules(table),
+                    window_day=step.window_day,
+                    stale=earlier,
+                    index=IndexSettings.from_config(self.resources.config, table),
+                )
+            except UnreadableMetadata as error:
+                self._refuse_named_again(table, state.metadata, error)
+                raise
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
             if record.files:
@@ -125,6 +129,32 @@ class Expiration:
         day, digest = policy.quiet_window.day(now), policy.retention.digest
         operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner, digest)
         return True
+
+    def _refuse_named_again(self, table: str, live: TableMetadata, error: UnreadableMetadata) -> None:
+        """Raise UnreadableMetadata with the way out if the table's metadata names archived snapshots whose files were
+        deleted, as after its catalog was put back."""
+        cold = self.past.own_cold_tables(table, live.table_uuid)
+        named = [each for each in live.snapshots if each.manifest_list is not None]
+        there = self.resources.live_stores.heads([each.manifest_list or "" for each in named])
+        lost = [each.snapshot_id for each, found in zip(named, there, strict=True) if found is None]
+        gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
+        if not gone:
+            return
+        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.live.name
+        to_rescue = (
+            f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
+        )
+        raise UnreadableMetadata(
+            f"The metadata names {len(gone)} snapshots whose files were deleted once they were archived: {ids}. The "
+            "catalog was probably put back in time. The archive still has them, and reads and restores use it",
+            table=table,
+            path=error.path,
+            untouched=error.untouched,
+            hint="register the newest metadata file again; or "
+            f"{to_rescue if live.current_snapshot_id in gone else ''}remove them from the metadata alone, without "
+            f"deleting files, e.g. by pyiceberg: load_catalog({name!r}).load_table({table!r}).maintenance"
+            f".expire_snapshots().by_ids([{ids}]).commit()",
+        ) from error
 
     def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:
         """Return the uncommitted plan if a new one must not supersede it, because another tool expired snapshots of it.

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier.cold_metadata import (
     ARCHIVE_OF,
     COMPLETE_UNTIL,
+    SEEN_UNTIL,
     UNKNOWN_SNAPSHOT,
     entry_at,
     line_of,
+    seen_until,
     whole_log,
 )
 from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES
@@ -106,11 +108,17 @@ class Past:
             {each.snapshot_id: (each, metadata.metadata_location) for each in metadata.snapshots},
             archived=lambda: self._archived(metadata),
             continued=lambda index: _continued(metadata, index),
-            recorded=Recorded(table, line.file, line.updated_ms, astuple(line.marks)),
+            recorded=Recorded(table, line.file, line.updated_ms, astuple(line.marks), self.seen_ms(table, metadata)),
             until_ms=metadata.last_updated_ms - CLOCK_TOLERANCE_MS - 1,
             cut_ms=None if cut is None else milliseconds(cut),
             confirm=confirm,
         )
+
+    def seen_ms(self, table: str, metadata: TableMetadata) -> int:
+        """Return when (epoch ms, by Postgres) the catalog was just seen to have this metadata; 0 if it has other."""
+        now = milliseconds(self.resources.instant("now", None))
+        here = self.resources.live_catalog.entry(table).metadata_location == metadata.metadata_location
+        return now if here else 0
 
     def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
         if instant.tzinfo is None:
@@ -145,7 +153,8 @@ class Past:
         cold: Callable[[], ColdTables | None],
     ) -> CurrentSnapshot | None:
         """Return what was current at an instant; None if neither the history nor a tier knows it. Every question about
-        an instant is answered here: reads, restores and `current_at` never differ."""
+        an instant is answered here: reads, restores and `current_at` never differ. Raises NoSuchSnapshot, with what the
+        archive saw last, for an instant at which the catalog may already have been put back in time."""
         stores = self.resources.live_stores
         _, index = self._index(table, table_uuid)
         found = index.at(stores, at_ms) if index is not None and at_ms <= index.until_ms else None
@@ -160,6 +169,7 @@ class Past:
             # What the history does not know, the table's own log alone does not know either.
             entry = current_entry(metadata, archive, at_ms)
         if entry is None or entry[1] == UNKNOWN_SNAPSHOT:
+            _refuse_lost_line(table, at_ms, metadata, archive)
             return None
         since, snapshot_id = entry
         snapshot = metadata.snapshot(snapshot_id)
@@ -227,6 +237,25 @@ _UUID = re.compile(
 """The beginning of a metadata file as all known writers write it."""
 
 
+def _refuse_lost_line(table: str, at_ms: int, live: TableMetadata, archive: ColdTables | None) -> None:
+    """Raise NoSuchSnapshot for an instant after the archive's last look at a line that the live table left."""
+    cold = None if archive is None else archive.newest.metadata
+    if cold is None or not cold.snapshot_log or not went_back(Line.of(live), line_of(cold)):
+        return
+    seen, last = seen_until({"properties": cold.properties}), cold.snapshot_log[-1]
+    if at_ms <= seen:
+        return
+    raise NoSuchSnapshot(
+        f"Nobody saw which snapshot was current at {in_calendar(at_ms).isoformat()}: the table's catalog was put back "
+        f"to an earlier state. The archive last saw snapshot {last.snapshot_id} (since "
+        f"{in_calendar(last.timestamp_ms).isoformat()}), at {in_calendar(seen).isoformat()}; the live table committed "
+        "again later",
+        table=table,
+        hint=f"read snapshot {last.snapshot_id} by its id, or an instant from the next commit on: artemis history "
+        f"{quote(table)}",
+    )
+
+
 def _own_log(metadata: TableMetadata) -> Log:
     return [(entry.timestamp_ms, entry.snapshot_id) for entry in metadata.snapshot_log]
 
@@ -244,7 +273,11 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     until = max(recorded.updated_ms, *(since for since, _ in known))
     former = {
         "snapshot-log": [{"timestamp-ms": since, "snapshot-id": snapshot_id} for since, snapshot_id in known],
-        "properties": {COMPLETE_UNTIL: str(until), CLOSED_TABLES: json.dumps([["", index.until_ms]])},
+        "properties": {
+            COMPLETE_UNTIL: str(until),
+            SEEN_UNTIL: str(recorded.seen_ms),
+            CLOSED_TABLES: json.dumps([["", index.until_ms]]),
+        },
     }
     snapshots = [*(snapshot for snapshot, _ in index.snapshots().values()), *metadata.snapshots]
     return whole_log(metadata, former, snapshots, reset=reset)

@@ -105,12 +105,13 @@ class RecentEntry(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What a record was made from: the table by name, and its line of metadata."""
+    """What a record was made from: the table by name, its line of metadata, and until when that was seen."""
 
     table: str
     file: str | None
     updated_ms: int
     marks: tuple[int, ...]
+    seen_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,8 @@ def read_history(stores: Stores, folder: str) -> HistoryIndex | None:
         recent = tuple(RecentEntry(*each) for each in about["recent"])
         recorded = None
         if about["recorded"] is not None:
-            name, file, updated_ms, marks = about["recorded"]
-            recorded = Recorded(name, file, updated_ms, tuple(marks))
+            name, file, updated_ms, marks, seen_ms = about["recorded"]
+            recorded = Recorded(name, file, updated_ms, tuple(marks), seen_ms)
         return HistoryIndex(folder, about["until_ms"], ranges, recent, recorded, details, tuple(about["superseded"]))
     except (pa.ArrowException, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from error

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +20,14 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.evolution import clashing_fields
-from artemis_lifecycle.errors import HandoffFailed, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 
 Rows = list[tuple[Any, ...]]
 
@@ -222,6 +227,30 @@ def test_an_equality_delete_on_a_restored_branch_applies_to_its_rows(make: Calla
         place.run("INSERT INTO {t} VALUES (5, 5)")
 
 
+def test_no_instant_of_a_lost_line_is_answered_with_an_older_snapshot(make: Callable[..., Place]) -> None:
+    place = make("seen", 2)
+    place.run("INSERT INTO {t} VALUES (1, 1)")
+    backup = place.metadata.metadata_location
+    place.run("INSERT INTO {t} VALUES (2, 2)")
+    last = place.run("INSERT INTO {t} VALUES (3, 3)")
+    time.sleep(0.05)
+    seen = datetime.now(UTC)
+    place.archive()
+    place.put_back(backup)
+    lost = datetime.now(UTC)
+    history = Path(place.lifecycle.resources.root.removeprefix("file://")) / "history" / place.metadata.table_uuid
+    for _ in range(2):  # Then by the archive alone.
+        with pytest.raises(NoSuchSnapshot, match=f"snapshot {last} was current then"):
+            place.lifecycle.route(place.table, as_of=seen)
+        shutil.rmtree(history, ignore_errors=True)
+    place.require_one_answer()
+    place.run("INSERT INTO {t} VALUES (4, 4)")
+    for ask in (place.lifecycle.read, place.lifecycle.snapshot_at):
+        with pytest.raises(NoSuchSnapshot, match=f"Nobody saw .* last saw snapshot {last}"):
+            ask(place.table, lost)
+    place.require_one_answer()
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version: int) -> None:
     place = make(f"apart_{version}", version)
@@ -232,7 +261,6 @@ def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version
     place.run("INSERT INTO {t} VALUES (5, 5, 5)")
     place.archive()
     place.put_back(backup)
-    place.at.append((datetime.now(UTC), shared))
     place.run("ALTER TABLE {t} ADD COLUMN weight int", "INSERT INTO {t} VALUES (30, 30, 3), (31, 31, 3)")
     mine = place.run("INSERT INTO {t} VALUES (40, 40, 4)")
     expected, location = place.rows(), place.metadata.metadata_location
@@ -380,3 +408,32 @@ def test_a_snapshot_whose_files_are_gone_from_both_tiers_is_refused(at_once: Lif
     with pytest.raises(RestoreFailed, match="gone, and the cold tier does not have the snapshot"):
         at_once.restore(place.table, first, "back")
     assert set(place.metadata.refs) == {"main"}
+
+
+def test_what_settles_a_table_that_names_archived_snapshots_again_is_said_and_works(at_once: Lifecycle) -> None:
+    place = Place(at_once, "named")
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1)")
+    second = place.run("INSERT OVERWRITE {t} VALUES (2)")
+    backup, kept = place.metadata.metadata_location, at_once.hold(place.table, "ann", "in use", [second])
+    place.run("INSERT OVERWRITE {t} VALUES (3)")
+    at_once.expire(place.table)
+    at_once.release(kept.hold_id)
+    put_back(at_once, place.table, backup)
+    place.refresh()
+    with pytest.raises(UnreadableMetadata, match=rf"archived: {first}\. .*by_ids\(\[{first}\]\)"):
+        at_once.plan_expiration(place.table)
+    path = place.metadata.current_snapshot.manifest_list if place.metadata.current_snapshot else ""
+    asked: list[Callable[[], object]] = [
+        lambda: at_once.explain(place.table, path or ""),
+        lambda: at_once.table_health(place.table),
+        lambda: at_once.scan_orphans(place.table),
+        lambda: at_once.query(f"SELECT * FROM {place.table} VERSION AS OF {first}").collect(),
+    ]
+    for ask in asked:
+        with suppress(LifecycleError):  # Anything else is not for people.
+            ask()
+    expire_in_metadata(at_once, place.table, [first])
+    place.refresh()
+    place.run("INSERT OVERWRITE {t} VALUES (4)")
+    assert second in at_once.plan_expiration(place.table).expired_snapshots
+    assert at_once.read(place.table, snapshot_id=first).count() == 1

@@ -218,6 +218,8 @@ def test_damage_in_the_cold_tier_stops_a_restore(past: Past, damage: str) -> Non
     with pytest.raises(RestoreFailed, match="gone from the cold tier, or damaged"):
         past.lifecycle.restore("db.t", source, damage)
     assert past.metadata_location() == before
+    # It stops nobody's deletions.
+    assert past.lifecycle.operations.heartbeats.live(None) == []
     path.write_bytes(whole)
     past.lifecycle.restore("db.t", source, damage)
     assert past.branch_reads(damage) == past.prints[source]

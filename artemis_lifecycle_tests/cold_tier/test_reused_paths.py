@@ -493,3 +493,26 @@ def test_a_file_rewritten_in_place_with_its_old_size_and_time_is_another_file_on
         with suppress(LifecycleError):
             job.lifecycle.expire(TABLE)
     job.expect_all_rows()
+
+
+def test_a_file_at_a_path_that_another_table_archived_goes_to_the_tables_own_folder(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    first = job.add(part, 1, 2)
+    job.overwrite(90)
+    job.lifecycle.expire(TABLE)
+    assert not job.exists(part)
+
+    job.sql("CREATE TABLE {live}.db.other (id int) USING iceberg")
+    spark: Any = job.lifecycle.spark
+    load = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+    other, iceberg = load(spark._jsparkSession, f"{job.live}.db.other"), spark._jvm.org.apache.iceberg
+    size = job.write(part, 4, 5)
+    file = iceberg.DataFiles.builder(other.spec()).withPath(part).withFormat("parquet")
+    time.sleep(0.02)
+    other.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(2).build()).commit()
+    spark.catalog.refreshTable(f"{job.live}.db.other")
+    second = job.lifecycle.snapshot_history("db.other").current_snapshot_id
+    job.sql("INSERT OVERWRITE {live}.db.other VALUES (9)")
+    job.lifecycle.expire("db.other")
+    assert sorted(row["id"] for row in job.lifecycle.read("db.other", snapshot_id=second).collect()) == [4, 5]
+    assert job.rows(first) == [1, 2]

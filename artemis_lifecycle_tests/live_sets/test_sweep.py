@@ -4,13 +4,17 @@ scan and a deletion that only say what they were asked. And the sweep of a plain
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from artemis_lifecycle.cli.live_sets import app as commands
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import BadInput, MissingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -183,6 +187,35 @@ def test_a_table_that_cannot_be_swept_stops_no_other(threads: int) -> None:
     assert [(each.table, each.files, each.deleted) for each in done] == [("a", 3, 3), ("b", 0, None), ("c", 3, 3)]
     assert done[1].error is not None and ("scan", "b") not in asked.calls
     assert {row.table: row.scan_id for row in asked.rows} == {"a": "scan of a", "b": None, "c": "scan of c"}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
+    make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    met, seen = threading.Barrier(3), set[str]()
+
+    def swept(*given: Any, walk: Any, scan: Any, **settings: Any) -> Any:
+        def walked(table: str, location: str | None = None) -> Any:
+            with suppress(threading.BrokenBarrierError):
+                met.wait(timeout=5 if settings["threads"] == 3 else 0.01)
+                seen.add(table)  # Three were at work at once.
+            return walk(table)
+
+        return sweep_tables(*given, walk=walked, scan=scan, **settings)
+
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.live_sets.sweep_tables", swept)
+    config = make_config(defaults={"orphans": {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}})
+    names = [f"{config.catalogs.live.name}.db.t{number}" for number in range(3)]
+    spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.db")
+    for name in names:
+        spark.sql(f"CREATE TABLE {name} (n INT) USING iceberg")
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        monkeypatch.setattr("artemis_lifecycle.cli.live_sets.opened", lambda *_: nullcontext(lifecycle))
+        marked = lifecycle.mark(config.catalogs.live.name)
+        done = CliRunner().invoke(commands, ["sweep", marked.live_set_id, "--threads", str(threads)])
+    assert done.exit_code == 0, done.output
+    assert len(seen) == (3 if threads == 3 else 0)
 
 
 def test_a_deferred_sweep_deletes_nothing_and_a_deletion_that_waits_keeps_its_scan() -> None:

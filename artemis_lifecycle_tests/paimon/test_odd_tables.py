@@ -215,3 +215,19 @@ def test_a_hold_on_the_whole_table_stops_its_orphans_when_it_is_renamed(
         with pytest.raises(Held, match="case 8"):
             ours.remove_orphans(lifecycle, renamed, older_than=A_DAY_AGO)
     assert orphan.exists()
+
+
+def test_an_asynchronous_expiration_deletes_nothing_yet_and_says_when_and_how(
+    calls: Any, make_config: MakeConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {**OPTIONS, "snapshot.expire.execution-mode": "async"}
+    table = rewritten(calls, tmp_path / "lake", options=options)
+    files, rows, snapshots = set(table.folder.glob("bucket-0/*")), table.read(), table.snapshots()
+    with ours.opened(ours.configured(make_config, table.warehouse), spark) as lifecycle:
+        done = ours.procedures(lifecycle, table).expire_snapshots(ours.name(table))
+        [warning] = [each for each in done.warnings if "execution-mode is async" in each]
+        assert done.due_at is not None and f"{done.due_at:%Y-%m-%d %H:%M} UTC" in warning
+        assert f"artemis delete {done.plan_id}" in warning and done.deleted_snapshots_count == len(snapshots) - 1
+        assert set(table.folder.glob("bucket-0/*")) == files
+        assert lifecycle.delete_files(done.plan_id).deleted > 0
+    assert set(table.folder.glob("bucket-0/*")) < files and table.read() == rows

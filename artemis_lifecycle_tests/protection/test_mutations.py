@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
@@ -29,6 +31,7 @@ from sqlalchemy import text
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
+from artemis_lifecycle.cold_tier.work import SEALED
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
@@ -809,6 +812,39 @@ def a_table_was_in_the_cold_catalog_before_its_guard(stage: Stage) -> None:
         lifecycle.expire(T)
 
 
+def a_job_writes_an_archived_path_again(stage: Stage) -> None:
+    lifecycle = stage.open(AT_ONCE)
+    file = replaced(lifecycle)
+    lifecycle.expire(T)
+    path = str(file.location())
+    ids_of_rows = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table({"id": pa.array([5], pa.int64())}, pa.schema([ids_of_rows])), on_disk(path))
+    data, spark = java(lifecycle, T), lifecycle.spark
+    assert spark._jvm is not None
+    again = spark._jvm.org.apache.iceberg.DataFiles.builder(data.spec()).withPath(path).withFormat("parquet")
+    again = again.withFileSizeInBytes(on_disk(path).stat().st_size).withRecordCount(1).build()
+    commit(lifecycle, T, again)
+    second = ids(lifecycle)[-1]
+    stage.others.append(warehouse(lifecycle, "cold") / f"db/t/_reused/{second}/file/_{on_disk(path)}")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+
+
+def a_reader_takes_up_a_file_and_is_dropped_unseen(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    lifecycle.scan_orphans(T)
+    commit(lifecycle, "db.reader", append(lifecycle))
+    last = pointer(lifecycle, "db.reader")
+    lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.db.reader")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
 # --- the guards -------------------------------------------------------------------------------------------------------
 
 
@@ -1001,6 +1037,11 @@ GUARDS = (
         10,
     ),
     Guard(
+        "the last state of dropped tables",
+        taken((Neighbors, "_unseen_state", none)),
+        a_reader_takes_up_a_file_and_is_dropped_unseen,
+    ),
+    Guard(
         "a name is not a table",
         # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
         taken(("lifecycle.steps", "require_uuid", nothing), ("lifecycle.marking", "_remember", nothing)),
@@ -1130,6 +1171,16 @@ GUARDS = (
         "the archived file is the live one",
         taken((PlannedCopies, "archived_files", lambda *_: {}), *_NO_RECORD),
         an_archived_path_gets_another_file,
+    ),
+    Guard(
+        "an archived path is not an archived file",
+        taken(
+            ("cold_tier.needed", "_reused", lambda *_: SEALED.empty_table()),
+            (PlannedCopies, "archived_files", lambda *_: {}),
+            *_NO_RECORD,
+        ),
+        a_job_writes_an_archived_path_again,
+        is_seen_by_the_guardian=False,
     ),
     Guard(
         "what goes into quarantine is what was judged",
