@@ -1,9 +1,9 @@
 """The four levels of an Iceberg table's metadata as typed values: the catalog's pointer, the snapshot (in a metadata
 file), the manifest list, the manifests, and the data files that they list. docs/four-levels.md shows them.
 
-Belongs here: reading them exactly; detecting a missing, truncated or shorter file by the level above; the types of what
-was read; and what an append adds. Does not belong here: deciding what stays (`retention/`), sets over many manifests
-(`reachability/`), or commits (`catalogs/`).
+Belongs here: reading them exactly; detecting a missing, truncated or shorter file by the level above; and the types of
+what was read. Does not belong here: deciding what stays (`retention/`), sets over many manifests (`reachability/`), or
+commits (`catalogs/`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.metadata.append import AppendSnapshot as AppendSnapshot
-    from artemis_lifecycle.metadata.append import NewFile as NewFile
-    from artemis_lifecycle.metadata.append import build_append_snapshot as build_append_snapshot
     from artemis_lifecycle.metadata.data_files import DataFile as DataFile
     from artemis_lifecycle.metadata.data_files import read_manifest as read_manifest
     from artemis_lifecycle.metadata.manifest_lists import manifests_of as manifests_of
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from artemis_lifecycle.metadata.values import partition_ranges as partition_ranges
 
 _HOMES = {
-    "append": ("AppendSnapshot", "NewFile", "build_append_snapshot"),
     "data_files": ("DataFile", "read_manifest"),
     "manifest_lists": ("manifests_of",),
     "table_metadata": ("read_table_metadata",),

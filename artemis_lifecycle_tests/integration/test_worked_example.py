@@ -1,20 +1,18 @@
 """The mission's worked example: twelve files are appended to a table of a hundred manifests, and a query is planned in
 three passes before and after. `worked_example.json` states what must come out.
 
-The table is a real one, which pyiceberg writes. The append is `build_append_snapshot` and `compare_and_swap`; Iceberg
-in Spark, pyiceberg and this project read it, and both engines commit after it.
+The table is a real one, which pyiceberg writes. The append is pyiceberg's fast append, and `compare_and_swap` makes its
+metadata file current; Iceberg in Spark, pyiceberg and this project read it, and both engines commit after it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import secrets
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.update import update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, NestedField, StringType
 
@@ -32,12 +33,9 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, CommitConflict, LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata import (
-    AppendSnapshot,
-    DataFile,
     EntryStatus,
     Snapshot,
     TableMetadata,
-    build_append_snapshot,
     column_statistics,
     manifests_of,
     partition_ranges,
@@ -121,43 +119,32 @@ def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
     assert _level(lifecycle, base) == golden["before"]
     assert _passes(lifecycle) == golden["query"]["before"]
 
-    # 1. Twelve data files, which no metadata of the table refers to.
-    data = f"{table.location()}/data"
-    staged = catalog.create_table(
-        "ops.staged", _SCHEMA, partition_spec=_SPEC, properties={**_PROPERTIES, "write.data.path": data}
-    )
+    # Twelve data files, a manifest, a manifest list, a metadata file with the snapshot. Nothing refers to them yet.
     missions = ["apollo-7", *(f"artemis-2{number:02d}" for number in range(11))]
-    staged.append(pa.concat_tables([_readings(mission, 31.0) for mission in missions]))
-    read = read_table_metadata(stores, staged.metadata_location)
-    (listed,) = manifests_of(stores, _snapshot(read)).entries
-    files = read_manifest(stores, listed)
-    catalog.drop_table("ops.staged")
-    rows = spark.table(f"{live}.{TABLE}").count()
-    before = _hashes(table.location())
-
-    # 2. to 4. One manifest, one manifest list, one metadata file with the snapshot.
-    built = _build(lifecycle, base, files)
-    written = {file.path.removeprefix("file://") for file in built.files}
+    rows, before = spark.table(f"{live}.{TABLE}").count(), _hashes(table.location())
+    written = _staged(table, pa.concat_tables([_readings(mission, 31.0) for mission in missions]))
     after = _hashes(table.location())
     assert {path: after[path] for path in before} == before
-    assert after.keys() - before.keys() == written and len(written) == 3
+    new = list(after.keys() - before.keys())
+    assert sorted(Path(path).suffix for path in new) == [".avro"] * 2 + [".json"] + [".parquet"] * 12
     assert _metadata(lifecycle) == base and _passes(lifecycle) == golden["query"]["before"]
 
-    # 5. One swap of the pointer; of two with one expectation, one succeeds.
-    rival = _build(lifecycle, base, files[:1], snapshot_id=2)
-    row = lifecycle.compare_and_swap(TABLE, base.metadata_location, built.metadata.path)
-    assert (row.metadata_location, row.previous_metadata_location) == (built.metadata.path, base.metadata_location)
+    # One swap of the pointer; of two with one expectation, one succeeds.
+    rival = _staged(table, _readings("apollo-7", 31.0))
+    row = lifecycle.compare_and_swap(TABLE, base.metadata_location, written)
+    assert (row.metadata_location, row.previous_metadata_location) == (written, base.metadata_location)
     assert lifecycle.get_current(TABLE) == row
     with pytest.raises(CommitConflict, match="not at"):
-        lifecycle.compare_and_swap(TABLE, base.metadata_location, rival.metadata.path)
-    for there, back in ((rival.metadata.path, "does not follow"), (base.metadata_location, "does not follow")):
-        with pytest.raises(BadInput, match=back):
-            lifecycle.compare_and_swap(TABLE, built.metadata.path, there)
+        lifecycle.compare_and_swap(TABLE, base.metadata_location, rival)
+    for back in (rival, base.metadata_location):
+        with pytest.raises(BadInput, match="does not follow"):
+            lifecycle.compare_and_swap(TABLE, written, back)
     assert lifecycle.get_current(TABLE) == row
 
     metadata = _metadata(lifecycle)
     assert _level(lifecycle, metadata) == golden["after"]
-    (added,) = set(built.manifests) - set(built.reused)
+    listed, reused = (set(manifests_of(stores, _snapshot(each)).entries) for each in (metadata, base))
+    (added,) = listed - reused
     entries = read_manifest(stores, added)
     (ranged,) = partition_ranges(metadata, added)
     voltage = column_statistics(metadata, entries[0])[1]
@@ -169,13 +156,14 @@ def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
         "partition": [ranged.name, ranged.transform, ranged.contains_null, ranged.lower, ranged.upper],
         "column": [voltage.name, voltage.type, voltage.value_count, voltage.null_count, voltage.lower, voltage.upper],
     } == golden["new_manifest"]
-    assert len(built.reused) == golden["reused_manifests"] == 100
-    summary = built.snapshot.summary.whole()
+    assert len(listed & reused) == golden["reused_manifests"] == 100
+    summary = _snapshot(metadata).summary.whole()
     assert {key: summary[key] for key in golden["summary"]} == golden["summary"]
     assert _passes(lifecycle) == golden["query"]["after"]
 
     # Every reader sees the old snapshot and the new one, and commits after it.
-    parent = built.snapshot.parent_snapshot_id
+    parent = _snapshot(metadata).parent_snapshot_id
+    assert parent is not None
     assert spark.table(f"{live}.{TABLE}").count() == rows + 12 * _ROWS
     assert spark.sql(f"SELECT * FROM {live}.{TABLE} VERSION AS OF {parent}").count() == rows
     found = spark.sql(f"SELECT count(*) FROM {live}.{TABLE} WHERE {QUERY}").collect()[0][0]
@@ -190,23 +178,20 @@ def test_one_commit_four_levels(lifecycle: Lifecycle, catalog: Catalog) -> None:
 
 def test_spark_pyiceberg_and_the_swap_lose_no_update_of_each_other(lifecycle: Lifecycle, catalog: Catalog) -> None:
     """They commit to one table at once. Every commit that was reported is in the history, once, and nothing else."""
-    stores, spark, live = lifecycle.live_stores, lifecycle.spark, lifecycle.config.catalogs.live.name
+    spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
     patient = {**_PROPERTIES, "commit.retry.num-retries": "100", "commit.retry.min-wait-ms": "1"}
     table = catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC, properties=patient)
     table.append(_readings("apollo-7", 30.0))
-    template = read_manifest(stores, manifests_of(stores, _snapshot(_metadata(lifecycle))).entries[0])[0]
     committed: list[str] = []
 
     def by_swap() -> None:
         for number in range(10):
             done = False
             while not done:
-                file = replace(template, path=f"{table.location()}/data/swap-{number}.parquet", snapshot_id=None)
-                built = _build(
-                    lifecycle, base := _metadata(lifecycle), [file], secrets.randbits(62) + 1, f"swap-{number}"
-                )
+                own = catalog.load_table(TABLE)
+                written = _staged(own, _readings("artemis-3", 30.0), **{"writer-id": f"swap-{number}"})
                 with suppress(CommitConflict):
-                    lifecycle.compare_and_swap(TABLE, base.metadata_location, built.metadata.path)
+                    lifecycle.compare_and_swap(TABLE, own.metadata_location, written)
                     committed.append(f"swap-{number}")
                     done = True
 
@@ -241,22 +226,14 @@ def _snapshot(metadata: TableMetadata) -> Snapshot:
     return metadata.current_snapshot
 
 
-def _build(
-    lifecycle: Lifecycle, base: TableMetadata, files: Any, snapshot_id: int = 1, writer: str = "ingest"
-) -> AppendSnapshot:
-    stores = lifecycle.live_stores
-    built = build_append_snapshot(
-        stores.read(base.metadata_location),
-        base.metadata_location,
-        manifests_of(stores, _snapshot(base)),
-        files,
-        snapshot_id=snapshot_id,
-        now_ms=time.time_ns() // 1_000_000,
-        summary={"writer-id": writer},
-    )
-    for file in built.files:
-        stores.write(file.path, file.data)
-    return built
+def _staged(table: Table, rows: pa.Table, **summary: str) -> str:
+    """Write everything of a fast append but the catalog's pointer. Return the location of its metadata file."""
+    change = table.transaction()
+    change.append(rows, snapshot_properties=summary)
+    metadata = update_table_metadata(table.metadata, change._updates, metadata_location=table.metadata_location)
+    location = f"{table.location()}/metadata/{uuid.uuid4()}.metadata.json"
+    ToOutputFile.table_metadata(metadata, table.io.new_output(location))
+    return location
 
 
 def test_a_swap_passes_the_lineage_gate_by_the_summaries_of_its_new_snapshots(
@@ -267,26 +244,14 @@ def test_a_swap_passes_the_lineage_gate_by_the_summaries_of_its_new_snapshots(
         lifecycle.enable_gate()
         catalog = ingest_catalog(config.catalogs.live)
         catalog.create_namespace("ops")
-        catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC)
-        catalog.close()
-        row, stores = lifecycle.get_current(TABLE), lifecycle.live_stores
-        path = f"{config.catalogs.live.warehouse}/ops/telemetry/data/1.parquet"
-        file = DataFile(EntryStatus.ADDED, "data", path, "parquet", 7, 100, {"mission_id": "apollo-7"}, None, None)
-
-        def built(snapshot_id: int, **summary: str) -> AppendSnapshot:
-            base = stores.read(row.metadata_location)
-            found = build_append_snapshot(
-                base, row.metadata_location, None, [file], snapshot_id=snapshot_id, now_ms=1, summary=summary
-            )
-            for each in found.files:
-                stores.write(each.path, each.data)
-            return found
-
+        table = catalog.create_table(TABLE, _SCHEMA, partition_spec=_SPEC)
+        row, rows = lifecycle.get_current(TABLE), _readings("apollo-7", 30.0)
         with pytest.raises(LineageRejected, match="writer-id"):
-            lifecycle.compare_and_swap(TABLE, row.metadata_location, built(1).metadata.path)
+            lifecycle.compare_and_swap(TABLE, row.metadata_location, _staged(table, rows))
         assert lifecycle.get_current(TABLE) == row
-        stated = built(2, **{"writer-id": "telemetry"})
-        swapped = lifecycle.compare_and_swap(TABLE, row.metadata_location, stated.metadata.path)
+        stated = _staged(table, rows, **{"writer-id": "telemetry"})
+        swapped = lifecycle.compare_and_swap(TABLE, row.metadata_location, stated)
         assert lifecycle.get_current(TABLE) == swapped != row
+        catalog.close()
         assert [attempt.refused for attempt in lifecycle.gate_attempts(TABLE)] == [True]
         lifecycle.disable_gate()

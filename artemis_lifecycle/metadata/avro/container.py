@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -57,13 +56,6 @@ class Container:
             packed = _compress(self.codec, block)
             out.extend((_long(count), _long(len(packed)), packed, self.sync))
         return b"".join(out)
-
-
-def new_container(schema_text: str, header: Mapping[str, str]) -> Container:
-    """Return a file without records, for `records.with_records`. Equal arguments give equal bytes."""
-    texts = {"avro.schema": schema_text, "avro.codec": "deflate", **header}
-    head = _head({key.encode(): value.encode() for key, value in texts.items()})
-    return Container(head, blake2b(head, digest_size=16).digest(), schema_text, header, "deflate", 0, b"")
 
 
 def open_container(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Container:
