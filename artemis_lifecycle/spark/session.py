@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.model import SECRET
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.class_archive import archive_options
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -36,7 +35,6 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES = "--properties-file"
 _PYTHON = "spark.pyspark.python"
-_OPTIONS = "spark.driver.extraJavaOptions"
 
 _OWN = "artemis_own_"
 _OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-aws-*.jar of <home>/jars)"
@@ -63,7 +61,7 @@ def session_conf(
         "spark.app.name": "artemis-lifecycle",
         "spark.master": config.spark.master,
         # As an option of the JVM, because most startup messages come before a session could silence them.
-        _OPTIONS: f"-Dlog4j2.configurationFile={_LOG4J}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -150,7 +148,7 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder
-    for key, value in _with_class_archive(java, conf).items():
+    for key, value in conf.items():
         if not _is_private(key):
             builder = builder.config(key, value)
     try:
@@ -173,15 +171,6 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
     for key in usable.keys() - conf.keys():
         spark.conf.set(key, usable[key])
     return spark
-
-
-def _with_class_archive(java: Path, conf: Mapping[str, str]) -> Mapping[str, str]:
-    """`conf` with the class archive that stands beside the first of its jars, unless `conf` says what Java shares."""
-    first, given = conf.get("spark.jars", "").partition(",")[0], conf.get(_OPTIONS, "")
-    if not first or "-Xshare" in given or "SharedArchive" in given:
-        return conf
-    options = archive_options(java, Path(first).parent)
-    return {**conf, _OPTIONS: f"{given} {options}"} if options else conf
 
 
 def _is_private(key: str) -> bool:
