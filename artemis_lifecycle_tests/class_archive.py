@@ -1,9 +1,8 @@
 """Spark's classes as a JVM has them once it has loaded and verified them, so that the tests' sessions start with less
 work: about half the processor time of a session's start and first statements.
 
-`make test` runs this module, which makes the archive once, in `.artemis/classes`, with a `spark-defaults.conf` that
-names it; `conftest.py` has Spark read that. Java refuses an archive of another Java or of other jars, and runs without
-it.
+`make test` runs this module, which makes the archive once, in `.artemis/classes`; `conftest.py` has every session of the
+run use it. Java refuses an archive of another Java or of other jars, and runs without it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.embedded.locks import file_lock
 
 FOLDER = Path(__file__).resolve().parents[1] / ".artemis" / "classes"
-"""What SPARK_CONF_DIR names where `archive_file()` is there."""
-
 _SECONDS = 900
 _BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _STATEMENTS = (
@@ -51,6 +48,15 @@ def archive_file() -> Path:
     return FOLDER / f"spark-{sha256(repr(made_by).encode()).hexdigest()[:12]}.jsa"
 
 
+def submit_options() -> str:
+    """What SPARK_SUBMIT_OPTS has to be for sessions to map the archive; empty if there is none."""
+    archive = archive_file()
+    if not archive.exists():
+        return ""
+    # Java reports a refused archive on the standard output, which is the caller's.
+    return f"-XX:SharedArchiveFile={shlex.quote(str(archive))} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
 def make_archive() -> str:
     """Make the archive if there is none; return what came of it. Sessions start without one, too, only later."""
     archive = archive_file()
@@ -75,9 +81,6 @@ def make_archive() -> str:
             return f"none: the session that makes it failed: {(lines or ['no output'])[-1]}"
         for old in FOLDER.glob("spark-*.jsa"):
             old.unlink()
-        # Java reports a refused archive on the standard output, which is the caller's.
-        options = f"-XX:SharedArchiveFile={shlex.quote(str(archive))} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        (FOLDER / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {options}\n")
         made.replace(archive)
     return str(archive)
 

@@ -376,6 +376,5 @@ def _apart_from_the_developers_stack() -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("ARTEMIS_") and name not in kept]:
             patch.delenv(name)
         with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
-            if class_archive.archive_file().exists():
-                patch.setenv("SPARK_CONF_DIR", str(class_archive.FOLDER))
+            patch.setenv("SPARK_SUBMIT_OPTS", class_archive.submit_options())
         yield

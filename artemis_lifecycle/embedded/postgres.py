@@ -262,7 +262,7 @@ class EmbeddedPostgres:
                 os.chown(secret, user.pw_uid, user.pw_gid)
             sync = ["--no-sync"] if self._settings["fsync"] == "off" else []
             options = ["-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8", "--no-locale", *sync]
-            _run(folder, [binaries(folder) / "initdb", "-D", str(fresh), *options], "cannot be set up")
+            _run(folder, [binaries(folder) / "initdb", "-D", fresh, *options], "cannot be set up")
         finally:
             secret.unlink()
         # Renamed when complete: a setup that was killed starts over.
@@ -284,7 +284,7 @@ class EmbeddedPostgres:
             begin = log.stat().st_size if log.exists() else 0
             settings = {**self._settings, "port": str(server.port)}
             options = " ".join(f"-c {key}={shlex.quote(value)}" for key, value in settings.items())
-            command = [pg_ctl, "start", "-D", data, "-w", "-t", str(_START_SECONDS), "-l", log, "-o", options]
+            command: list[str | Path] = [pg_ctl, "start", "-D", data, "-w", "-t", "60", "-l", log, "-o", options]
             try:
                 _run(folder, command, "does not start")
             except EnvironmentMissing as error:
