@@ -1,8 +1,8 @@
 """Spark's classes as a JVM has them once it has loaded and verified them, so that the tests' sessions start with less
 work: about half the processor time of a session's start and first statements.
 
-`make test` runs this module, which makes the archive once, in `.artemis/classes`; `conftest.py` has every session of the
-run use it. Java refuses an archive of another Java or of other jars, and runs without it.
+`make test` runs this module, which makes the archive once, in `.artemis/classes`; `conftest.py` has every session of
+the run use it. Java refuses an archive of another Java or of other jars, and runs without it.
 """
 
 from __future__ import annotations
