@@ -34,7 +34,8 @@ from sqlalchemy import make_url
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
-from artemis_lifecycle_tests import end_report, guardian
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle_tests import class_archive, end_report, guardian
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -374,4 +375,6 @@ def _apart_from_the_developers_stack() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ARTEMIS_") and name not in kept]:
             patch.delenv(name)
+        with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
+            patch.setenv("SPARK_SUBMIT_OPTS", class_archive.submit_options())
         yield

@@ -38,7 +38,7 @@ trend_of("db.t", []).plot()
 
 _POSTGRES = """
 from pathlib import Path
-from artemis_lifecycle.embedded.placement import binaries
+from artemis_lifecycle.embedded.postgres import binaries
 binaries(Path("nowhere"))
 """
 

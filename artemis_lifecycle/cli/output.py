@@ -208,7 +208,7 @@ def cell(value: object) -> str:
 
 def collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
     """Return at most `limit` rows, ready for JSON. Raises BadInput for errors that Spark finds in them."""
-    from artemis_lifecycle.spark.statement_errors import statement_errors
+    from artemis_lifecycle.spark.java_errors import statement_errors
 
     with statement_errors():
         rows = frame.limit(limit).collect()

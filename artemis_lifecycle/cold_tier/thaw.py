@@ -18,8 +18,8 @@ from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.operations.deep_archive import MoveRecord
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_frame
 from artemis_lifecycle.storage.location import normalize_column
 from artemis_lifecycle.storage.stores import Stores

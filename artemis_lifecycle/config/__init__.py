@@ -1,5 +1,3 @@
-"""lifecycle.yaml as typed models.
-
-Belongs here: what a user may configure, its defaults, and which policy a table has. Does not belong: opening a
-connection or starting anything (`embedded/` fills the addresses that are left empty).
+"""lifecycle.yaml as typed models: what a user can configure, the defaults, and the policy of each table. Nothing here
+opens a connection or starts anything; `embedded/` fills in missing addresses.
 """

@@ -1,4 +1,4 @@
-"""Calendar units: how lifecycle.yaml names them, and which of them an instant is in. A new unit is added here alone."""
+"""Calendar units: their names in lifecycle.yaml, and the unit that contains an instant. Add a new unit here only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 def bucket_of(milliseconds: int, every: Unit) -> int:
-    """Return the number of the calendar unit (UTC) that an instant, in milliseconds since the epoch, is in."""
+    """Return the number of the calendar unit (UTC) that contains an instant, in milliseconds since the epoch."""
     if every == "hour":
         return milliseconds // _HOUR_MS
     day = milliseconds // _DAY_MS
@@ -43,6 +43,6 @@ def _month(day: int) -> int:
     try:
         calendar = date.fromordinal(_EPOCH + day)
     except (ValueError, OverflowError):
-        # Beyond the calendar a clock was wrong; each such day is a bucket of its own, below every real month.
+        # A wrong clock; each such day is a bucket of its own, below every real month.
         return -(abs(day) + 1)
     return calendar.year * 12 + calendar.month - 1

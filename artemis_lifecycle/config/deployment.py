@@ -1,4 +1,4 @@
-"""The sections of lifecycle.yaml that hold for the whole deployment."""
+"""The sections of lifecycle.yaml that apply to the whole deployment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from artemis_lifecycle.config.model import Address, Model, Root
 class Catalog(Model):
     """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
 
-    `expected_latency` is the latency that messages name for this tier; no step waits or fails by it.
-    `roots`: where orphans may be collected besides the warehouse. `isolated`: patterns of tables that read no files of
-    other tables; one of them that cannot be read stops no other table's deletions.
+    `expected_latency` is shown in messages; no step waits or fails because of it. `roots`: locations besides the
+    warehouse where orphans may be collected. `isolated`: patterns of tables that read no files of other tables; if one
+    of them cannot be read, deletions of other tables continue.
     """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -34,7 +34,7 @@ class Catalog(Model):
     isolated: tuple[str, ...] = ()
 
     def is_isolated(self, table: str) -> bool:
-        """Whether a person vouches that the table reads no files of other tables."""
+        """Return True if the configuration declares that the table reads no files of other tables."""
         return any(fnmatchcase(table, pattern) for pattern in self.isolated)
 
     @model_validator(mode="after")
@@ -54,11 +54,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Mark(Model):
-    """How a Nessie catalog is marked when a step needs a live-contents set. `policies`: a cutoff by pattern of
-    references, in order: a number of commits (10), a duration (30d), an instant, or none; unmatched references keep
-    their whole log. `snapshots`: whether all snapshots in the metadata of a live version keep their files, or only the
-    referenced one. A set older than `max_age` is replaced. `unseen`: whether a sweep deletes the files of tables that
-    no reference shows, and those in locations no longer used, or only reports them; `dropped` says after how long."""
+    """How a Nessie catalog is marked when a step needs a live-contents set. `policies`: a cutoff for each pattern of
+    references, in order: a number of commits (10), a duration (30d), an instant, or none; references without a match
+    keep their whole log. `snapshots`: all snapshots in the metadata of a live version keep their files, or only the
+    referenced one. A set older than `max_age` is replaced. `unseen`: a sweep deletes the files of tables that no
+    reference has, and those in locations no longer used, or only reports them; `dropped` sets the delay."""
 
     policies: dict[str, int | str] = {}
     snapshots: Literal["all", "referenced"] = "all"
@@ -69,7 +69,7 @@ class Mark(Model):
 
 class PaimonExpire(Model):
     """Where Paimon's documentation and versions differ. `limit`: the default of snapshot.expire.limit, as documented
-    (10) or as coded (50). `next_timestamp`: a snapshot's age is its successor's, as of Paimon 2."""
+    (10) or as coded (50). `next_timestamp`: a snapshot has the age of its successor, as in Paimon 2."""
 
     limit: Literal["documented", "coded"] = "documented"
     next_timestamp: bool = False
@@ -82,11 +82,11 @@ _ONLY_OF_THE_OTHER: Mapping[str, frozenset[str]] = {
 
 
 class OtherCatalog(Model):
-    """Tables beside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
-    names are `<catalog>:<namespace.table>`. Their files are reached with the live catalog's S3 settings.
+    """Tables outside the live catalog that the same walk cleans: of a Nessie server, or of a Paimon warehouse. Their
+    names are `<catalog>:<namespace.table>`. Their files are read with the live catalog's S3 settings.
 
-    `uri` is the address of Nessie's API, to which the property `token` is sent as the bearer. `warehouse` is the root
-    of all their files, and `roots` are others; no file elsewhere is deleted.
+    `uri` is the address of Nessie's API; the property `token` is sent as the bearer token. No file outside `warehouse`
+    and `roots` is deleted.
     """
 
     type: Literal["nessie", "paimon"]
@@ -107,7 +107,7 @@ class OtherCatalog(Model):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Self:
-        # Not by which were given: a configuration is written with all of them, and reads back.
+        # Compared with the defaults, because a dumped configuration has every key and must load again.
         fields = type(self).model_fields
         idle = sorted(each for each in _ONLY_OF_THE_OTHER[self.type] if getattr(self, each) != fields[each].default)
         if idle:
@@ -135,7 +135,7 @@ class Catalogs(Model):
     @model_validator(mode="before")
     @classmethod
     def _each_tier_has_its_defaults(cls, given: object) -> object:
-        # A section that says something of a catalog must not take away what it does not speak of.
+        # A section that sets some keys of a catalog must keep the defaults of the others.
         if not isinstance(given, Mapping):
             return given
         return {
@@ -152,7 +152,7 @@ class Operations(Model):
 
 
 class Spark(Model):
-    """`python`: the interpreter of the executors, which has this package; of a local master it is this one."""
+    """`python`: the interpreter of the executors, which needs this package; a local master uses this process's."""
 
     master: str = "local[*]"
     python: str | None = None
@@ -168,9 +168,8 @@ class Spark(Model):
 
 
 class Reachability(Model):
-    """How metadata is read: threads of this process, Spark tasks at once (null: as many as there are cores), and a
-    Redis
-    in front of the manifest index (redis://…)."""
+    """How metadata is read: threads of this process, concurrent Spark tasks (null: one for each core), and a Redis
+    cache of the manifest index (redis://…)."""
 
     threads: int = Field(default=8, ge=1)
     concurrency: int | None = Field(default=None, ge=1)
@@ -178,8 +177,8 @@ class Reachability(Model):
 
 
 class Reading(Model):
-    """What one file of a table, or of a listing, may come to when it is read: so many bytes, stored or with its codec
-    undone, and above `ratio_above` bytes no more than `max_ratio` times its stored size."""
+    """Limits on reading one file of a table or a listing: `max_bytes`, stored or decompressed, and above `ratio_above`
+    bytes at most `max_ratio` times its stored size."""
 
     max_bytes: int = Field(default=4 << 30, ge=1 << 20)
     max_ratio: int = Field(default=500, ge=1)
@@ -187,9 +186,9 @@ class Reading(Model):
 
 
 class DeepArchive(Model):
-    """The archive behind the cold tier: its storage class on S3, how a thaw is asked for there, and what people are
-    shown as the expected wait. Thawed files stay readable for `days`; a request that is not approved within
-    `approve_within` lapses."""
+    """The archive behind the cold tier: its storage class on S3, the retrieval tier of a thaw, and the expected wait
+    that is shown. Thawed files stay readable for `days`; a request expires if it is not approved within
+    `approve_within`."""
 
     storage_class: Literal["DEEP_ARCHIVE", "GLACIER"] = "DEEP_ARCHIVE"
     retrieval: Literal["Bulk", "Standard"] = "Bulk"
@@ -199,12 +198,12 @@ class DeepArchive(Model):
 
 
 class ClassPrices(Model):
-    """What a storage class costs, in the price table's currency: storage per GB and month, reads per GB (2^30 bytes, as
+    """Prices of a storage class, in the price table's currency: storage per GB and month, reads per GB (2^30 bytes, as
     stores bill it), requests per thousand. `thaw_per_1000` is for requests to thaw files of this class. Missing prices
     are unknown; costs that depend on them are omitted.
 
-    `request_seconds` and `bytes_per_second` are those of one connection: the time until a GET answers, and the rate at
-    which bytes then arrive. The defaults are from Amazon's design patterns for S3 (100 to 200 ms; 85 to 90 MB/s)."""
+    `request_seconds` and `bytes_per_second` are of one connection: the time to the first byte of a GET, and the
+    transfer rate after it. The defaults are from Amazon's design patterns for S3 (100 to 200 ms; 85 to 90 MB/s)."""
 
     request_seconds: float = Field(default=0.1, gt=0)
     bytes_per_second: float = Field(default=85e6, gt=0)
@@ -216,18 +215,18 @@ class ClassPrices(Model):
 
 
 class Prices(Model):
-    """The price table: by storage class, as the store names them. Money is unknown unless given: prices change."""
+    """Prices by storage class, as the store names them. There are no default prices, because prices change."""
 
     currency: str = "USD"
     classes: dict[str, ClassPrices] = {}
 
     def storage(self, storage_class: str, size_in_bytes: int) -> float | None:
-        """A month's storage of so many bytes; None without a price."""
+        """Return the price of storing this many bytes for a month; None without a price."""
         price = self._of(storage_class).gb_month
         return None if price is None else price * size_in_bytes / 2**30
 
     def requests(self, storage_class: str, requests: Mapping[str, int]) -> float | None:
-        """The price of so many requests of each kind (put, get, thaw); None where one of them has none."""
+        """Return the price of requests by kind (put, get, thaw); None if one of them has no price."""
         prices = self._of(storage_class)
         known = {kind: getattr(prices, f"{kind}_per_1000") for kind, number in requests.items() if number}
         if any(price is None for price in known.values()):
@@ -235,7 +234,7 @@ class Prices(Model):
         return sum((price * requests[kind] / 1000 for kind, price in known.items()), 0.0)
 
     def reading(self, storage_class: str, files: int, size_in_bytes: int) -> float | None:
-        """The price of reading so many files and bytes once, a thaw included; None without a price."""
+        """Return the price of reading this many files and bytes once, including a thaw; None without a price."""
         prices = self._of(storage_class)
         if prices.get_per_1000 is None or prices.read_per_gb is None:
             return None
@@ -243,12 +242,12 @@ class Prices(Model):
         return each * files / 1000 + prices.read_per_gb * size_in_bytes / 2**30
 
     def seconds(self, storage_class: str, files: int, size_in_bytes: int) -> float:
-        """The time in which one connection reads so many files and bytes."""
+        """Return the seconds in which one connection reads this many files and bytes."""
         prices = self._of(storage_class)
         return files * prices.request_seconds + size_in_bytes / prices.bytes_per_second
 
     def bytes_per_request(self, storage_class: str) -> float:
-        """The bytes that pass in the time in which the store answers one request."""
+        """Return the bytes that one connection transfers in the time of one request."""
         prices = self._of(storage_class)
         return prices.request_seconds * prices.bytes_per_second
 
@@ -257,16 +256,15 @@ class Prices(Model):
 
 
 class Quarantine(Model):
-    """Where `deletion.mode: quarantine` moves files, and how long they stay after the deletion is over."""
+    """Where `deletion.mode: quarantine` moves files, and how long they stay after the deletion ends."""
 
     root: Root = None
     retain: Duration = timedelta(days=30)
 
 
 class Records(Model):
-    """How long the detail of what is over is kept: batches, steps and leases in Postgres, frames and listings under
-    `operations.root`, runs and their events in Dagster's storage. Who decided what is kept for good, and so are
-    receipts."""
+    """How long details of finished work are kept: batches, steps and leases in Postgres, frames and listings under
+    `operations.root`, runs and their events in Dagster's storage. Decisions and receipts are kept forever."""
 
     keep: Duration = timedelta(days=400)
     listings: Duration = timedelta(days=30)
@@ -275,17 +273,16 @@ class Records(Model):
 
 
 class Alerts(Model):
-    """Where the sensor `alerts` posts what people should know, in the form of Slack's incoming webhooks. `ui`: the
-    address of Dagster's pages, to which alerts link."""
+    """Where the sensor `alerts` posts, in the format of Slack's incoming webhooks. `ui`: the address of Dagster's web
+    server, for links in alerts."""
 
     webhook: str | None = Field(default=None, pattern=r"^https?://")
     ui: str | None = Field(default=None, pattern=r"^https?://[^\s<>|]+$")
 
 
 class LineageEvents(Model):
-    """Where OpenLineage events of recorded snapshots go: a file on this machine, to which lines of JSON are appended,
-    or an HTTP address that takes them, such as https://marquez.example.org/api/v1/lineage. `token` is sent as the
-    bearer."""
+    """Where OpenLineage events of recorded snapshots are sent: a local file, to which JSON lines are appended, or an
+    HTTP address, such as https://marquez.example.org/api/v1/lineage. `token` is sent as the bearer token."""
 
     file: Path | None = None
     url: Address = Field(default=None, pattern=r"^https?://")
@@ -306,6 +303,6 @@ class LineageEvents(Model):
 
 
 class Clocks(Model):
-    """Nothing is judged by age while the clocks of Postgres, this host and the object stores differ by more."""
+    """Steps that depend on age stop if the clocks of Postgres, this host and the object stores differ by more."""
 
     max_difference: Duration = timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Durations, as lifecycle.yaml and the command line write them."""
+"""Durations as text, in lifecycle.yaml and on the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
 def parse_duration(text: object) -> timedelta:
     """Parse a duration written `<int><unit>`, the unit one of ms, s, m, h, d, w, y (365 d).
 
-    Raises ValueError for anything else, a bare number included: it would not say its unit.
+    Raises ValueError for anything else, including a number without a unit.
     """
     if isinstance(text, timedelta):
         return text
@@ -37,7 +37,7 @@ def parse_duration(text: object) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back as `duration` (whole milliseconds)."""
+    """Return the shortest text that `parse_duration` reads back as `duration` (whole milliseconds)."""
     total = duration // timedelta(milliseconds=1)
     for unit in ("y", "w", "d", "h", "m", "s"):
         if total and total % _UNIT_MS[unit] == 0:

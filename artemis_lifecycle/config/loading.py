@@ -1,11 +1,11 @@
-"""Loading lifecycle.yaml: the file, the environment, and every problem with its line."""
+"""Load lifecycle.yaml: strict YAML, the environment, and every problem with its line."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from artemis_lifecycle.config.deployment import Catalogs
-from artemis_lifecycle.config.model import hidden
+from artemis_lifecycle.config.model import SECRET, hidden, hide
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.strict_yaml import StrictYaml, made_of, shown
+from artemis_lifecycle.config.names import spelled
 from artemis_lifecycle.errors import ConfigError
 
 _Place = tuple[int | str, ...]
-"""Where pydantic found something: the keys, from the outside in."""
+"""The keys that lead to a value, outermost first, as pydantic reports them."""
 
 ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
     "ARTEMIS_POSTGRES_URI": (
@@ -34,18 +34,18 @@ ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
     "ARTEMIS_SPARK_MASTER": (("spark", "master"),),
     "ARTEMIS_HOME": (("home",),),
 }
-"""Each variable beats the keys of lifecycle.yaml beside it."""
+"""Each variable overrides these keys of lifecycle.yaml."""
 
 
 def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LifecycleConfig:
     """Read lifecycle.yaml.
 
-    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder. Where that does not exist, or is
-    empty, all defaults hold, and `absent` says so: no embedded stack is started for it. Relative paths in the file are
-    taken from the file's own folder.
+    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder. If that does not exist or is
+    empty, all defaults apply and `absent` has the reason; the embedded stack is then not started. Relative paths are
+    relative to the file's folder.
 
-    Raises ConfigError, naming file, line and key of each problem, when a file that was named is missing, or the file is
-    not YAML, has a key twice, unknown keys, values of the wrong kind, or `${NAME}` of a variable that is not set.
+    Raises ConfigError, with file, line and key of each problem, if a file that was named is missing, or the file is not
+    YAML, has duplicate or unknown keys, values of the wrong type, or `${NAME}` of a variable that is not set.
     """
     document = _read(path, os.environ if environment is None else environment)
     problems = _problems(_errors(document.values), document)
@@ -60,8 +60,8 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
 
 
 def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None:
-    """What a lifecycle.yaml with problems says without them, to report on the rest; nothing may work by it. None where
-    that is not a configuration either. Raises ConfigError for a file that cannot be read."""
+    """Return the valid part of a lifecycle.yaml with problems, for diagnosis only; None if there is none. Raises
+    ConfigError for a file that cannot be read."""
     document = _read(path, os.environ)
     _problems(_errors(document.values), document)
     try:
@@ -72,8 +72,8 @@ def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None
 
 @dataclass(frozen=True)
 class _Document:
-    """A file that was read: `values` with those of the environment laid over them, the lines in `node`, and the
-    `problems` of the text itself, which `values` does without."""
+    """A file that was read: `values`, overridden by the environment; `node`, which has the lines; and the `problems` of
+    the YAML itself, which are not in `values`."""
 
     name: str
     folder: Path
@@ -101,7 +101,7 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
         if len(text) > _MOST_TEXT:
             raise ValueError(f"it has {len(text):,} characters")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        strict = StrictYaml(env)
+        strict = _StrictYaml(env)
         raw = strict.values(node)
         _require_few(raw)
     except (OSError, ValueError, RecursionError) as error:
@@ -129,7 +129,7 @@ _MOST_VALUES = 1_000_000
 
 
 def _require_few(raw: object) -> None:
-    """Raise ValueError for aliases in aliases, which a few lines can make more of than memory holds."""
+    """Raise ValueError for nested aliases, which can expand a few lines beyond the memory."""
     seen, left = 0, [raw]
     while left:
         value = left.pop()
@@ -152,8 +152,8 @@ def _with_environment(raw: dict[str, Any], env: Mapping[str, str]) -> dict[str, 
 
 
 def _problems(errors: list[ErrorDetails], document: _Document) -> tuple[str, ...]:
-    """Every problem of a document, by line. Removes what is wrong from its values and validates the rest again:
-    pydantic checks how parts fit together only once each part is right."""
+    """Return every problem of a document, by line. Removes invalid values and validates the rest again: pydantic checks
+    how sections fit together only when each section is valid."""
     found: set[tuple[int, str]] = set(document.problems)
     removed: list[_Place] = []
     while errors:
@@ -173,24 +173,24 @@ def _errors(values: dict[str, Any]) -> list[ErrorDetails]:
         return error.errors()
     return [
         {"type": "int_type", "loc": place, "msg": "expected a number", "input": None}
-        for place in _taken_for_numbers(values, taken)
+        for place in _booleans_read_as_numbers(values, taken)
     ]
 
 
-def _taken_for_numbers(given: Any, taken: Any, place: _Place = ()) -> Iterator[_Place]:
-    """Where pydantic made a number of a boolean, which `yes` and `off` are in YAML."""
+def _booleans_read_as_numbers(given: Any, taken: Any, place: _Place = ()) -> Iterator[_Place]:
+    """Yield where pydantic converted a boolean, such as YAML's `yes` and `off`, to a number."""
     if isinstance(given, bool):
         if not isinstance(taken, bool):
             yield place
     elif isinstance(given, dict | list | tuple) and isinstance(taken, dict | list | tuple):
         for key in given if isinstance(given, dict) else range(len(given)):
-            # A key that stands under its name in Python is that of a text.
+            # A key that is missing here has an alias; its value is a string.
             if not isinstance(taken, dict) or key in taken:
-                yield from _taken_for_numbers(given[key], taken[key], (*place, key))
+                yield from _booleans_read_as_numbers(given[key], taken[key], (*place, key))
 
 
 def _remove(values: Any, place: _Place) -> _Place:
-    """Remove the innermost key on the way to `place` that `values` has; its own place, empty if it has none."""
+    """Remove the innermost existing key on the way to `place`; return its place, empty if there is none."""
     if not isinstance(values, dict) or not place or place[0] not in values:
         return ()
     inner = _remove(values[place[0]], place[1:])
@@ -200,15 +200,15 @@ def _remove(values: Any, place: _Place) -> _Place:
 
 
 def _described(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node | None) -> Iterator[tuple[int, str]]:
-    """(Line, or 0; key and what is wrong with it). Nothing about a key that was removed as wrong itself."""
+    """Yield (line, or 0; key and problem). Skips consequences of keys that were removed as invalid."""
     where, message = [str(part) for part in error["loc"]], str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        message = "unknown key" + (f" {where[-1]!r}" if shown(where[-1]) == where[-1] else "")
+        message = "unknown key" + (f" {where[-1]!r}" if _printable(where[-1]) == where[-1] else "")
     if error["type"] in ("string_type", "literal_error", "int_type"):
-        made = made_of(_at(node, where)[1], "".join(where[-1:]))
+        made = _yaml_reading(_at(node, where)[1], "".join(where[-1:]))
         message = message if made is None else f"{made}: {'quote it' if error['type'] != 'int_type' else message}"
-    key = ".".join(map(shown, where))
-    # Of the whole there may be several, as `LifecycleConfig` writes them.
+    key = ".".join(map(_printable, where))
+    # `LifecycleConfig` reports several problems in one error, a line each.
     for said in message.splitlines():
         if not any(re.search(rf"\b{re.escape(str(gone[-1]))}\b", said) for gone in removed):
             table, _, named = said.partition(": ") if said.startswith("tables.") else ("", "", said)
@@ -254,7 +254,7 @@ def _put(values: dict[str, Any], key: tuple[str, ...], value: str) -> None:
 
 
 def _at(node: yaml.Node | None, keys: list[str]) -> tuple[int, yaml.Node | None]:
-    """(The line of the innermost of `keys` that is there, or 0; the value of the last one, or None.)"""
+    """Return the line of the innermost of `keys` that exists, or 0, and the value of the last one, or None."""
     line = 0
     for key in keys:
         inner: yaml.Node | None = None
@@ -269,3 +269,122 @@ def _at(node: yaml.Node | None, keys: list[str]) -> tuple[int, yaml.Node | None]
         if node is None:
             break
     return line, node
+
+
+# --- YAML, read strictly ---------------------------------------------------------------------------------------------
+
+_TAG = "tag:yaml.org,2002:"
+_KINDS = {"int": "the number", "float": "the number", "bool": "the boolean", "timestamp": "the date", "null": ""}
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
+_REFERENCE = re.compile(r"\$\$|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?")
+_DISGUISED = re.compile(r".*:.*|[-+]?0[0-7_]+")
+"""Numbers that YAML 1.1 reads in base 60 or 8: 22:00 is 1320, 010 is 8."""
+
+
+def _printable(key: str) -> str:
+    """Return a key for messages; a secret may have been written in the place of a key."""
+    return key if _KEY.fullmatch(key) else "…"
+
+
+def _yaml_reading(node: yaml.Node | None, key: str) -> str | None:
+    """Describe how YAML reads an unquoted value that it does not read as a string; None for any other."""
+    kind = _KINDS.get(node.tag.removeprefix(_TAG)) if isinstance(node, yaml.ScalarNode) and not node.style else None
+    if kind is None or node is None:
+        return None
+    text = "this value" if SECRET.search(key) else node.value or "an empty value"
+    try:
+        value = yaml.SafeLoader("").construct_object(node)
+    except ValueError:
+        value = ""
+    return f"YAML reads {text} as {f'{kind} {value}' if kind and text == node.value else kind.split(' ')[-1] or 'null'}"
+
+
+@dataclass
+class _StrictYaml:
+    """Strict reader: no duplicate keys, no surprising types, `${NAME}` expanded. `problems` are (line, text)."""
+
+    environment: Mapping[str, str]
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    _stays: dict[int, bool] = field(default_factory=dict)
+
+    def values(self, node: yaml.Node | None) -> Any:
+        """Return the values of the document `node`."""
+        if node is None:
+            return None
+        self._check(node, ())
+        return yaml.SafeLoader("").construct_document(node)
+
+    def _check(self, node: yaml.Node, path: tuple[str, ...]) -> bool:
+        """Return True if the node is valid. An alias is the same node, which is expanded once."""
+        if id(node) not in self._stays:
+            self._stays[id(node)] = True
+            if isinstance(node, yaml.MappingNode):
+                self._check_keys(node, path)
+            elif isinstance(node, yaml.SequenceNode):
+                node.value = [each for each in node.value if self._check(each, path)]
+            else:
+                self._stays[id(node)] = self._check_value(node, path)
+        return self._stays[id(node)]
+
+    def _check_keys(self, node: yaml.MappingNode, path: tuple[str, ...]) -> None:
+        first: dict[str, yaml.Node] = {}
+        twice, kept = set(), []
+        for key, value in node.value:
+            text = str(key.value)
+            if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
+                self._found(
+                    key, path, f"{_yaml_reading(key, '') or 'a key is not a text'}, in the place of a key: quote it"
+                )
+                continue
+            if "${" in text:
+                self._found(key, path, "${…} is expanded in values, and not in keys")
+                continue
+            # Two spellings of a table name are one key.
+            name = spelled(text) if path == ("tables",) else text
+            before = first.setdefault(name, key)
+            if before is key:
+                kept.append((name, key, value))
+                continue
+            twice.add(name)
+            again = "stands twice" if text == before.value else f"is another spelling of {_printable(before.value)}"
+            lines = f"lines {before.start_mark.line + 1} and {key.start_mark.line + 1}"
+            self._found(key, (*path, _printable(text)), f"{again} ({lines}): keep one of them")
+        node.value = [
+            (key, value)
+            for name, key, value in kept
+            if name not in twice and self._check(value, (*path, _printable(str(key.value))))
+        ]
+
+    def _check_value(self, node: yaml.Node, path: tuple[str, ...]) -> bool:
+        if node.tag == f"{_TAG}str":
+            return self._expand(node, path)
+        if node.tag in (f"{_TAG}int", f"{_TAG}float") and _DISGUISED.fullmatch(node.value):
+            made = _yaml_reading(node, path[-1] if path else "")
+            if made is not None:
+                self._found(node, path, f"{made}: quote it")
+                return False
+        return True
+
+    def _expand(self, node: yaml.Node, path: tuple[str, ...]) -> bool:
+        wrong: list[str] = []
+
+        def replaced(match: re.Match[str]) -> str:
+            if match[0] == "$$":
+                return "$"
+            name = match[1]
+            value = self.environment.get(name, "") if name else ""
+            if name is None:
+                wrong.append("${ begins the name of an environment variable, as in ${NAME}; write $${ for the text ${")
+            elif not value:
+                wrong.append(f"the environment variable {name} is {'empty' if name in self.environment else 'not set'}")
+            elif len(value) > 2:
+                hide(value, f"${{{name}}}")
+            return value
+
+        node.value = _REFERENCE.sub(replaced, node.value)
+        for each in dict.fromkeys(wrong):
+            self._found(node, path, each)
+        return not wrong
+
+    def _found(self, node: yaml.Node, path: tuple[str, ...], what: str) -> None:
+        self.problems.append((node.start_mark.line + 1, f"{'.'.join(path)}{': ' if path else ''}{what}"))

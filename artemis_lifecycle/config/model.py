@@ -1,4 +1,4 @@
-"""What all models of the configuration share: they refuse unknown keys, and never show a secret."""
+"""The base of all configuration models: unknown keys are errors, and secrets are never shown."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey|webhook", re.IGNORECASE)
-"""Words in the name of a setting whose value is secret."""
+"""Matches the names of settings whose values are secret."""
 
 _HIDDEN = "***"
 _FROM_ENVIRONMENT: dict[str, str] = {}
 
 
 def hide(value: str, name: str) -> None:
-    """Show `name` in the place of `value`, which came from the environment, from now on."""
+    """From now on, show `name` instead of `value`, which came from the environment."""
     _FROM_ENVIRONMENT[value] = name
 
 
 def hidden(text: str) -> str:
-    """Return a text with the names of what came from the environment in the place of the values."""
-    # The longest first: one may be a part of another.
+    """Return `text` with values from the environment replaced by their names."""
+    # Longest first: one can contain another.
     for value in sorted(_FROM_ENVIRONMENT, key=len, reverse=True):
         text = text.replace(value, _FROM_ENVIRONMENT[value])
     return text
 
 
 def masked(name: str, value: Any) -> Any:
-    """A setting's value as it may be shown: without what it logs in with."""
+    """Return a setting's value without credentials."""
     if isinstance(value, Mapping):
         return {key: masked(str(key), each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -42,15 +42,15 @@ def masked(name: str, value: Any) -> Any:
     if SECRET.search(name):
         return _HIDDEN
     scheme, between, rest = value.partition("://")
-    address, asked, _ = rest.partition("?")
+    address, query, _ = rest.partition("?")
     if between and "@" in address:
-        # libpq takes a password in the query, too.
-        return hidden(f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if asked else ''}")
+        # libpq also accepts a password in the query.
+        return hidden(f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if query else ''}")
     return hidden(value)
 
 
 def _address(value: str | None) -> str | None:
-    """Refuse an address whose parts would be taken for others, without saying it."""
+    """Reject an address that would be parsed wrongly; the error does not show it."""
     if value is not None and "://" in value:
         login, _, _ = value.partition("://")[2].partition("?")[0].rpartition("@")
         if "@" in login:
@@ -67,7 +67,7 @@ Root = Annotated[str | None, AfterValidator(lambda value: value.rstrip("/") if v
 
 
 class Model(BaseModel):
-    # Inputs have passwords in them, and an error is shown with what led to it.
+    # Inputs can have passwords, and pydantic shows them in errors.
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:

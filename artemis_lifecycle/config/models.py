@@ -1,4 +1,4 @@
-"""`LifecycleConfig`: what one lifecycle.yaml says."""
+"""`LifecycleConfig`: one lifecycle.yaml."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from artemis_lifecycle.errors import ConfigError
 
 
 class LifecycleConfig(Model):
-    """What one lifecycle.yaml says.
+    """The content of one lifecycle.yaml.
 
-    An address that is None is the embedded default's to fill. `home` is the folder of the embedded parts.
+    An address of None gets the embedded default. `home` is the folder of the embedded stack.
     """
 
     catalogs: Catalogs = Catalogs()
@@ -60,8 +60,8 @@ class LifecycleConfig(Model):
 
     @property
     def absent(self) -> str | None:
-        """What is wrong with the file that was to say all this, in words: it does not exist, or it is empty. None where
-        one was read, where `home` is set elsewhere, and for a configuration that was made in Python."""
+        """The reason that no file was read: it does not exist, or it is empty. None if one was read, if `home` is set
+        elsewhere, and for a configuration that was made in Python."""
         return self._absent
 
     @model_validator(mode="after")
@@ -91,8 +91,8 @@ class LifecycleConfig(Model):
         return self
 
     def roots(self) -> dict[str, str | None]:
-        """The roots of the tiers, which must be apart, by their keys. By their names that is checked here; links and
-        mounts are checked when the configuration is opened, and before each step."""
+        """Return the roots of the tiers by key. They must not overlap: names are checked here; links and mounts are
+        checked when the configuration is opened, and before each step."""
         return {
             "catalogs.live.warehouse": self.catalogs.live.warehouse,
             "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
@@ -102,8 +102,8 @@ class LifecycleConfig(Model):
         }
 
     def matching(self, table: str) -> tuple[str, ...]:
-        """The keys in `tables` that match `table` best: the exact one, or the pattern that leaves least to its
-        wildcards. None for a table that no entry matches; several where patterns match equally well."""
+        """Return the keys in `tables` that match `table` best: the exact one, or the pattern with the most literal
+        characters. Empty if no entry matches; several if patterns match equally well."""
         exact = table if table in self.tables else self._spelled.get(table)
         if exact is not None:
             return (exact,)
@@ -112,8 +112,8 @@ class LifecycleConfig(Model):
         return tuple(sorted(pattern for exactness, pattern in matches if exactness == most))
 
     def entry(self, table: str) -> str | None:
-        """The key in `tables` that governs `table`; None if none. Raises ConfigError where patterns match it equally
-        well: which policy the table has is then unknown."""
+        """Return the key in `tables` that applies to `table`, or None. Raises ConfigError if patterns match it equally
+        well: the policy is then ambiguous."""
         matches = self.matching(table)
         if matches[1:]:
             raise ConfigError(
@@ -124,20 +124,20 @@ class LifecycleConfig(Model):
         return matches[0] if matches else None
 
     def governs(self, table: str) -> bool:
-        """Whether one entry governs `table`, which schedules and sensors then work on."""
+        """Return True if exactly one entry applies to `table`; schedules and sensors then process it."""
         return len(self.matching(table)) == 1
 
     def policy(self, table: str) -> TablePolicy:
-        """The policy of `table`: `defaults`, overlaid by its entry. Raises ConfigError as `entry`."""
+        """Return the policy of `table`: `defaults`, overridden by its entry. Raises ConfigError, as `entry` does."""
         entry = self.entry(table)
         return self.defaults if entry is None else self._policies[entry]
 
     def policies(self, table: str) -> tuple[TablePolicy, ...]:
-        """The policies that `table` may have: one, or those of each entry that matches it equally well."""
+        """Return every policy that may apply to `table`: one, or one for each entry that matches equally well."""
         return tuple(self._policies[entry] for entry in self.matching(table)) or (self.defaults,)
 
     def warnings(self) -> tuple[str, ...]:
-        """What a person has to know at each start: the delays that are zero, and what happens without them."""
+        """Return the warnings to show at each start: delays that are zero, and their consequences."""
         delays_of = [("defaults", self.defaults.zero_delays())]
         for pattern, policy in self._policies.items():
             inherited = self.defaults.zero_delays()
@@ -147,9 +147,9 @@ class LifecycleConfig(Model):
         return tuple(f"{place}.{key} is 0: {what}" for place, delays in delays_of for key, what in delays.items())
 
     def explicit_window(self, table: str) -> timedelta | None:
-        """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.
+        """Return the window that lifecycle.yaml sets for `table` itself; None if it comes from `defaults`.
 
-        Under rule iceberg an explicit window beats the table's own properties, and the shipped default does not.
+        With rule `iceberg`, an explicit window overrides the table's own properties; the shipped default does not.
         """
         entry = self.entry(table)
         retention = self.tables[entry].retention if entry is not None else None
@@ -166,7 +166,7 @@ def _root_form(root: str) -> str:
     scheme = EQUAL_SCHEMES.get(scheme.lower(), scheme.lower())
     rest = re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
     if re.search(r"/\.\.?(?:/|\Z)", rest):
-        # On S3 these are ordinary names, but a reader in between may resolve them.
+        # On S3 these are ordinary names, but clients may resolve them.
         authority, _, path = rest.partition("/")
         rest = authority + posixpath.normpath(f"/{path}").rstrip("/")
     return f"{scheme}://{rest}"

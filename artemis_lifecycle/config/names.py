@@ -1,4 +1,4 @@
-"""The text of a dotted name, as lifecycle.yaml and commands write tables: its parts, and the one spelling of them."""
+"""Dotted names of tables, in lifecycle.yaml and commands: parsing, quoting, and normal form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]*)")
 
 
 def dotted(parts: Sequence[str]) -> str:
-    """Return the text of an identifier or a namespace with those parts."""
+    """Return the text of an identifier or a namespace."""
     return ".".join(map(quoted, parts))
 
 
@@ -34,14 +34,14 @@ def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
 
 
 def quoted(part: str) -> str:
-    """Return a part as in texts: in backticks if it could not be parsed without them."""
+    """Return a part of a name, in backticks if it cannot be parsed without them."""
     if part and part == part.strip() and "." not in part and "`" not in part:
         return part
     return "`" + part.replace("`", "``") + "`"
 
 
 def spelled(text: str) -> str:
-    """Return the one spelling of the table that `text` names; `text` itself if it names none, as a pattern may."""
+    """Return the normal form of a table name; `text` itself if it is not a name, as a pattern may not be."""
     try:
         return dotted(parts_of(text, "table identifier", ""))
     except BadInput:

@@ -1,4 +1,4 @@
-"""The sections of lifecycle.yaml that a table may have of its own, and the policy that they make."""
+"""The sections of lifecycle.yaml that each table can override, and the resulting policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES
 
 
 class Thin(Model):
-    """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
+    """Beyond the window, keep the newest snapshot of each calendar unit (UTC) for this long."""
 
     keep: Every
     lasting: Literal["forever"] | Duration = Field(alias="for")
@@ -41,7 +41,7 @@ class Retention(Model):
 
     @property
     def digest(self) -> str:
-        """Return a short digest of these settings. A plan that was made under others is outdated."""
+        """Return a short digest of these settings. A plan that was made with other settings is outdated."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     @field_validator("thin")
@@ -55,17 +55,17 @@ class Retention(Model):
 
 
 class ColdSplit(Model):
-    """A cold table with more than `above` snapshots gives its past years or months (UTC) to cold tables of their
-    own, whose metadata no later handoff writes again."""
+    """A cold table with more than `above` snapshots moves past years or months (UTC) to separate cold tables, whose
+    metadata later handoffs do not rewrite."""
 
     by: Literal["year", "month", "never"] = "year"
     above: int = Field(default=20_000, ge=1)
 
 
 class ColdTier(Model):
-    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names. Snapshots
-    that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier.
-    Each cold file is read once in `scrub_every` and compared with its checksum; 0 or never turns that off."""
+    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and every one that a ref names.
+    Snapshots that were replaced `retain` ago move to the deep archive, or stay. Nothing is ever deleted from the cold
+    tier. Each cold file is read once per `scrub_every` and compared with its checksum; 0 or never disables that."""
 
     enabled: bool = True
     archive: Literal["every"] | Every = "every"
@@ -76,7 +76,7 @@ class ColdTier(Model):
 
     @property
     def scrubs(self) -> timedelta | None:
-        """The time of one rotation through the cold files; None when they are not read again."""
+        """The duration of one rotation through the cold files; None if scrubbing is disabled."""
         return None if self.scrub_every == "never" or not self.scrub_every else self.scrub_every
 
 
@@ -91,8 +91,8 @@ class Deletion(Model):
 
 
 class ScanEvery(Model):
-    """Scheduled scans come when, at the observed leak rate, orphans will be `target_share` of the table's files; no
-    sooner than `least` after the last one and no later than `most`."""
+    """A scheduled scan runs when, at the observed leak rate, orphans will be `target_share` of the table's files, but
+    at least `least` and at most `most` after the last one."""
 
     least: Duration = timedelta(hours=20)
     most: Duration = timedelta(days=7)
@@ -126,8 +126,8 @@ class Orphans(Model):
 
 
 class Dropped(Model):
-    """What becomes of the files of tables that were dropped from the catalog: kept for so long after that was noticed,
-    then deleted, when a person has approved it (`required`), or within the guards of `deletion` (`guards`)."""
+    """Files of tables that were dropped from the catalog: kept for `keep` after the drop was noticed, then deleted with
+    an approval (`required`), or within the guards of `deletion` (`guards`)."""
 
     keep: Duration = timedelta(days=30)
     approval: Literal["required", "guards"] = "required"
@@ -144,15 +144,14 @@ Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "satur
 
 
 class Compaction(Model):
-    """When a compaction is worth its run. Data files: at least `min_rewritable_share` of them are small and have
-    company in their partition, or there are `min_delete_file_ratio` delete files per data file. Manifests: there are at
-    least `min_manifests`, and more than twice as many as would do, or a query of one partition reads more than
-    `max_mixed_manifests` of several partitions; scheduled rewrites run on the days of `manifests_on` (by the quiet
-    window's time zone).
+    """When a compaction pays. Data files: at least `min_rewritable_share` of them are small and share a partition, or
+    there are `min_delete_file_ratio` delete files per data file. Manifests: there are at least `min_manifests`, and
+    more than twice as many as necessary, or a query of one partition reads more than `max_mixed_manifests` of several
+    partitions; scheduled rewrites run on the days of `manifests_on` (in the quiet window's time zone).
 
-    About `batch_bytes` are rewritten in one commit, at the store's full speed; then the pace waits. A run stops after
-    the partition that reaches `max_run_bytes` (None: it does not), and the next one goes on. The NDV statistics are
-    computed again when the share `statistics_after` of the rows has changed (None: never)."""
+    About `batch_bytes` are rewritten per commit, at the store's full speed, before throttling applies. A run stops
+    after the partition that reaches `max_run_bytes` (None: no limit), and the next run continues. NDV statistics are
+    recomputed when the share `statistics_after` of the rows has changed (None: never)."""
 
     min_rewritable_share: float = Field(default=0.2, gt=0, le=1)
     min_delete_file_ratio: float = Field(default=0.5, gt=0)
@@ -175,10 +174,10 @@ class QuietWindow(Model):
         "deletion",
         "orphans",
     )
-    """The steps that run in the window by themselves."""
+    """The steps that run unattended in the window."""
     runs: Literal["one_per_step", "one_per_table"] = "one_per_step"
-    """How the sensor starts them: a run for each step, when the clock opens it, or the whole walk of a table in one
-    run when the window opens. What is then left is started step by step."""
+    """How the sensor starts them: a run for each step at its hour, or the whole walk of a table in one run when the
+    window opens, and what is left step by step."""
 
     @field_validator("timezone")
     @classmethod
@@ -190,7 +189,7 @@ class QuietWindow(Model):
         return value
 
     def day(self, now: datetime) -> date:
-        """The day on which the window of `now` opened, in its own time zone."""
+        """Return the day on which the window of `now` opened, in its own time zone."""
         opened = timedelta(hours=int(self.start[:2]), minutes=int(self.start[3:]))
         return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
 
@@ -237,7 +236,7 @@ def _window_on(day: date, quiet: QuietWindow) -> MaintenanceWindow:
 
 
 def _portable(pattern: str) -> str:
-    """Refuse a pattern that Python and Postgres could read differently; Postgres evaluates it in the lineage gate."""
+    """Reject a pattern that Python and Postgres may interpret differently; the lineage gate runs it in Postgres."""
     outside = re.sub(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", "", pattern)
     for what, found in (
         ("an escape other than of punctuation", re.search(r"\\[\w\s]", pattern)),
@@ -261,7 +260,7 @@ def _portable(pattern: str) -> str:
 
 
 class OverwritePermissions(Model):
-    """What commits with one of `counted` need, and the only writers and operators who may make them (empty: all)."""
+    """The keys that commits with one of `counted` need, and the only allowed writers and operators (empty: all)."""
 
     operations: tuple[Literal["append", "replace", "overwrite", "delete"], ...] = ("overwrite",)
     needs: tuple[str, ...] = ("trigger.operator", "trigger.ticket")
@@ -270,8 +269,8 @@ class OverwritePermissions(Model):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The operations that count as overwrites. Where overwrites are for a few, a `delete` is one, too, unless
-        `operations` is set: pyiceberg overwrites by a `delete` and an `append`."""
+        """The operations that count as overwrites. If overwrites are restricted, a `delete` counts too, unless
+        `operations` is set: pyiceberg overwrites with a `delete` and an `append`."""
         restricted = bool(self.writers or self.operators) and "operations" not in self.model_fields_set
         return (*self.operations, "delete") if restricted else self.operations
 
@@ -281,8 +280,8 @@ class OverwritePermissions(Model):
 
 
 class Lineage(Model):
-    """What a commit's summary must have. `triggers`: the trigger types, and the keys that each needs. `patterns`: for
-    each key, a regular expression that matches its whole value."""
+    """The keys that a commit's summary needs. `triggers`: the trigger types, and the keys that each requires.
+    `patterns`: for each key, a regular expression that must match its whole value."""
 
     required: tuple[str, ...] = (
         "operation",
@@ -312,8 +311,8 @@ class Lineage(Model):
 
 
 class OrphanShare(Model):
-    """The share of orphans among the listed files, 0 to 1. Above `error`, the check of a scan is red. It warns when the
-    last `scans` scans were all above `warn`: a table in its steady state stays below it."""
+    """The share of orphans among the listed files, 0 to 1. The check of a scan fails above `error`, and warns if the
+    last `scans` scans were all above `warn`: a table in a steady state stays below it."""
 
     error: float = Field(default=0.1, ge=0, le=1)
     warn: float = Field(default=0.001, ge=0, le=1)
@@ -321,8 +320,8 @@ class OrphanShare(Model):
 
 
 class ScoreLimits(Model):
-    """The check of a part of a table's health warns when the part's score is below `warn`, and fails below `error`. At
-    50 the part makes its work cost twice what it costs a fit table, at 10 ten times."""
+    """The check of a part of a table's health warns if the part's score is below `warn`, and fails below `error`. At 50
+    the part doubles the cost of its work compared with a healthy table; at 10 the cost is ten times as high."""
 
     warn: float = Field(default=50, ge=0, le=100)
     error: float = Field(default=10, ge=0, le=100)
@@ -335,8 +334,8 @@ class ScoreLimits(Model):
 
 
 class HealthLimits(Model):
-    """The limits of each part's score. A part that is measured in time and costs less than `seconds` passes: nobody
-    waits for it. So does one that is measured in bytes and wastes less than `wasted_bytes`."""
+    """The limits of each part's score. A part that costs less than `seconds`, or wastes less than `wasted_bytes`,
+    always passes."""
 
     seconds: float = Field(default=10, ge=0)
     wasted_bytes: int = Field(default=1 << 30, ge=0)
@@ -351,12 +350,11 @@ class HealthLimits(Model):
 
 
 class Checks(Model):
-    """What the checks in Dagster tolerate before they warn or fail.
+    """Limits of the checks in Dagster.
 
-    Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing; and
-    `overdue_after`, of the last plan of a table whose plans run by themselves, before it counts as overdue. `health` is
-    about the parts of a table's score. `incomplete_snapshots` may miss summary keys that `lineage.required` names;
-    None: any number.
+    Ages: of the recorded history and ledger of a changed table, of an open plan beyond its grace, of a listing; and
+    `overdue_after`, of the last plan of a table that is planned automatically. `health`: the parts of a table's score.
+    `incomplete_snapshots`: how many snapshots may lack keys of `lineage.required`; None: any number.
     """
 
     metadata_age: Duration = timedelta(hours=24)
@@ -374,11 +372,11 @@ _AT_ZERO = {
     "orphans.min_age": "files of commits in flight count as orphans",
     "orphans.min_age_floor": "a call may ask for orphans of any age, those of commits in flight included",
 }
-"""The delays that leave time to notice a mistake, and what happens without them."""
+"""Delays that leave time to notice a mistake, and the consequence of setting each to zero."""
 
 
 class TablePolicy(Model):
-    """All that a table's life is governed by; `defaults` of lifecycle.yaml, overlaid by the entry that matches best."""
+    """The policy of one table: `defaults` of lifecycle.yaml, overridden by the entry that matches best."""
 
     retention: Retention = Retention()
     cold_tier: ColdTier = ColdTier()
@@ -393,7 +391,7 @@ class TablePolicy(Model):
 
     @model_validator(mode="after")
     def _age_above_floor(self) -> Self:
-        # A table may lower min_age alone: whether that is under the floor is known only of the merged policy.
+        # A table may set min_age without min_age_floor, so only the merged policy can be checked.
         orphans = self.orphans
         if orphans.min_age < orphans.min_age_floor:
             raise ValueError(
@@ -419,7 +417,7 @@ class TablePolicy(Model):
         return self
 
     def zero_delays(self) -> dict[str, str]:
-        """What happens without each of the delays that are zero, by its key."""
+        """Return the consequence of each delay that is zero, by key."""
         sections = {key: key.split(".") for key in _AT_ZERO}
         return {
             key: _AT_ZERO[key] for key, (section, name) in sections.items() if not getattr(getattr(self, section), name)
@@ -427,7 +425,7 @@ class TablePolicy(Model):
 
 
 class TableOverrides(Model):
-    """One entry of `tables`: the sections, and in them the keys, that differ from `defaults`."""
+    """One entry of `tables`: the sections and keys that differ from `defaults`."""
 
     retention: Retention | None = None
     cold_tier: ColdTier | None = None

@@ -21,8 +21,7 @@ from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.spark.kept import KeptSession
-from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
+from artemis_lifecycle.spark.session import KeptSession, live_session, local_cores, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 
 OWNER = "dagster"

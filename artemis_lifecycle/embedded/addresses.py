@@ -1,6 +1,4 @@
-"""The addresses that lifecycle.yaml leaves out. Belongs here: the embedded default of each. Does not belong: what an
-address that was given means.
-"""
+"""Embedded defaults of the addresses that lifecycle.yaml does not set."""
 
 from __future__ import annotations
 
@@ -16,34 +14,34 @@ from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostg
 from artemis_lifecycle.errors import ConfigError
 
 EMBEDDED_VARIABLE = "ARTEMIS_EMBEDDED"
-"""`never` forbids the embedded Postgres, whoever asks for it."""
+"""`never` forbids the embedded Postgres to every command."""
 
 DAGSTER_VARIABLE = "ARTEMIS_DAGSTER_POSTGRES"
-"""What dagster.yaml reads the address of Dagster's storage from."""
+"""The variable from which dagster.yaml reads the address of Dagster's storage."""
 
 
 def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
-    """`config` with an address for everything; the embedded Postgres is started when it is needed for one, and may be:
-    see `embedded_postgres`.
+    """Return `config` with every address. Starts the embedded Postgres if one of them needs it and it is allowed: see
+    `embedded_postgres`.
 
-    A warehouse that was not given stands under `home`; where the live one was given, cold, `operations.root` and
-    `quarantine.root` stand beside it, as `<live>-cold`, `<live>-lifecycle` and `<live>-quarantine`. Raises ConfigError
-    when no such place can be named or the places are nested, and what `embedded_postgres` and starting Postgres raise.
+    A missing warehouse is placed under `home`. If the live warehouse is set, the cold one, `operations.root` and
+    `quarantine.root` are placed beside it: `<live>-cold`, `<live>-lifecycle` and `<live>-quarantine`. Raises
+    ConfigError if there is no such location or locations are nested, and what `embedded_postgres` and `start` raise.
     """
     live, cold, operations = config.catalogs.live, config.catalogs.cold, config.operations
     quarantine = config.quarantine
     home = config.home.resolve()
-    beside = live.warehouse is not None
+    configured = live.warehouse is not None
     live = live.model_copy(update={"warehouse": live.warehouse or _folder(home / "warehouse" / "live")})
     assert live.warehouse is not None
     if cold.warehouse is None:
-        default = _beside(live.warehouse, "cold") if beside else _folder(home / "warehouse" / "cold")
+        default = _sibling(live.warehouse, "cold") if configured else _folder(home / "warehouse" / "cold")
         cold = cold.model_copy(update={"warehouse": default})
     if operations.root is None:
-        default = _beside(live.warehouse, "lifecycle") if beside else _folder(home / "state")
+        default = _sibling(live.warehouse, "lifecycle") if configured else _folder(home / "state")
         operations = operations.model_copy(update={"root": default})
     if quarantine.root is None:
-        default = _beside(live.warehouse, "quarantine") if beside else _folder(home / "quarantine")
+        default = _sibling(live.warehouse, "quarantine") if configured else _folder(home / "quarantine")
         quarantine = quarantine.model_copy(update={"root": default})
 
     if needs_embedded(config):
@@ -54,7 +52,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
         )
         operations = Operations(uri=operations.uri or uri, root=operations.root)
     try:
-        # Built anew and not copied: the rules on roots have to hold for the filled ones too.
+        # Validated again, not copied: the rules on roots apply to the defaults too.
         sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
         filled = {
             "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others),
@@ -71,16 +69,16 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
 
 
 def needs_embedded(config: LifecycleConfig) -> bool:
-    """Return True if an address is missing that only the embedded Postgres can fill."""
+    """Return True if a missing address needs the embedded Postgres."""
     catalogs = (config.catalogs.live, config.catalogs.cold)
     return config.operations.uri is None or any(each.type == "sql" and each.uri is None for each in catalogs)
 
 
 def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> EmbeddedPostgres:
-    """The embedded Postgres of `config`, which may be started.
+    """Return the embedded Postgres of `config`, if starting it is allowed.
 
-    Raises ConfigError with `ARTEMIS_EMBEDDED=never`; and, unless `set_up`, where no lifecycle.yaml says anything: an
-    empty catalog in a wrong folder, or behind a mount that is missing, looks like one whose tables are all gone.
+    Raises ConfigError with `ARTEMIS_EMBEDDED=never`; and, unless `set_up`, if lifecycle.yaml is missing or empty: an
+    empty catalog in a wrong folder, or behind a missing mount, looks like one that lost all its tables.
     """
     embedded = os.environ.get(EMBEDDED_VARIABLE, "")
     if embedded not in ("", "never"):
@@ -100,10 +98,10 @@ def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> Embed
 
 
 def dagster_postgres_url(config: LifecycleConfig) -> str:
-    """The address of Dagster's own storage: `$ARTEMIS_DAGSTER_POSTGRES`, else a database of the embedded Postgres.
+    """Return the address of Dagster's own storage: `$ARTEMIS_DAGSTER_POSTGRES`, or a database of the embedded Postgres.
 
-    Where `operations.uri` was given it is that database, in a schema `dagster` of its own, which is made. Raises
-    OperationsUnavailable where it cannot be.
+    If `operations.uri` is set, it is that database, in a schema `dagster`, which is created. Raises
+    OperationsUnavailable if that fails.
     """
     named = os.environ.get(DAGSTER_VARIABLE)
     if named:
@@ -144,7 +142,7 @@ def _in_schema(uri: str, schema: str) -> str:
 
 
 def _with_driver(uri: str) -> str:
-    # Dagster hands it to SQLAlchemy, whose 2.1 takes a bare postgresql:// for the driver that is not installed here.
+    # Dagster passes it to SQLAlchemy, whose 2.1 reads a bare postgresql:// as a driver that is not installed here.
     return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
@@ -153,7 +151,7 @@ def _folder(path: Path) -> str:
     return f"file://{path}"
 
 
-def _beside(warehouse: str, suffix: str) -> str:
+def _sibling(warehouse: str, suffix: str) -> str:
     path = urlsplit(warehouse).path
     if not path.strip("/"):
         raise ConfigError(

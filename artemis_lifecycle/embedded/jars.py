@@ -1,8 +1,7 @@
-"""Spark's jars. Belongs here: which ones, getting them once, by Spark's own resolution, and the project's own, from the
-wheel or compiled once. Does not belong: sessions.
+"""Spark's jars, resolved once into `<home>/jars` by Spark itself, and the project's own, from the wheel or compiled.
 
-Resolved once into `<home>/jars`; sessions then name the files in `spark.jars` and need neither network nor resolution.
-Where artifacts come from is Spark's business: its defaults, `~/.m2`, or the resolvers of a site's own Spark settings.
+Sessions name the files in `spark.jars` and need no network. Spark decides where artifacts come from: its defaults,
+`~/.m2`, or the resolvers of a site's own Spark settings. Each has a pinned hash.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import EnvironmentMissing
 
 JARS_VARIABLE = "ARTEMIS_JARS"
-"""A folder that holds the jars already; nothing is resolved then."""
+"""A folder that already has the jars; nothing is resolved then."""
 
 PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
-"""The class, in the project's own jar, that makes S3 clients which keep to the pace of all workers."""
+"""The class in the project's own jar whose S3 clients keep to the request budget of all workers."""
 
 GIVEN_CREDENTIALS = "artemis.lifecycle.GivenCredentials"
-"""The class beside it that hands the credentials of lifecycle.yaml to Glue's client."""
+"""The class in the same jar that passes the credentials of lifecycle.yaml to Glue's client."""
+
 GATED_CATALOG = "artemis.lifecycle.GatedJdbcCatalog"
 """Iceberg's JdbcCatalog with the lineage gate of its database."""
 
@@ -41,8 +41,8 @@ _RESOLVE_SECONDS = 900
 
 @dataclass(frozen=True)
 class Jar:
-    """One artifact by its Maven coordinates; `sha256` in hex, so that a mirror cannot hand out another. Spark's own
-    resolution, and so `resolve`, knows no `classifier`: `ivy.fetch` does."""
+    """One artifact by its Maven coordinates; `sha256` in hex, so that a mirror cannot serve another file. Spark's own
+    resolution, and so `resolve`, supports no `classifier`."""
 
     group: str
     artifact: str
@@ -52,7 +52,7 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """`group:artifact:version`, as `spark.jars.packages` takes it; then the classifier, if there is one."""
+        """`group:artifact:version`, as in `spark.jars.packages`; then the classifier, if there is one."""
         return f"{self.group}:{self.artifact}:{self.version}{self.classifier and f':{self.classifier}'}"
 
     @property
@@ -76,25 +76,25 @@ ICEBERG_AWS = Jar(
     "1.12.0",
     "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
 )
-"""AWS for Iceberg's own access to files and catalogs; needed only by warehouses on S3, and by Glue."""
+"""AWS clients of Iceberg, only for warehouses on S3 and for Glue."""
 
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
-    """The jars that the catalogs of `config` need."""
+    """Return the jars that the catalogs of `config` need."""
     warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
     on_aws = config.catalogs.live.type == "glue" or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 
 def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:
-    """The files of `jars`, fetched into `<home>/jars` where they are not there yet.
+    """Return the files of `jars`, fetched into `<home>/jars` if necessary, then the jars of the project's own classes
+    for them, which a wheel has and a clone compiles.
 
-    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). Then the jars of the
-    project's own classes that go with them, which a wheel has and a clone compiles here. Raises EnvironmentMissing,
-    saying which, when one is missing there, cannot be resolved or compiled, or is not the file it should be.
+    If ARTEMIS_JARS is set: all jars of that folder, which must have these (of any version). Raises EnvironmentMissing,
+    with the name of the jar, if one is missing, cannot be resolved or compiled, or has another hash.
     """
-    given = os.environ.get(JARS_VARIABLE)
-    files = _given(Path(given), jars) if given else _resolved(home, jars)
+    configured = os.environ.get(JARS_VARIABLE)
+    files = _configured(Path(configured), jars) if configured else _resolved(home, jars)
     return [*files, *_own(home, jars, files)]
 
 
@@ -109,7 +109,7 @@ def _resolved(home: Path, jars: Sequence[Jar]) -> list[Path]:
     return files
 
 
-def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
+def _configured(folder: Path, jars: Sequence[Jar]) -> list[Path]:
     files = sorted(folder.glob("*.jar"))
     for jar in jars:
         if not any(f"{jar.artifact}-" in file.name for file in files):
@@ -122,7 +122,7 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
 
 
 def spark_home() -> str:
-    """The folder of the installed pyspark. Raises EnvironmentMissing when it is not installed."""
+    """Return the folder of the installed pyspark. Raises EnvironmentMissing if there is none."""
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing("pyspark is not installed", hint="`pip install pyspark`, or `make setup`")
@@ -130,7 +130,7 @@ def spark_home() -> str:
 
 
 def _own(home: Path, jars: Sequence[Jar], files: Sequence[Path]) -> list[Path]:
-    """The jars of the project's own classes that go with `jars`: from the wheel, else compiled at first use."""
+    """Return the jars of the project's own classes for `jars`: from the wheel, or compiled at first use."""
     artifacts = {jar.artifact for jar in jars}
     own = []
     for folder, needs in CLASS_PATHS.items():
@@ -141,10 +141,9 @@ def _own(home: Path, jars: Sequence[Jar], files: Sequence[Path]) -> list[Path]:
 
 
 def compiled(home: Path, folder: Path, libraries: Sequence[Path]) -> Path:
-    """Return the jar of the classes of `folder`, in `<home>/jars`, named by what it was made from.
+    """Return the jar of the classes in `folder`, in `<home>/jars`, named by a digest of its sources and libraries.
 
-    Janino compiles it, which every Spark has: a Java that only runs programs has no compiler. Raises EnvironmentMissing
-    when it does not compile.
+    Spark's Janino compiles it, because a Java runtime has no compiler. Raises EnvironmentMissing if that fails.
     """
     source = b"".join(file.read_bytes() for file in sorted(folder.glob("*.java")))
     made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
@@ -157,11 +156,11 @@ def compiled(home: Path, folder: Path, libraries: Sequence[Path]) -> Path:
                 folder,
                 [
                     str(export_java()),
-                    # Without it Janino takes interfaces for those of Java 6, which had no static methods.
+                    # Otherwise Janino targets Java 6, whose interfaces had no static methods.
                     "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
                     *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
                 ],
-                # Iceberg's runtime has all that its classes refer to, except this, which Janino asks for.
+                # The one library that Iceberg's runtime refers to but does not include.
                 [*libraries, *Path(spark_home(), "jars").glob("slf4j-api-*.jar")],
                 jar,
             )
@@ -186,7 +185,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
             *("--master", "local[1]"),
             *("--conf", f"spark.jars.ivy={ivy}"),
             *("--packages", ",".join(jar.coordinates for jar in jars)),
-            # Annotations that the driver was compiled with.
+            # Annotations that the driver needs only to compile.
             *("--exclude-packages", "org.checkerframework:checker-qual"),
             str(nothing),
         ]
@@ -214,7 +213,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
                 digest = file_digest(file, "sha256").hexdigest()
             if digest != jar.sha256:
                 raise _unresolved(wanted, f"{jar.file_name} has sha256 {digest} and not {jar.sha256}")
-            # Within one file system, so a reader sees the whole jar or none.
+            # Within one file system, so a reader sees the complete jar or none.
             shutil.move(fetched, folder / jar.file_name)
 
 

@@ -1,6 +1,4 @@
-"""Java, which Spark needs. Belongs here: finding one that fits and saying how to install it. Does not belong: starting
-Spark.
-"""
+"""Find a Java that Spark supports."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ from pathlib import Path
 
 from artemis_lifecycle.errors import EnvironmentMissing
 
-FITTING = range(17, 24)
-"""Spark 4.1 needs 17, and the Hadoop in it a call that Java 24 took away (`Subject.getSubject`)."""
+SUPPORTED = range(17, 24)
+"""Spark 4.1 needs 17; its Hadoop needs a method that Java 24 removed (`Subject.getSubject`)."""
 
 INSTALL_JAVA = (
     "install Java 17: `sudo apt-get install openjdk-17-jre-headless` (Debian, Ubuntu) or `brew install openjdk@17` "
     "(macOS); JAVA_HOME chooses one of several"
 )
 
-# Where packages put what is not, or not first, on the path: Debian, Red Hat; macOS; Homebrew on its two processors.
+# Installation folders of packages: Debian and Red Hat; macOS; Homebrew on Arm and Intel.
 _INSTALLED = (
     (Path("/usr/lib/jvm"), "*/bin/java"),
     (Path("/Library/Java/JavaVirtualMachines"), "*/Contents/Home/bin/java"),
@@ -32,10 +30,10 @@ _INSTALLED = (
 
 
 def require_java() -> Path:
-    """A `java` that Spark runs on: `$JAVA_HOME/bin/java` where that is set; else the first on the path, or, where that
-    does not fit, one that the system's packages installed.
+    """Return a `java` that Spark supports: `$JAVA_HOME/bin/java` if that is set; else the first on the path or, if its
+    version is wrong, an installed package.
 
-    Raises EnvironmentMissing, with the one line that installs it, when there is none.
+    Raises EnvironmentMissing, with the command that installs it, if there is none.
     """
     java_home = os.environ.get("JAVA_HOME")
     if java_home:
@@ -44,21 +42,21 @@ def require_java() -> Path:
             raise EnvironmentMissing(
                 "JAVA_HOME names a folder without bin/java", path=java_home, hint=f"unset JAVA_HOME, or {INSTALL_JAVA}"
             )
-        return _fitting(java)
+        return _require_supported(java)
     on_path = shutil.which("java")
     try:
         if on_path is None:
             raise EnvironmentMissing("Spark needs Java 17 and there is no java on the path", hint=INSTALL_JAVA)
-        return _fitting(Path(on_path))
+        return _require_supported(Path(on_path))
     except EnvironmentMissing:
         for java in _installed():
-            if java_version(java) in FITTING:
+            if java_version(java) in SUPPORTED:
                 return java
         raise
 
 
 def export_java() -> Path:
-    """`require_java`, with JAVA_HOME set in this process to what it found, for Spark's own scripts to start."""
+    """Return `require_java()`, and set JAVA_HOME of this process to it for Spark's own scripts."""
     java = require_java()
     if not os.environ.get("JAVA_HOME"):
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
@@ -67,8 +65,8 @@ def export_java() -> Path:
 
 @cache
 def java_version(java: Path) -> int:
-    """The feature release of `java`, such as 17; 8 for what calls itself 1.8. 0 where it does not run or says none
-    (macOS ships a `java` that only asks for an installation)."""
+    """Return the feature release of `java`, such as 17; 8 for version 1.8. 0 if it does not run or has no version
+    (macOS has a `java` that only suggests an installation)."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -77,12 +75,14 @@ def java_version(java: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _fitting(java: Path) -> Path:
+def _require_supported(java: Path) -> Path:
     version = java_version(java)
-    if version not in FITTING:
+    if version not in SUPPORTED:
         which = f"is {version}" if version else "does not run"
         raise EnvironmentMissing(
-            f"Spark needs Java {FITTING[0]} to {FITTING[-1]}, and this one {which}", path=str(java), hint=INSTALL_JAVA
+            f"Spark needs Java {SUPPORTED[0]} to {SUPPORTED[-1]}, and this one {which}",
+            path=str(java),
+            hint=INSTALL_JAVA,
         )
     return java
 

@@ -1,6 +1,5 @@
-"""The project's own Java classes. Belongs here: which folders there are, what they are compiled against, and turning
-one into a jar. Does not belong: choosing the compiler. The build of a wheel (`hatch_build.py`) loads this file by its
-path, before anything is installed: it imports the standard library only.
+"""Compile the project's own Java classes into jars. The build of a wheel (`hatch_build.py`) loads this file by its path
+before anything is installed, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ CLASS_PATHS = {
     "aws": ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle"),
     "gate": ("iceberg-spark-runtime-4.1_2.13",),
 }
-"""The artifacts that each folder of SOURCES is compiled against; sessions without one of them get no such jar."""
+"""The artifacts that each folder of SOURCES is compiled against; sessions without one of them do not get the jar."""
 
 COMPILE_SECONDS = 900
 
 
 def class_path(folder: str, jars: Iterable[Path]) -> list[Path]:
-    """The files among `jars` that `folder` is compiled against; empty when one of its artifacts is not there."""
+    """Return the files of `jars` that `folder` is compiled against; empty if one of its artifacts is missing."""
     files = list(jars)
     found = [[jar for jar in files if f"{artifact}-" in jar.name] for artifact in CLASS_PATHS[folder]]
     return [jar for same in found for jar in same] if all(found) else []
 
 
 def compile_folder(folder: Path, compiler: Sequence[str], libraries: Sequence[Path], jar: Path) -> str:
-    """Compile all of `folder` to `jar` with `compiler`, a command that takes javac's `-d` and `-classpath`.
+    """Compile `folder` to `jar` with `compiler`, a command with javac's options `-d` and `-classpath`.
 
-    Returns what the compiler said when it failed, and then leaves no jar; "" when all went well. The same classes
-    always make the same bytes.
+    Returns the compiler's output if it failed, without writing the jar; "" on success. The same classes always make the
+    same bytes.
     """
     sources = sorted(folder.glob("*.java"))
     with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
@@ -50,14 +49,14 @@ def compile_folder(folder: Path, compiler: Sequence[str], libraries: Sequence[Pa
             timeout=COMPILE_SECONDS,
         )
         written = sorted(classes.rglob("*.class"))
-        # Janino exits with 0 whatever it finds, and may leave the classes that it finished before.
+        # Janino exits with 0 on errors too, and keeps the classes that it compiled before.
         left = {file.stem for file in sources} - {file.stem for file in written}
         if done.returncode != 0 or left or "Exception" in done.stdout:
             return done.stdout or f"exit code {done.returncode}"
         packed = Path(work) / jar.name
         with ZipFile(packed, "w") as archive:
             for file in written:
-                # One date for all, so that the same source is the same jar.
+                # One constant date, so that the same source makes the same jar.
                 archive.writestr(ZipInfo(file.relative_to(classes).as_posix()), file.read_bytes())
         packed.replace(jar)
     return ""

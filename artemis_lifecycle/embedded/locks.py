@@ -1,6 +1,4 @@
-"""One starter at a time. Belongs here: the file lock of the embedded stack. Does not belong: locks on tables
-(`operations/` has those, in Postgres, where workers on other machines see them).
-"""
+"""The file lock of the embedded stack. Locks on tables are in Postgres, where other machines see them."""
 
 from __future__ import annotations
 
@@ -15,17 +13,14 @@ from artemis_lifecycle.errors import Busy, EnvironmentMissing
 
 
 @contextmanager
-def file_lock(path: Path, *, timeout: float, folder: int | None = None) -> Iterator[None]:
-    """Hold the lock file at `path`, whose folder is made, or is open already as descriptor `folder`. Waits at most
-    `timeout` seconds, then raises Busy.
+def file_lock(path: Path, *, timeout: float) -> Iterator[None]:
+    """Hold the lock file at `path`; makes its folder. The kernel releases it when its holder dies.
 
-    The kernel lets go of it when its holder dies. Raises EnvironmentMissing where the folder cannot be written.
+    Raises Busy after `timeout` seconds, and EnvironmentMissing if the folder cannot be written.
     """
     try:
-        if folder is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(path if folder is None else path.name, flags, 0o644, dir_fd=folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise EnvironmentMissing(
             f"The embedded stack's folder cannot be written: {error}",

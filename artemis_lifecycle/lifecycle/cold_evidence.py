@@ -14,8 +14,8 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import is_under, normalize
 
 NAMED = 20

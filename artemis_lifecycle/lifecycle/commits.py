@@ -15,9 +15,8 @@ from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.spark.java_errors import java_errors
+from artemis_lifecycle.spark.java_errors import java_errors, statement_errors
 from artemis_lifecycle.spark.session import own_catalog
-from artemis_lifecycle.spark.statement_errors import statement_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -21,8 +21,8 @@ from artemis_lifecycle.orphans.missing import LOOKED_UP
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import own_table
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
+from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalize

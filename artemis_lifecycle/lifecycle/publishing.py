@@ -19,8 +19,8 @@ from artemis_lifecycle.maintenance.foresight import files_to_rewrite, snapshots_
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.publications import Publication
+from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.sql import name as sql_name
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import describe_frame
 from artemis_lifecycle.storage.instants import milliseconds
 

@@ -15,7 +15,7 @@ from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
-from artemis_lifecycle.spark.statement_errors import statement_errors
+from artemis_lifecycle.spark.java_errors import statement_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

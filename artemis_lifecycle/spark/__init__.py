@@ -1,3 +1,3 @@
-"""The Spark session. Belongs here: its settings, opening it, and what crosses between it and its workers. Does not
-belong: any query, or what a catalog's settings are (`catalogs/` says that).
+"""The Spark session: its settings, opening it, running functions on it, and its errors. No queries, and no settings of
+catalogs (`catalogs/` has those).
 """

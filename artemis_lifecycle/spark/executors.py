@@ -1,8 +1,7 @@
-"""The Python of a cluster's executors. Belongs here: asking it at a session's start whether it can run this project's
-tasks. Does not belong: what the tasks do.
+"""The Python of a cluster's executors: check at a session's start that it can run this project's tasks.
 
-Small tables are worked on in the driver: without the question an executor's missing package would come up with the
-first large one, in the middle of a night.
+Small tables are processed in the driver; without this check a missing package would fail the first large table, in the
+middle of a night.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PACKAGES = (
     "fastavro",
     "boto3",
 )
-"""What tasks import."""
+"""The packages that tasks import."""
 
 _SECONDS = 60.0
 _MOST = 64
@@ -44,7 +43,7 @@ _log = escaping.logger(__name__)
 
 @dataclass(frozen=True)
 class ExecutorPython:
-    """The interpreter of one executor: where it is, and which packages it lacks."""
+    """The interpreter of one executor, and the packages that it lacks."""
 
     host: str
     executable: str
@@ -53,15 +52,16 @@ class ExecutorPython:
 
 
 def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[ExecutorPython, ...]:
-    """The interpreters of the executors that are there; none for a local master, which has none.
+    """Return the interpreters of the current executors; none for a local master.
 
-    An executor that comes later is not asked: its first task says the same (`worker_errors`). Where no executor is free
-    in `seconds`, a warning says so. Raises EnvironmentMissing for one without the packages, or of another Python.
+    An executor that joins later fails its first task with the same error (`worker_errors`). If no executor is free
+    within `seconds`, a warning is logged. Raises EnvironmentMissing for one without the packages, or with another
+    version of Python.
     """
     master = spark.sparkContext.master or ""
     if re.match(r"local(\[|\Z)", master):
         return ()
-    found = _within(spark, seconds)
+    found = _ask_executors(spark, seconds)
     if found is None:
         _log.warning("No executor of %s was free within %.0f s, and none was asked for its packages", master, seconds)
         return ()
@@ -75,7 +75,7 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
 
 
 def lacking_on_executors(what: str) -> EnvironmentMissing:
-    """The error for executors that cannot run this project's tasks."""
+    """Return the error for executors that cannot run this project's tasks."""
     return EnvironmentMissing(
         what,
         hint="install artemis-lifecycle, of this version, for the executors' interpreter, or name one that has it in "
@@ -84,7 +84,7 @@ def lacking_on_executors(what: str) -> EnvironmentMissing:
 
 
 def from_executors(said: str) -> EnvironmentMissing | None:
-    """The error for what a failed Spark job `said`, if its cause is the executors' Python."""
+    """Return the error for a failed Spark job's message, if the cause is the executors' Python."""
     mismatch = _VERSIONS.search(said)
     if mismatch is not None:
         return lacking_on_executors(f"The executors run another Python: {mismatch[0].rpartition(']')[2].strip()}")
@@ -95,7 +95,7 @@ def from_executors(said: str) -> EnvironmentMissing | None:
     return None if absent is None else lacking_on_executors(f"The executors have no {absent[1]}")
 
 
-def _within(spark: SparkSession, seconds: float) -> tuple[ExecutorPython, ...] | None:
+def _ask_executors(spark: SparkSession, seconds: float) -> tuple[ExecutorPython, ...] | None:
     answers: list[tuple[ExecutorPython, ...]] = []
     failures: list[Exception] = []
 
@@ -123,7 +123,7 @@ def _within(spark: SparkSession, seconds: float) -> tuple[ExecutorPython, ...] |
 
 
 def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple[str, ...]]]]:
-    """The task. A function in a function, with its imports inside: so it is sent whole, and needs no package there."""
+    """Return the task: a nested function with its own imports, so that it is pickled whole and needs no package."""
     packages = PACKAGES
 
     def answer(_: Iterable[int]) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -139,10 +139,10 @@ def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple
 
 
 def use_python(executable: str | None, *, local: bool) -> None:
-    """Have sessions that start from now on run their workers by `executable`; by this interpreter for a local master.
-    Without either the environment decides, as in Spark."""
+    """Set the workers' interpreter of sessions that start from now on: `executable`, or this interpreter for a local
+    master. Otherwise the environment decides, as in Spark."""
     if executable is None and local:
-        # Whatever `python3` the path has.
+        # Spark would use the `python3` of the path.
         executable = sys.executable
     if executable is not None:
         os.environ["PYSPARK_PYTHON"] = executable

@@ -1,4 +1,4 @@
-"""SIGTERM as an exception in the main thread, as Ctrl-C is, so that files with secrets go with what made them."""
+"""Raise SIGTERM as an exception in the main thread, like Ctrl-C, so that files with secrets are removed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """The process got SIGTERM."""
+    """The process received SIGTERM."""
 
 
 @contextmanager
 def interruptible(*, then_end: bool = False) -> Iterator[None]:
     """Raise Terminated in the block at SIGTERM, unless the process handles that itself. `then_end`: after the block has
-    cleaned up, the process ends by the signal as if it had not been caught."""
+    cleaned up, the signal ends the process as usual."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -27,7 +27,7 @@ def interruptible(*, then_end: bool = False) -> Iterator[None]:
         raise Terminated
 
     def again(lost: sys.UnraisableHookArgs) -> None:
-        # Where Python cannot raise, as in the hooks of a fork, it drops the exception.
+        # Where Python cannot raise, as in hooks of a fork, it drops the exception.
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             before(lost)
             return

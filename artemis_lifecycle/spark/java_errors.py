@@ -1,5 +1,5 @@
-"""Errors around Spark's JVM, as this project's errors. Belongs here: recognizing lost races, a catalog that does not
-answer, and a store that fails. Does not belong: retries, and errors in a statement.
+"""Errors that reach Python through Spark, as this project's errors: of the JVM (lost races, a catalog or a store that
+fails), of Python workers, and of a user's statements. No retries.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from artemis_lifecycle import errors
 from artemis_lifecycle.embedded.jars import GATED_CATALOG
 from artemis_lifecycle.errors import (
+    BadInput,
     Busy,
     CommitConflict,
     CommitStateUnknown,
@@ -24,10 +26,11 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
+from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.jvm import classes_of
 
 PASSING_STATES = ("08", "40", "53", "57")
-"""Classes of SQLSTATE after which another try may do better: connection, rollback, resources, operator intervention.
+"""Classes of SQLSTATE after which a retry may succeed: connection, rollback, resources, operator intervention.
 Source: PostgreSQL, appendix A."""
 
 _ICEBERG = "org.apache.iceberg.exceptions."
@@ -36,9 +39,9 @@ _UNKNOWN = f"{_ICEBERG}CommitStateUnknownException"
 _FORBIDDEN = f"{_ICEBERG}ForbiddenException"
 _REJECTED = "artemis.lifecycle.LineageRejectedException"
 _NO_PASS = re.compile(r"the lineage gate refuses a commit to table [^\n]*")
-"""What the gate in the catalog's database says to an engine that does not ask it."""
+"""The message of the gate in the catalog's database to an engine that bypasses it."""
 OTHER_TABLE = "Table UUID does not match"
-"""What Iceberg says when it reads a table again that was dropped and made anew under its name."""
+"""Iceberg's message if a table was dropped and recreated under its name."""
 
 _CATALOG = re.compile(
     r"org\.apache\.(?:iceberg\.hive\.RuntimeMetaException|hadoop\.hive\.metastore\.|thrift\.)|"
@@ -54,34 +57,33 @@ _GONE = re.compile(
     r"java\.io\.FileNotFoundException"
 )
 _DENIED = "Permission denied"
-"""Java opens a file without permission with a FileNotFoundException."""
+"""Java raises FileNotFoundException for a file that it has no permission to open."""
 
 _DAMAGED = re.compile(rf"avro\.(?:InvalidAvroMagicException|AvroRuntimeException)|java\.io\.EOFException|{_DENIED}")
 _FILE = re.compile(
     r"(?:Failed to open (?:input stream for )?file|Failed to get status for file|(?:File|Location) does not exist): "
     r"(?P<named>\S[^\n]*)|(?:\bFile|^File) (?P<absent>\S[^\n]*?) does not exist"
 )
-"""How Iceberg and Hadoop name the file that they could not open."""
+"""Messages in which Iceberg and Hadoop name a file that they could not open."""
 
 _METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
 _AHEAD = re.compile(r"Invalid update timestamp \d+: before|Expected sorted (?:snapshot|previous metadata) log entries")
-"""What Iceberg says if the table's last commit is later than this host's clock, by more than `_CLOCK_TOLERANCE`; or if
+"""Iceberg's message if the table's last commit is later than this host's clock by more than `_CLOCK_TOLERANCE`, or if
 the metadata file is not in order."""
 
 _CLOCK_TOLERANCE = timedelta(minutes=1)
 _LAST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
-"""The work was stopped; nothing failed."""
+"""The work was canceled; nothing failed."""
 
 
 @contextmanager
 def java_errors(table: str | None = None, last_commit: Callable[[], int] | None = None) -> Iterator[None]:
-    """Run what works through the JVM; what other systems did to it comes out as a LifecycleError, not as a Java trace.
-    An error that names no table gets this one's name. `last_commit` returns the `last-updated-ms` of a table to which
-    the block may commit.
+    """Run code that uses the JVM; raise failures of other systems as LifecycleErrors instead of Java traces. An error
+    without a table gets `table`. `last_commit` returns the `last-updated-ms` of a table to which the block may commit.
 
-    Any other error is a defect, and its trace shows where.
+    Any other error is a defect and keeps its trace.
     """
     try:
         yield
@@ -96,11 +98,11 @@ def java_errors(table: str | None = None, last_commit: Callable[[], int] | None 
 
 
 def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None:
-    """This project's error for an exception of the JVM; None for an unknown one."""
+    """Return this project's error for an exception of the JVM; None for an unknown one."""
     if not _chain(error):
         return None
     names, states = set(class_names(error)), sql_states(error)
-    said = str(error)  # With what executors met: that is there as text alone.
+    said = str(error)  # Includes errors of executors, which are there as text only.
     if _STOPPED.search(said):
         return None
     lost = None if _UNKNOWN in names else _refusal(error, names, table) or _lost_file(said, table)
@@ -135,7 +137,7 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
 
 
 def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[], int]) -> Busy | None:
-    """Return the error for a commit on top of one by a writer whose clock was ahead; None for any other error.
+    """Return the error for a commit after one by a writer whose clock was ahead; None for any other error.
     `last_commit` returns the table's `last-updated-ms`."""
     if not _AHEAD.search(str(error)):
         return None
@@ -154,7 +156,7 @@ def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[]
 
 
 def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:
-    """The error for a commit that the lineage gate or the catalog refuses; None for all else."""
+    """Return the error for a commit that the lineage gate or the catalog rejects; None for any other."""
     if _REJECTED in names:
         java = next(each for each in _chain(error) if _REJECTED in classes_of(each))
         return LineageRejected(
@@ -183,10 +185,10 @@ def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | 
 
 
 def _lost_file(said: str, table: str | None) -> LifecycleError | None:
-    """The error for a file of the table that is gone, or for metadata that cannot be read; None for all else."""
+    """Return the error for a missing file of the table, or unreadable metadata; None for any other."""
     match = _FILE.search(said)
     if match is None:
-        # Without a file of the table: Spark's own temporary files get lost, too.
+        # Not a file of the table: Spark's own temporary files can be missing, too.
         return None
     path = (match["named"] or match["absent"]).strip()
     is_metadata = _METADATA.search(path) is not None
@@ -207,8 +209,8 @@ def _lost_file(said: str, table: str | None) -> LifecycleError | None:
 
 
 def class_names(error: BaseException) -> list[str]:
-    """Names of the Java classes of what was raised, outermost first, its causes and their superclasses too; the name of
-    py4j's own error where the gateway broke; none for an error of Python's."""
+    """Return the Java class names of an error, its causes and their superclasses, outermost first; the name of py4j's
+    own error if the gateway failed; empty for a Python error."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
@@ -217,13 +219,13 @@ def class_names(error: BaseException) -> list[str]:
 
 
 def sql_states(error: BaseException) -> list[str]:
-    """The SQLSTATEs of what was raised and its causes."""
-    # Without a state it is a driver's own complaint about its connection.
+    """Return the SQLSTATEs of an error and its causes."""
+    # Without a state it is the driver's own error about its connection.
     return [str(java.getSQLState() or "08") for java in _chain(error) if "java.sql.SQLException" in classes_of(java)]
 
 
 def brief(error: BaseException) -> str:
-    """The Java messages without their traces, or the error's own, on one line."""
+    """Return the Java messages without traces, or the error's own message, on one line."""
     parts = [
         f"{java.getClass().getSimpleName()}: {str(java.getMessage()).partition(chr(10))[0]}" for java in _chain(error)
     ]
@@ -231,13 +233,87 @@ def brief(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> list[Any]:
-    """The Java error behind one of Python's, and its causes."""
+    """Return the Java error behind a Python error, and its causes."""
     from py4j.protocol import Py4JJavaError
 
-    # pyspark translates some Java errors of its own, with the Java object behind.
+    # pyspark wraps some Java errors, and keeps the Java object.
     java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     found = []
     while java is not None:
         found.append(java)
         java = java.getCause()
     return found
+
+
+# --- errors of workers ----------------------------------------------------------------------------------------------
+
+# A worker's exception reaches the driver as text: the last line of its traceback names class and message.
+_RAISED = re.compile(r"artemis_lifecycle\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\n\s+at |\Z)", re.DOTALL)
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Run Spark actions; raise a LifecycleError of an executor as that LifecycleError, and an error of the JVM as
+    `java_errors` does.
+
+    Every action whose workers read a table's files belongs inside, so that a caller never has to read a Spark trace.
+    """
+    try:
+        yield
+    except errors.LifecycleError:
+        raise
+    except Exception as error:
+        raised = _RAISED.findall(str(error))
+        if not raised:
+            known = from_executors(str(error)) or as_ours(error)
+            if known is None:
+                raise
+            raise known from error
+        name, message = raised[-1]
+        kind = getattr(errors, name, errors.LifecycleError)
+        raise _restored(kind, message.strip()) from error
+
+
+def _restored(kind: type[errors.LifecycleError], message: str) -> errors.LifecycleError:
+    what, _, do = message.partition(" Next: ")
+    what, _, untouched = what.partition(" Left untouched: ")
+    table = path = None
+    if match := re.search(r" \[path (.*?)\](?=[. ]|$)", what):
+        path = match[1]
+        what = what.replace(match[0], "")
+    if match := re.search(r" \[table (.*?)\](?=[. ]|$)", what):
+        table = match[1]
+        what = what.replace(match[0], "")
+    return kind(what, table=table, path=path, untouched=untouched.rstrip(".") or None, hint=do.rstrip(".") or None)
+
+
+# --- errors of statements -------------------------------------------------------------------------------------------
+
+_STATEMENT_STATES = ("0A", "21", "22", "42")
+"""Classes of SQLSTATE: not supported, cardinality, data, syntax or names. Source: ISO/IEC 9075-2, "SQLSTATE"."""
+
+_ROWS_DO_NOT_FIT = "INCOMPATIBLE_DATA_FOR_TABLE"
+"""Spark's condition for rows that do not fit a table; its SQLSTATE class, KD, has failures of the system, too."""
+
+
+@contextmanager
+def statement_errors() -> Iterator[None]:
+    """Run a statement or collect its rows; raise errors in the statement as BadInput, in one line.
+
+    Spark's own report, a JSON document with the JVM's trace, is not written to stderr meanwhile.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    report = PySparkLogger.getLogger("SQLQueryContextLogger")
+    disabled, report.disabled = report.disabled, True
+    try:
+        yield
+    except PySparkException as error:
+        of_rows = (error.getCondition() or "").startswith(_ROWS_DO_NOT_FIT)
+        if not of_rows and not (error.getSqlState() or "").startswith(_STATEMENT_STATES):
+            raise
+        said = str(error).strip().partition("\n")[0].rstrip(";")
+        raise BadInput(f"Spark refuses the statement: {said}", hint="fix the statement") from error
+    finally:
+        report.disabled = disabled

@@ -1,6 +1,4 @@
-"""Python's side of Spark's JVM. Belongs here: the gateway of a session, and values made for it. Does not belong: what
-goes wrong there (`java_errors`).
-"""
+"""The gateway to a session's JVM, and Java values for it."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """The JVM of a classic session. Raises EnvironmentMissing for one of Spark Connect."""
+    """Return the JVM of a classic session. Raises EnvironmentMissing for a Spark Connect session."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None or getattr(spark, "_jsparkSession", None) is None:
         raise EnvironmentMissing(
@@ -26,7 +24,7 @@ def jvm_of(spark: SparkSession) -> Any:
 
 
 def classes_of(thing: Any) -> list[str]:
-    """The names of a Java object's class and its superclasses."""
+    """Return the names of a Java object's class and its superclasses."""
     found = []
     kind = thing.getClass()
     while kind is not None:
@@ -36,7 +34,7 @@ def classes_of(thing: Any) -> list[str]:
 
 
 def java_longs(jvm: Any, values: Iterable[int]) -> Any:
-    """A java.util.HashSet<Long>, in one call over the gateway instead of one for each."""
+    """Return a java.util.HashSet<Long>, made with one gateway call for all values."""
     mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
     named = jvm.java.lang.Class.forName
     kind = mapper.getTypeFactory().constructCollectionType(named("java.util.HashSet"), named("java.lang.Long"))
@@ -44,7 +42,7 @@ def java_longs(jvm: Any, values: Iterable[int]) -> Any:
 
 
 def java_map(jvm: Any, values: Mapping[str, str]) -> Any:
-    """A java.util.HashMap<String, String>."""
+    """Return a java.util.HashMap<String, String>."""
     found = jvm.java.util.HashMap()
     for key, value in values.items():
         found.put(key, value)
@@ -52,7 +50,7 @@ def java_map(jvm: Any, values: Mapping[str, str]) -> Any:
 
 
 def java_set(jvm: Any, values: Iterable[str]) -> Any:
-    """A java.util.HashSet<String>."""
+    """Return a java.util.HashSet<String>."""
     found = jvm.java.util.HashSet()
     for value in values:
         found.add(value)

@@ -1,10 +1,9 @@
-"""Run one function over Arrow rows: in this process when the work is small, on Spark's executors when it is large.
-Belongs here: that choice, its one threshold, and the meeting of rows by hash bucket. Does not belong: what a function
-does.
+"""Run one function over Arrow rows: in this process if the work is small, on Spark's executors if it is large. There is
+one threshold, and rows of two sides meet by hash bucket.
 
 A step is a picklable function from record batches to record batches, or from tables to a table for rows that must meet.
-It gives the same rows however the input is cut into batches or buckets; the order of rows is not defined. A stage whose
-result outgrows this process runs again on executors.
+Its result must not depend on how the input is split into batches or buckets; the order of rows is not defined. A stage
+whose result outgrows this process runs again on executors.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.spark.java_errors import worker_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 Spark: TypeAlias = "SparkSession | Callable[[], SparkSession]"
-"""A session, or a function that starts one: called when work is large, or a DataFrame is asked for."""
+"""A session, or a function that starts one when work is large or a DataFrame is requested."""
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -40,14 +39,14 @@ BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage is expected to read. `files` counts files that it waits for, one for each row of the input."""
+    """The expected input of a stage. `files` counts files that it opens, one for each input row."""
 
     files: int = 0
     rows: int = 0
     size_in_bytes: int = 0
 
     def parts(self, most: Cost) -> int:
-        """The number of parts, at least one, that are within `most` each."""
+        """Return the number of parts, at least one, of at most `most` each."""
         return max(
             1,
             -(-self.files // most.files),
@@ -71,21 +70,21 @@ _BUCKET = "_bucket"
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of `schema`: an Arrow table in this process, or a DataFrame on executors, which is computed when read."""
+    """Rows of `schema`: an Arrow table in this process, or a lazy DataFrame on executors."""
 
     schema: pa.Schema
     data: pa.Table | DataFrame
     _runner: Runner
 
     def table(self) -> pa.Table:
-        """All rows in the memory of this process. Raises what the functions raise."""
+        """Return all rows in the memory of this process. Raises what the functions raise."""
         if isinstance(self.data, pa.Table):
             return self.data
         with worker_errors():
             return self.data.toArrow().cast(self.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, with one partition at a time in the memory of this process. Raises what the functions raise."""
+        """Yield all rows, with one partition at a time in this process. Raises what the functions raise."""
         if isinstance(self.data, pa.Table):
             yield from self.data.to_batches()
             return
@@ -95,7 +94,7 @@ class Rows:
                     yield from _cast(stream, self.schema)
 
     def frame(self) -> DataFrame:
-        """The rows as a DataFrame."""
+        """Return the rows as a DataFrame."""
         if not isinstance(self.data, pa.Table):
             return self.data
         if not self.data.num_rows:
@@ -108,25 +107,25 @@ class Rows:
         return self._runner.map(self, function, schema, cost)
 
     def select(self, *columns: str) -> Rows:
-        """The rows with these columns only."""
+        """Return the rows with these columns only."""
         schema = pa.schema([self.schema.field(column) for column in columns])
         return replace(self, schema=schema, data=self.data.select(list(columns)))
 
     def between(self, column: str, first: int | str, last: int | str) -> Rows:
-        """The rows whose `column` is at least `first` and at most `last`."""
+        """Return the rows whose `column` is between `first` and `last`, both included."""
         if isinstance(self.data, pa.Table):
             field = pc.field(column)
             return replace(self, data=self.data.filter((field >= first) & (field <= last)))
         return replace(self, data=self.data.filter(self.data[column].between(first, last)))
 
     def ordered(self, *columns: str) -> Rows:
-        """The rows in the order of `columns`; `batches` and `table` keep it."""
+        """Return the rows sorted by `columns`; `batches` and `table` keep the order."""
         if isinstance(self.data, pa.Table):
             return replace(self, data=self.data.sort_by([(column, "ascending") for column in columns]))
         return replace(self, data=self.data.orderBy(*columns))
 
     def sums(self, *columns: str) -> tuple[int, ...]:
-        """The number of rows, and the sum of each of `columns`. Raises what the functions raise."""
+        """Return the number of rows, and the sum of each of `columns`. Raises what the functions raise."""
         if isinstance(self.data, pa.Table):
             return self.data.num_rows, *(pc.sum(self.data.column(column)).as_py() or 0 for column in columns)
         from pyspark.sql import functions as sf
@@ -137,7 +136,7 @@ class Rows:
 
 
 class Runner:
-    """Runs stages for one Spark session, or for one that the first large stage starts."""
+    """Runs stages on one Spark session, which the first large stage may start."""
 
     def __init__(self, session: Spark) -> None:
         self._session = session
@@ -150,11 +149,11 @@ class Runner:
 
     @property
     def cores(self) -> int:
-        """The tasks that run at the same time."""
+        """The number of concurrent tasks."""
         return int(self.session.sparkContext.defaultParallelism)
 
     def rows(self, data: pa.Table | DataFrame, schema: pa.Schema | None = None) -> Rows:
-        """An Arrow table, or a DataFrame of `schema`, as the input of a stage."""
+        """Return an Arrow table, or a DataFrame of `schema`, as the input of a stage."""
         if isinstance(data, pa.Table):
             return Rows(data.schema, data, self)
         assert schema is not None
@@ -170,9 +169,9 @@ class Runner:
     ) -> Rows:
         """Apply `function` to `rows`; the result has `schema`.
 
-        `cost` is what the function reads. In this process the work is done at once, in up to `threads` threads. Without
-        a `cost` the work is done where the rows are, or where so many belong, and rows on executors keep their
-        partitions.
+        `cost` is what the function reads. In this process the work runs immediately, in up to `threads` threads.
+        Without a `cost`, the number of rows decides for rows in this process, and rows on executors stay there with
+        their partitions.
         """
         source = self.rows(rows) if isinstance(rows, pa.Table) else rows
         data, expected = source.data, cost
@@ -197,11 +196,11 @@ class Runner:
         schema: pa.Schema,
         cost: Cost | None = None,
     ) -> Rows:
-        """Hand the rows of one or two `sides` to `function`, one table for each side; the result has `schema`.
+        """Pass the rows of one or two `sides` to `function`, one table for each side; the result has `schema`.
 
-        Rows with the same value of the column `on` are handed over together, with the rows of other values that share
-        their bucket. In this process all rows are one bucket. `cost` is what both sides have together; by default they
-        are counted, which computes them.
+        Rows with the same value of the column `on` are passed together, with other values in the same bucket. In this
+        process all rows are one bucket. `cost` is the sum of both sides; by default they are counted, which computes
+        them.
         """
         sources = [self.rows(side) if isinstance(side, pa.Table) else side for side in sides]
         expected = cost or Cost(rows=sum(source.sums()[0] for source in sources))
@@ -226,19 +225,19 @@ class Runner:
         function: Callable[..., pa.Table],
         schema: pa.Schema,
     ) -> Rows:
-        """Like `meet`, for a `right` side of which only rows with a value of `left` count: it may be much larger."""
+        """Like `meet`, but only rows of `right` with a value of `left` count; `right` may be much larger."""
         left, right = (self.rows(side) if isinstance(side, pa.Table) else side for side in (left, right))
         if isinstance(left.data, pa.Table) and not isinstance(right.data, pa.Table):
             if not left.data.num_rows:
                 return self.rows(schema.empty_table())
             if fits_in_process(Cost(rows=left.data.num_rows)):
-                # The values of the small side go to the other's tasks.
+                # Broadcast the values of the small side.
                 wanted = self.map(right, partial(_among, on, left.data.column(on).combine_chunks()), right.schema)
                 right = self.rows(wanted.table())
         return self.meet([left, right], on, function, schema)
 
     def concat(self, *parts: Rows | pa.Table) -> Rows:
-        """The rows of all `parts`, which have one schema."""
+        """Return the rows of all `parts`, which have one schema."""
         sources = [self.rows(part) if isinstance(part, pa.Table) else part for part in parts]
         schema = sources[0].schema
         tables = [source.data for source in sources if isinstance(source.data, pa.Table)]
@@ -252,13 +251,13 @@ class Runner:
     def tasks(
         self, function: Callable[[Input], Output], inputs: Sequence[Input], at_once: int | None = None
     ) -> Iterator[Output]:
-        """Apply `function` to each of `inputs` on executors, in a task each or in `at_once` tasks. The results have the
-        order of the inputs; both are pickled. For work that `fits_in_process` does not accept."""
+        """Apply `function` to each of `inputs` on executors, in one task each or in `at_once` tasks. Results have the
+        order of the inputs; both are pickled. For work for which `fits_in_process` is False."""
         schema = pa.schema([("number", pa.int64()), ("value", pa.binary())])
         values = [pickle.dumps(each) for each in inputs]
         rows = pa.table([range(len(values)), values], schema=schema)
         partitions = max(1, min(len(values), at_once or len(values)))
-        # From one partition, Spark deals the rows out evenly.
+        # From one partition, Spark distributes the rows evenly.
         frame = self.rows(rows).frame().coalesce(1).repartition(partitions)
         done = Rows(schema, frame.mapInArrow(partial(_task, function, schema), _spark_schema(schema)), self).table()
         for value in done.sort_by("number").column("value").to_pylist():
@@ -266,8 +265,8 @@ class Runner:
 
     @contextmanager
     def keeping(self) -> Iterator[Callable[[Rows], Rows]]:
-        """A function that keeps the rows it is given on the executors until the block ends, for those who read them
-        more than once."""
+        """Yield a function that caches rows on the executors until the block ends, for rows that are read more than
+        once."""
         kept: list[DataFrame] = []
 
         def keep(rows: Rows) -> Rows:
@@ -292,7 +291,7 @@ class Runner:
 
 
 def record_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """The batch of these rows, each with its values in the order of `schema`."""
+    """Return a batch of these rows, each with its values in the order of `schema`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
@@ -300,7 +299,7 @@ def record_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Re
 
 
 def first_of_each(rows: pa.Table, column: str) -> pa.Table:
-    """The first row of each value of `column`."""
+    """Return the first row of each value of `column`."""
     codes = rows.column(column).combine_chunks().dictionary_encode().indices.to_numpy()
     return rows.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))
 
@@ -311,7 +310,7 @@ def fits_in_process(cost: Cost) -> bool:
 
 
 class _Outgrown(Exception):  # noqa: N818  (control flow inside `Runner.map`)
-    """The result has more rows than belong into this process."""
+    """The result has more rows than this process should hold."""
 
 
 def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int) -> pa.Table:
@@ -338,8 +337,8 @@ def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads:
 
 
 def _among(column: str, values: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows with one of these values in `column`."""
-    # Arrow would build its hash table again for each batch.
+    """Yield the rows with one of these values in `column`."""
+    # Arrow would rebuild its hash table for each batch.
     wanted = set(values.to_pylist())
     for batch in batches:
         yield batch.filter(pa.array([value in wanted for value in batch.column(column).to_pylist()], pa.bool_()))
@@ -348,7 +347,7 @@ def _among(column: str, values: pa.Array, batches: Iterable[pa.RecordBatch]) -> 
 def _task(
     function: Callable[[Input], Output], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """`function`, for batches of numbered pickles."""
+    """Apply `function` to batches of numbered pickles."""
     for batch in batches:
         for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             yield record_batch([(number, pickle.dumps(function(pickle.loads(value))))], schema)
@@ -357,7 +356,7 @@ def _task(
 def _typed(
     function: BatchFunction, of: pa.Schema, to: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """`function`, for batches that come in types that Spark chose (a session's time zone), and go in those of `to`."""
+    """Apply `function` to batches in Spark's types (a session's time zone); return batches in the types of `to`."""
     return _cast(function(_cast(batches, of)), to)
 
 
@@ -369,14 +368,14 @@ def _meeting(
     function: Callable[..., pa.Table], schemas: Sequence[pa.Schema], schema: pa.Schema
 ) -> Callable[..., pa.Table]:
     def side(table: pa.Table, of: pa.Schema) -> pa.Table:
-        # A side without rows comes without columns.
+        # Spark passes a side without rows without columns.
         return table.select(of.names).cast(of) if table.num_rows else of.empty_table()
 
     def run(*tables: pa.Table) -> pa.Table:
         met = function(*(side(table, of) for table, of in zip(tables, schemas, strict=True)))
         return met.select(schema.names).cast(schema)
 
-    # PySpark 4.1 counts the parameters, and refuses hints that it cannot resolve: lambdas have none.
+    # PySpark 4.1 counts the parameters and rejects type hints that it cannot resolve; lambdas have none.
     return (lambda rows: run(rows)) if len(schemas) == 1 else (lambda left, right: run(left, right))
 
 

@@ -1,5 +1,5 @@
-"""The session and its settings. Belongs here: what every session of this project is set to, opening one, and refusing
-one that lacks the jars. Does not belong: catalogs' settings (`catalogs/` makes them).
+"""The Spark session: its settings, opening or reusing one, rejecting one without the jars, keeping one between runs.
+Settings of catalogs come from `catalogs/`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.model import SECRET
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.class_archive import archive_options
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WORKER_DAEMON = "artemis_lifecycle.worker_daemon"
-"""What Spark forks Python workers from in a session on this machine; a session of one's own may be given it too."""
+"""The module from which a local session forks Python workers; other sessions can be given it too."""
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES = "--properties-file"
 _PYTHON = "spark.pyspark.python"
-_OPTIONS = "spark.driver.extraJavaOptions"
 
 _OWN = "artemis_own_"
 _OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-aws-*.jar of <home>/jars)"
@@ -53,17 +52,17 @@ _CLASSES = {
 def session_conf(
     config: LifecycleConfig, catalogs: Mapping[str, str], jars: Sequence[Path] | None = None
 ) -> dict[str, str]:
-    """Every setting of a session on `config`'s master: this project's, then `catalogs` (spark.sql.catalog.…), then
-    `spark.conf` of lifecycle.yaml, which wins; its extensions and jars are added to, not replaced.
+    """Return every setting of a session on `config`'s master: this project's, then `catalogs` (spark.sql.catalog.…),
+    then `spark.conf` of lifecycle.yaml, which overrides; its extensions and jars are added.
 
-    `jars` None is for a cluster that has them.
+    `jars` None: the cluster has them.
     """
     own = config.spark.conf
     conf = {
         "spark.app.name": "artemis-lifecycle",
         "spark.master": config.spark.master,
-        # As an option of the JVM, because most startup messages come before a session could silence them.
-        _OPTIONS: f"-Dlog4j2.configurationFile={_LOG4J}",
+        # As a JVM option, because most startup messages come before a session can set log levels.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -77,9 +76,9 @@ def session_conf(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "2g",
-            # A cluster's executors may get this package after their daemon has started.
+            # Local only: a cluster's executors may get this package after their daemon has started.
             "spark.python.daemon.module": WORKER_DAEMON,
-            # The default of 200 is for clusters; here each costs a task and no more is gained.
+            # The default of 200 is for clusters; in one process each is only another task.
             "spark.sql.shuffle.partitions": str(max(2, cores)),
         }
     return {
@@ -93,7 +92,7 @@ def session_conf(
 
 
 def local_cores(master: str) -> int | None:
-    """How many tasks a local master runs at once; None for a master that is not local."""
+    """Return how many tasks a local master runs at once; None for any other master."""
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master.strip())
     if match is None:
         return None
@@ -103,9 +102,9 @@ def local_cores(master: str) -> int | None:
 
 
 def live_session() -> SparkSession | None:
-    """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars.
+    """Return the live session of this process, if any; `getOrCreate` would reuse it and ignore the jars.
 
-    Raises EnvironmentMissing where pyspark is set to connect to a server instead of its own JVM.
+    Raises EnvironmentMissing if pyspark is set to connect to a server instead of its own JVM.
     """
     if os.environ.get("SPARK_REMOTE"):
         raise EnvironmentMissing(
@@ -117,13 +116,13 @@ def live_session() -> SparkSession | None:
 
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:
-        # "Active" is a thread's own. Taken for none at all, another thread's would be ours to set up, and to stop.
+        # "Active" is per thread. Ignoring another thread's session would make it ours to configure and to stop.
         active = SparkSession.builder.getOrCreate()
     return active if active is not None and active.sparkContext._jsc is not None else None
 
 
 def driver_pid() -> int | None:
-    """The number of the JVM that this process started for Spark; None when there is none, or another started it."""
+    """Return the process id of the JVM that this process started for Spark; None if it started none."""
     pyspark = sys.modules.get("pyspark")
     gateway = None if pyspark is None else pyspark.SparkContext._gateway
     started = getattr(gateway, "proc", None)
@@ -131,9 +130,9 @@ def driver_pid() -> int | None:
 
 
 def open_session(conf: Mapping[str, str]) -> SparkSession:
-    """The session of this process: a new one with `conf`, or the one that lives already, with the catalogs of `conf`.
+    """Return the session of this process: a new one with `conf`, or the live one, with the catalogs of `conf` added.
 
-    Raises EnvironmentMissing when Java is missing or too old, Spark does not start, a live session lacks the jars, or
+    Raises EnvironmentMissing if Java is missing or too old, Spark does not start, a live session lacks the jars, or
     executors lack the package.
     """
     java = export_java()
@@ -150,7 +149,7 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder
-    for key, value in _with_class_archive(java, conf).items():
+    for key, value in conf.items():
         if not _is_private(key):
             builder = builder.config(key, value)
     try:
@@ -175,29 +174,20 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
     return spark
 
 
-def _with_class_archive(java: Path, conf: Mapping[str, str]) -> Mapping[str, str]:
-    """`conf` with the class archive that stands beside the first of its jars, unless `conf` says what Java shares."""
-    first, given = conf.get("spark.jars", "").partition(",")[0], conf.get(_OPTIONS, "")
-    if not first or "-Xshare" in given or "SharedArchive" in given:
-        return conf
-    options = archive_options(java, Path(first).parent)
-    return {**conf, _OPTIONS: f"{given} {options}"} if options else conf
-
-
 def _is_private(key: str) -> bool:
-    """Whether a setting is kept off Spark's command line, which every user of the machine can read."""
+    """Return True if a setting must not be on Spark's command line, which every user of the machine can read."""
     return key.startswith("spark.sql.catalog.") or SECRET.search(key) is not None
 
 
 @contextmanager
 def _private_properties(conf: Mapping[str, str]) -> Iterator[None]:
-    """Have Spark read these settings from a file that only this user can read, and that is gone when it has."""
+    """Pass settings to Spark in a file that only this user can read, and that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="artemis-spark-") as folder:  # 0700
         file = Path(folder) / "private.properties"
         file.touch(0o600)
         before = os.environ.get(_SUBMIT)
         given = shlex.split(before or "pyspark-shell")
-        # Spark reads one such file. Where the user has one, ours is what stands behind it, and wins.
+        # Spark reads one such file. If the user has one, ours is appended to its content, and overrides.
         theirs = b""
         if _PROPERTIES in given[:-1]:
             place = given.index(_PROPERTIES)
@@ -218,7 +208,7 @@ def _private_properties(conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def _property(text: str) -> str:
-    """As java.util.Properties reads it."""
+    """Escape for java.util.Properties."""
     escaped = text.encode("unicode_escape").decode("ascii")
     units = re.sub(r"\\U([0-9a-f]{8})", lambda found: _pair(int(found[1], 16)), escaped)
     units = re.sub(r"\\x([0-9a-f]{2})", r"\\u00\1", units)
@@ -232,7 +222,7 @@ def _pair(code: int) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep py4j, which logs all that it sends at DEBUG, from logging what is sent meanwhile."""
+    """Suppress py4j's DEBUG log, which has everything that is sent, secrets included."""
 
     def drop(record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG
@@ -248,11 +238,11 @@ def _quietly() -> Iterator[None]:
 
 
 def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Give a live session the catalogs of `conf`, and change nothing else of it.
+    """Add the catalogs of `conf` to a live session, and change nothing else.
 
-    A catalog that the session has loaded keeps the settings it was loaded with, which may be another one's. So each
-    that commits exists under a name of its own, too: `own_catalog`. Raises what `require_iceberg` and
-    `require_executors` raise.
+    A catalog that the session has already loaded keeps its settings, which may differ. So each catalog that commits is
+    also added under a name of this project's: `own_catalog`. Raises what `require_iceberg` and `require_executors`
+    raise.
     """
     require_iceberg(spark)
     require_executors(spark)
@@ -264,7 +254,7 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
 
 
 def own_catalog(spark: SparkSession, name: str) -> str:
-    """Return the name by which this project commits to catalog `name` in the session, whatever else has that name."""
+    """Return the name with which this project commits to catalog `name` in the session."""
     return f"{_OWN}{name}" if spark.conf.get(f"spark.sql.catalog.{_OWN}{name}", None) else name
 
 
@@ -272,7 +262,7 @@ def _under_own_names(conf: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in conf.items():
         prefix, _, last = key.rpartition(".")
-        # Iceberg's own JdbcCatalog finds its rows by its name.
+        # Not Iceberg's own JdbcCatalog, which finds its rows by its name.
         if (last, value) == ("catalog-impl", GATED_CATALOG) or (last == "type" and value in ("rest", "hive", "glue")):
             name = prefix.removeprefix("spark.sql.catalog.")
             own = f"spark.sql.catalog.{_OWN}{name}"
@@ -285,10 +275,10 @@ def _under_own_names(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
-    """`conf` without the paced clients of S3 and the gated catalog where the session lacks them: tables must open there
-    all the same. An enabled gate then refuses what the session commits."""
+    """Return `conf` without the paced S3 clients and the gated catalog if the session lacks them: tables must still
+    open. An enabled gate then rejects the session's commits."""
     if GIVEN_CREDENTIALS in conf.values() and _lacking(spark, [GIVEN_CREDENTIALS]):
-        # The default chain in its place may be another account's.
+        # The default credentials chain may be another account's.
         raise EnvironmentMissing(
             f"This Spark session lacks {GIVEN_CREDENTIALS}, which gives Glue the credentials of lifecycle.yaml",
             hint=f"add {_OWN_JAR} to spark.jars; or set client.credentials-provider in the catalog's properties",
@@ -310,9 +300,9 @@ def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str,
 
 
 def require_iceberg(spark: SparkSession) -> None:
-    """Refuse a session that was started without what this project needs: a live JVM takes no more jars for catalogs.
+    """Reject a session that was started without this project's jars: a live JVM cannot add jars for catalogs.
 
-    Iceberg's SQL extensions are not asked for: no step needs them. Raises EnvironmentMissing naming the jars.
+    Iceberg's SQL extensions are not required: no step needs them. Raises EnvironmentMissing with the missing jars.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise EnvironmentMissing(
@@ -329,7 +319,7 @@ def require_iceberg(spark: SparkSession) -> None:
 def _lacking(spark: SparkSession, classes: Iterable[str]) -> list[str]:
     from py4j.protocol import Py4JJavaError
 
-    jvm = spark._jvm  # pyspark has no other door to the JVM
+    jvm = spark._jvm  # pyspark has no public access to the JVM
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     lacking = []
@@ -344,3 +334,54 @@ def _lacking(spark: SparkSession, classes: Iterable[str]) -> list[str]:
 def _joined(first: Iterable[str], more: str | None) -> str:
     parts = [*first, *(part.strip() for part in (more or "").split(",") if part.strip())]
     return ",".join(dict.fromkeys(parts))
+
+
+@dataclass
+class KeptSession:
+    """The session that a long-lived process keeps from one run to the next, and the settings it was started with."""
+
+    conf: Mapping[str, str] | None = None
+
+    def open(self, conf: Mapping[str, str]) -> SparkSession:
+        """Return the session. Starts a new one if there is none, its JVM has ended, or its settings are not `conf`.
+
+        Raises what `open_session` raises.
+        """
+        if _jvm_ended():
+            _forget()
+        elif self.conf is not None and dict(conf) != dict(self.conf):
+            # A loaded catalog keeps its settings until the JVM ends.
+            _end_jvm()
+        session = open_session(conf)
+        self.conf = dict(conf)
+        return session
+
+
+def _jvm_ended() -> bool:
+    from pyspark import SparkContext
+
+    started = getattr(SparkContext._gateway, "proc", None)
+    return started is not None and started.poll() is not None
+
+
+def _end_jvm() -> None:
+    from pyspark import SparkContext
+
+    live, gateway = live_session(), SparkContext._gateway
+    if live is not None:
+        live.stop()
+    started = getattr(gateway, "proc", None)
+    if gateway is not None and started is not None:
+        gateway.shutdown()
+        started.stdin.close()  # the JVM ends when its input does
+        started.wait(timeout=60)
+        _forget()
+
+
+def _forget() -> None:
+    """Let pyspark start a new JVM. There is no public API for this: `stop` keeps the connection to the ended one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None

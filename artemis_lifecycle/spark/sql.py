@@ -1,5 +1,5 @@
-"""The text of Spark SQL: its tokens, as Spark's lexer cuts them, so that nothing inside a string, a quoted name or a
-comment is ever taken for a word of the statement. Pure. Source: Spark's SqlBaseLexer.g4.
+"""Tokens of Spark SQL, split as Spark's lexer does, so that text in a string, a quoted name or a comment is never read
+as a keyword. Pure. Source: Spark's SqlBaseLexer.g4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from artemis_lifecycle.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token; `text` is as it was written, from `start` up to `end` in the statement."""
+    """One token; `text` is its source, from `start` up to `end` in the statement."""
 
     kind: Literal["word", "number", "string", "quoted", "symbol"]
     text: str
@@ -21,11 +21,11 @@ class Token:
     end: int
 
     def is_word(self, *words: str) -> bool:
-        """Return True if it is one of `words`, in any case; a quoted name never is."""
+        """Return True if the token is one of `words`, ignoring case; a quoted name never is."""
         return self.kind == "word" and self.text.upper() in words
 
 
-# Each alternative is one rule of the lexer. A bracketed comment nests, so only its begin stands here.
+# Each alternative is one rule of the lexer. Bracketed comments nest, so only their start is matched here.
 _TOKEN = re.compile(
     r"""
       (?P<space>\s+|--(?:\\\n|[^\r\n])*)
@@ -45,7 +45,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def tokens(sql: str) -> list[Token]:
-    """The tokens of `sql`, without space and comments. Raises BadInput for a string, name or comment without an end."""
+    """Return the tokens of `sql` without space and comments. Raises BadInput for an unclosed string, name, comment."""
     found: list[Token] = []
     at = 0
     while at < len(sql):
@@ -84,7 +84,7 @@ def _unclosed(sql: str, at: int, what: str) -> BadInput:
 
 
 def value_of(token: Token) -> str:
-    """What a string or a quoted name says. Raises BadInput for escapes other than of quotes and backslashes."""
+    """Return the value of a string or a quoted name. Raises BadInput for escapes but of quotes and backslashes."""
     text = token.text
     if token.kind == "quoted":
         return text[1:-1].replace("``", "`")
@@ -108,10 +108,10 @@ def value_of(token: Token) -> str:
 
 
 def name(*parts: str) -> str:
-    """`parts` as one name, each quoted where it must be."""
+    """Return `parts` as one name, each quoted if necessary."""
     return ".".join(part if _PLAIN_NAME.fullmatch(part) else "`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def literal(text: str) -> str:
-    """`text` as a string of Spark SQL."""
+    """Return `text` as a string literal of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -29,8 +29,7 @@ from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.checks import judge_guard
-from artemis_lifecycle.embedded.placement import binaries
-from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres, binaries
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import connect, migrate

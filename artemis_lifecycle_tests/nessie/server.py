@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from artemis_lifecycle.embedded.nessie import nessie_server
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from examples.mission.nessie_server import nessie_server
 
 _HOME = Path(__file__).parents[2] / ".artemis"
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded.jars import Jar
+from examples.mission import ivy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.request import Request, urlopen
 
 import psutil
@@ -28,7 +28,6 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded import postgres
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
@@ -353,10 +352,8 @@ class Storm:
         self.counts[f"{child.kind} killed" + (", its JVM left" if alone else "")] += 1
 
     def _restart_postgres(self) -> None:
-        state = self.server._read()
-        assert state is not None
-        mode = self.dice.choice(["fast", "immediate"])
-        postgres._stop(self.server._place(state), mode)
+        mode: Literal["fast", "immediate"] = self.dice.choice(["fast", "immediate"])
+        self.server.stop(mode)
         time.sleep(self.dice.uniform(0, 2))
         assert f"{self.server.start()}/{CATALOGS}" == self.uri
         self.counts[f"Postgres restarted, {mode}"] += 1

@@ -17,8 +17,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.spark.java_errors import java_errors
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.spark.java_errors import java_errors, worker_errors
 
 ICEBERG = "org.apache.iceberg.exceptions"
 

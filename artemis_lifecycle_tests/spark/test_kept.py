@@ -22,7 +22,7 @@ PROGRAM = """
 import os, signal, sys
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.resources import session_settings
-from artemis_lifecycle.spark.kept import KeptSession
+from artemis_lifecycle.spark.session import KeptSession
 from artemis_lifecycle.spark.session import driver_pid
 
 conf = session_settings(load_config(sys.argv[1]))

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from artemis_lifecycle.embedded.nessie import nessie_server
 from artemis_lifecycle.lifecycle import Lifecycle
 
 from . import nessie, paimon
+from .nessie_server import nessie_server
 from .progress import Board
 from .proofs import Proof
 

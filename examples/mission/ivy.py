@@ -1,6 +1,5 @@
-"""Jars that no Spark session gets: servers, and their libraries. Belongs here: getting exactly these files, by the Ivy
-among Spark's jars. Does not belong: Spark's own resolution (jars.py), which follows a site's Spark settings but knows
-no classifiers.
+"""Jars of the demo's servers and their libraries, fetched by the Ivy among Spark's jars. Spark's own resolution
+(`artemis_lifecycle.embedded.jars`) supports no classifiers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The class archive: Spark's classes as a JVM has them after it loaded and verified them. Belongs here: making it once,
-and naming it for sessions. Does not belong: sessions.
+"""Spark's classes as a JVM has them once it has loaded and verified them, so that the tests' sessions start with less
+work: about half the processor time of a session's start and first statements.
 
-Mapped from it, a session's start and its first statements take about half the processor time. Java refuses by itself an
-archive of another Java or of other jars, and goes on without.
+`make test` runs this module, which makes the archive once, in `.artemis/classes`; `conftest.py` has every session of
+the run use it. Java refuses an archive of another Java or of other jars, and runs without it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.embedded.jars import spark_home
+from artemis_lifecycle.embedded.jars import resolve, spark_home
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.embedded.locks import file_lock
-from artemis_lifecycle.errors import EnvironmentMissing
 
+FOLDER = Path(__file__).resolve().parents[1] / ".artemis" / "classes"
 _SECONDS = 900
 _BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _STATEMENTS = (
@@ -41,56 +41,48 @@ _STATEMENTS = (
 )
 
 
-def archive_options(java: Path, folder: Path) -> str:
-    """The options by which `java` maps the archive in `folder`, that of the jars; empty where there is none."""
-    archive = archive_file(java, folder)
-    if not archive.is_file():
+def archive_file() -> Path:
+    """Where the archive for the installed Java and Spark is, or would be."""
+    program, jars = export_java().resolve(), Path(spark_home()) / "jars"
+    made_by = [(str(path), path.stat().st_mtime_ns) for path in (program, jars)]
+    return FOLDER / f"spark-{sha256(repr(made_by).encode()).hexdigest()[:12]}.jsa"
+
+
+def submit_options() -> str:
+    """What SPARK_SUBMIT_OPTS has to be for sessions to map the archive; empty if there is none."""
+    archive = archive_file()
+    if not archive.exists():
         return ""
-    # Where Java refuses one it says so on the standard output, which is the caller's.
+    # Java reports a refused archive on the standard output, which is the caller's.
     return f"-XX:SharedArchiveFile={shlex.quote(str(archive))} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
-def make_archive(jars: Sequence[Path]) -> Path:
-    """The archive beside `jars`. Where it is not there yet, a session that is used a little leaves it at its end.
-
-    Raises EnvironmentMissing when that session fails.
-    """
-    archive = archive_file(export_java(), jars[0].parent)
-    with file_lock(archive.parent / "lock", timeout=_SECONDS):
-        if not archive.exists():
-            with tempfile.TemporaryDirectory(prefix="classes-", dir=archive.parent) as work:
-                made = Path(work) / archive.name
-                done = subprocess.run(
-                    [sys.executable, "-m", __name__, work, str(made), *map(str, jars)],
-                    # Spark's own default is the first python3 of the path, which may lack what a worker imports.
-                    env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    timeout=_SECONDS,
-                )
-                # Java takes away a file that it could not write to its end.
-                if done.returncode != 0 or not made.exists():
-                    # Java's own warnings are about classes that it leaves out.
-                    lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("[")]
-                    said = lines or ["it said nothing"]
-                    raise EnvironmentMissing(
-                        f"The session that makes the class archive failed: {said[-1]}",
-                        path=str(archive),
-                        hint="see whether Spark starts, and whether the disk has 200 MB",
-                    )
-                for old in archive.parent.glob("spark-*.jsa"):
-                    old.unlink()
-                made.replace(archive)
-    return archive
-
-
-def archive_file(java: Path, folder: Path) -> Path:
-    """Where the archive for `java` and the installed Spark stands, or would stand, in `folder`."""
-    program, jars = java.resolve(), Path(spark_home()) / "jars"
-    made_by = [(str(path), path.stat().st_mtime_ns) for path in (program, jars)]
-    return folder / f"spark-{sha256(repr(made_by).encode()).hexdigest()[:12]}.jsa"
+def make_archive() -> str:
+    """Make the archive if there is none; return what came of it. Sessions start without one, too, only later."""
+    archive = archive_file()
+    with file_lock(FOLDER / "lock", timeout=_SECONDS), tempfile.TemporaryDirectory(dir=FOLDER) as work:
+        if archive.exists():
+            return str(archive)
+        made, jars = Path(work) / archive.name, map(str, resolve(FOLDER.parent))
+        done = subprocess.run(
+            [sys.executable, "-m", "artemis_lifecycle_tests.class_archive", work, str(made), *jars],
+            # Spark's own default is the first python3 of the path, which may lack what a worker imports.
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_SECONDS,
+        )
+        # Java removes a file that it could not write to its end.
+        if done.returncode != 0 or not made.exists():
+            # Java's own warnings are about classes that it leaves out.
+            lines = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("[")]
+            return f"none: the session that makes it failed: {(lines or ['no output'])[-1]}"
+        for old in FOLDER.glob("spark-*.jsa"):
+            old.unlink()
+        made.replace(archive)
+    return str(archive)
 
 
 def _use(work: Path, archive: Path, jars: Sequence[str]) -> None:
@@ -134,4 +126,7 @@ def _unchanged(batches: Iterable[Any]) -> Iterable[Any]:
 
 
 if __name__ == "__main__":
-    _use(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1:]:
+        _use(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    else:
+        print(f"class archive: {make_archive()}")
