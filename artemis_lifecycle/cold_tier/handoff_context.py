@@ -20,7 +20,7 @@ from artemis_lifecycle.storage.stores import Stores
 class HandoffInput:
     """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
     are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
-    at its own location. `current` is the live table's metadata as of `seen_ms`."""
+    at its own location. `current` is the live table's metadata as of now, `seen_ms` when the base was it."""
 
     plan_id: str
     table: str

@@ -146,8 +146,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
         mapping = Joint(mapping_of(live))
     assert mapping is not None
     reset = require_one_line(plan, what.base, newest)
-    location, log = plan.base_metadata_location, what.base.snapshot_log
-    seen_ms = plan.seen_ms if plan.current is not None and plan.current.snapshot_log[-1:] == log[-1:] else 0
+    location, seen_ms = plan.base_metadata_location, plan.seen_ms
     try:
         grown = cold_metadata.build_metadata(
             live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset, seen_ms=seen_ms

@@ -43,6 +43,7 @@ from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, 
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
+from artemis_lifecycle.storage.instants import milliseconds
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class ColdTier:
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
                 read_base=lambda: read_base(self.resources.live_stores, plan),
                 current=state.metadata,
-                seen_ms=self.reading.past.seen_ms(plan.table, state.metadata),
+                # Not by this run: whoever ends an interrupted handoff writes the same metadata.
+                seen_ms=milliseconds(record.planned_at) if record.planned_at <= self.resources.clock.now() else 0,
             )
             in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(

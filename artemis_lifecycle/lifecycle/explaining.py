@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from artemis_lifecycle.catalogs.result_rows import Where
+from artemis_lifecycle.deletion.identities import CHANGED
 from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
 from artemis_lifecycle.deletion.results import DELETIONS
 from artemis_lifecycle.errors import BadInput
@@ -30,7 +31,7 @@ from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.places import NOT_OWNED
-from artemis_lifecycle.protection.protection import Protection
+from artemis_lifecycle.protection.protection import ANOTHER_FILE, Protection
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.spark.runner import Runner
@@ -105,20 +106,22 @@ class Explaining:
             return Explanation(path, "planned" if planned else "kept", reasons, holders, since, until)
         if planned:
             return Explanation(path, "planned", planned, planned)
-        fate = self._fate(metadata.table_uuid, location, rules)
+        fate = self._fate(metadata.table_uuid, location, rules, _is_gone)
         if fate is not None:
             return Explanation(path, "deleted", (fate,), ())
+        stayed = self._fate(metadata.table_uuid, location, rules, _stayed)
+        another = () if stayed is None else (f"{stayed}: the path has another file than the one that expired",)
         why = self._protected(state, path)
         if why is not None and why != NOT_OWNED:
-            return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan",), (why,))
+            return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan", *another), (why,))
         scan = self.orphans.latest_scan(table)
         if why is None and scan is not None and self._row_at(scan.files_location, location, rules) is not None:
-            return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
+            return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it", *another), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
         unnamed = "no snapshot, open plan, journal or scan of the table names it: check its spelling"
         reasons = (unnamed,) if why is None else (unnamed, "it is outside the locations that the table owns")
-        return Explanation(path, "unknown", reasons, writers)
+        return Explanation(path, "kept" if another else "unknown", another or reasons, writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:
         """Return why an orphan deletion of the table would keep the file now, if it would."""
@@ -142,7 +145,9 @@ class Explaining:
         since = in_calendar(min(snapshot.timestamp_ms for snapshot in held))
         return since, if_in_calendar(until)
 
-    def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
+    def _fate(
+        self, table_uuid: str, location: str, rules: LocationRules, is_meant: Callable[[Mapping[str, Any]], bool]
+    ) -> str | None:
         ended = [(record.plan_id, "plan") for record in self.resources.operations.plans.of_table(table_uuid)]
         ended += [(record.scan_id, "scan") for record in self.resources.operations.scans.of_table(table_uuid)]
         for job_id, kind in ended:
@@ -151,11 +156,18 @@ class Explaining:
             resources = self.resources
             outcomes = job_outcomes(resources.start_spark, resources.live_stores, resources.root, job_id)
             for row in outcomes.map(partial(_rows_at, location, rules), outcomes.schema).table().to_pylist():
-                if row["outcome"] in _GONE:
+                if is_meant(row):
                     return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
-        return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
+        return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended}, is_meant)
 
-    def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
+    def _recorded_fate(
+        self,
+        table_uuid: str,
+        location: str,
+        rules: LocationRules,
+        jobs: Collection[str],
+        is_meant: Callable[[Mapping[str, Any]], bool],
+    ) -> str | None:
         """The same from the result table, for deletions whose outcomes are no longer stored."""
         known = [self.resources.operations.journal.job(job_id) for job_id in jobs]
         if not any(job is not None and job.forgotten_at is not None for job in known):
@@ -163,7 +175,7 @@ class Explaining:
         columns = ("job_id", "job_kind", "path", "outcome", "reason")
         recorded = self.resources.results.rows(DELETIONS.name, columns, (Where("table_uuid", "=", table_uuid),))
         for row in (each for batch in _rows_at(location, rules, recorded) for each in batch.to_pylist()):
-            if row["outcome"] in _GONE:
+            if is_meant(row):
                 kind = "plan" if row["job_kind"] == "expiration" else "scan"
                 return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
         return None
@@ -172,6 +184,14 @@ class Explaining:
         """Return the row of a sealed list whose path is at `location`."""
         files = read_frame(Runner(self.resources.start_spark), files_location, self.resources.live_stores)
         return next(iter(files.map(partial(_rows_at, location, rules), files.schema).table().to_pylist()), None)
+
+
+def _is_gone(row: Mapping[str, Any]) -> bool:
+    return row["outcome"] in _GONE
+
+
+def _stayed(row: Mapping[str, Any]) -> bool:
+    return row["outcome"] == "kept" and row["reason"] in (ANOTHER_FILE, CHANGED)
 
 
 def _rows_at(location: str, rules: LocationRules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -705,9 +705,10 @@ def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(v2: World) -> None:
     mirrored = v2.cold_root / _local(victim).relative_to(v2.live_root)
     mirrored.parent.mkdir(parents=True)
     mirrored.write_bytes(b"somebody else's")
-    with pytest.raises(HandoffFailed, match="Another file is at"):
-        v2.hand_off(plan)
+    v2.hand_off(plan)
     assert mirrored.read_bytes() == b"somebody else's"
+    # The table's own file goes to its own folder.
+    assert [path.name for path in v2.cold_root.rglob("_reused/**/*.parquet")] == [mirrored.name]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -228,6 +228,8 @@ def test_a_file_put_at_an_archived_path_before_the_deletion_stays(job: Job) -> N
     os.utime(on_disk(part), (1, 1))  # Not by its time.
     job.lifecycle.delete_files(plan)
     assert job.exists(part)
+    said = job.lifecycle.explain(TABLE, part)
+    assert said.verdict == "kept" and any("another_file" in reason for reason in said.reasons)
     job.expect_all_rows()
 
 

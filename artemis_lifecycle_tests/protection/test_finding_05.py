@@ -61,6 +61,7 @@ def test_an_expiration_keeps_everything_under_a_writers_hands_and_ends_when_the_
         assert set(outcomes(kept).values()) == {("kept", "in_flight")}
         assert (kept.deleted, kept.kept) == (0, kept.pending) and kept.pending > 0
         assert kept.paused is not None and "in_flight" in kept.paused
+        assert f"live writers: loader of {table}, until" in kept.paused
         assert status(at_once, table) is PlanStatus.DELETING
         # A run in between changes nothing, and says so again.
         assert at_once.delete_files(plan).pending == kept.pending
