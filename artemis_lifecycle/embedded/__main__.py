@@ -22,7 +22,6 @@ from artemis_lifecycle.escaping import terminal
 
 COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",
-    "artemis_lifecycle.storage.folder_kernels",
     "artemis_lifecycle.metadata.avro.scan_kernels",
     "artemis_lifecycle.reachability.index.kernels",
     "artemis_lifecycle.protection.kernels",
@@ -88,8 +87,6 @@ def _compile_loops() -> None:
     """Loading compiles them, and keeps the machine code beside them: here, or in the middle of a first plan."""
     for module in COMPILED:
         import_module(module)
-    if import_module("artemis_lifecycle.storage.many_files").usable():
-        import_module("artemis_lifecycle.storage.disk_kernels")
     print("compiled: loops over metadata")
 
 
