@@ -27,7 +27,6 @@ StatesOption = Annotated[
     ),
 ]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the graph to this file (.svg).")]
-SqlOption = Annotated[bool, typer.Option("--sql", help="Also print the Spark SQL query for the recorded rows.")]
 
 
 @app.command()
@@ -35,7 +34,6 @@ def ingested(
     table: TableArgument,
     partition: Annotated[str | None, typer.Option(help="Such as day=2024-03-15, or day=2024-03-15/region=eu.")] = None,
     path: Annotated[str | None, typer.Option(help="A data file's path, live or cold.")] = None,
-    sql: SqlOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -51,7 +49,7 @@ def ingested(
     show_table("Data files", columns, found.rows())
     if found.untraced:
         say(f"The inputs of {len(found.untraced)} compactions are in no tier: earlier ingests may be missing.")
-    _show_notes(found.unrecorded, (), found.query if sql else None)
+    _show_notes(found.unrecorded, ())
 
 
 @app.command()
@@ -60,14 +58,13 @@ def downstream(
     snapshot_id: SnapshotArgument,
     states: StatesOption = True,
     plot: PlotOption = None,
-    sql: SqlOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show every snapshot that read this one, in any table, directly or through others: its blast radius."""
     _require_svg(plot)
     with opened(config, "reading the lineage ledger") as lifecycle:
-        _show_lineage(lifecycle.downstream(table, snapshot_id, states=states), plot, json=json, sql=sql)
+        _show_lineage(lifecycle.downstream(table, snapshot_id, states=states), plot, json=json)
 
 
 @app.command()
@@ -76,14 +73,13 @@ def upstream(
     snapshot_id: SnapshotArgument,
     states: StatesOption = False,
     plot: PlotOption = None,
-    sql: SqlOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show every snapshot that this one read, in any table, directly or through others."""
     _require_svg(plot)
     with opened(config, "reading the lineage ledger") as lifecycle:
-        _show_lineage(lifecycle.upstream(table, snapshot_id, states=states), plot, json=json, sql=sql)
+        _show_lineage(lifecycle.upstream(table, snapshot_id, states=states), plot, json=json)
 
 
 @app.command()
@@ -91,7 +87,6 @@ def overwrites(
     since: Annotated[str, typer.Option(help="An instant with its time zone, e.g. 2026-01-31T00:00:00Z.")],
     until: Annotated[str | None, typer.Option(help="An instant with its time zone; default: now.")] = None,
     table: Annotated[str | None, typer.Option(help="One table; default: all.")] = None,
-    sql: SqlOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,7 +105,7 @@ def overwrites(
         for o in found.rows
     ]
     show_table(f"{len(rows):,} overwrites, {len(found.incomplete):,} incomplete", columns, rows)
-    _show_notes(found.unrecorded, found.unreadable, found.query if sql else None)
+    _show_notes(found.unrecorded, found.unreadable)
 
 
 @app.command()
@@ -140,7 +135,7 @@ def _require_svg(plot: Path | None) -> None:
         raise typer.BadParameter("the graph is an .svg file")
 
 
-def _show_lineage(found: Lineage, plot: Path | None, *, json: bool, sql: bool) -> None:
+def _show_lineage(found: Lineage, plot: Path | None, *, json: bool) -> None:
     if plot is not None:
         plot.write_text(found.svg(), encoding="utf-8")
     if json:
@@ -160,7 +155,7 @@ def _show_lineage(found: Lineage, plot: Path | None, *, json: bool, sql: bool) -
             f"Left out: {found.left_out:,} snapshots that are {found.direction} of states of a table that "
             f"{'contain' if found.direction == 'downstream' else 'are in'} the ones above; with --states they count."
         )
-    _show_notes(found.unrecorded, found.unreadable, found.query if sql else None)
+    _show_notes(found.unrecorded, found.unreadable)
 
 
 def _fields(value: object) -> dict[str, object]:
@@ -175,9 +170,7 @@ def _warn(unreadable: Sequence[str]) -> None:
         typer.echo(f"Cannot read the metadata of {names}: what the ledger does not have of it yet is missing", err=True)
 
 
-def _show_notes(unrecorded: int, unreadable: Sequence[str], query: str | None) -> None:
+def _show_notes(unrecorded: int, unreadable: Sequence[str]) -> None:
     _warn(unreadable)
     if unrecorded:
         say(f"Read from metadata, because the ledger does not have them yet: {unrecorded:,} snapshots", dim=True)
-    if query is not None:
-        say(*query.split("\n"), unbroken=True)

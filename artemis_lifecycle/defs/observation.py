@@ -39,7 +39,6 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
                 ],
             ),
             "recent_overwrites_incomplete": len(overwrites.incomplete),
-            "audit_query": MetadataValue.text(terminal(overwrites.query)),
             "query": ui_metadata.query(
                 steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
             ),

@@ -79,7 +79,6 @@ def ingested(lifecycle: Lifecycle, config: IngestedConfig) -> Page:
             ),
             "compactions_without_inputs": len(found.untraced),
             "snapshots_not_recorded_yet": found.unrecorded,
-            "query": _text(found.query),
         }
     )
 
@@ -112,7 +111,6 @@ def _lineage(found: Lineage) -> Page:
             ),
             "snapshots_not_recorded_yet": found.unrecorded,
             "unreadable_tables": ui_metadata.table(["table"], [(each,) for each in found.unreadable]),
-            "query": _text(found.query),
         }
     )
 

@@ -30,8 +30,16 @@ from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.lifecycle.tiers import cold_tables
-from artemis_lifecycle.lineage.audit import Ingested, Lineage, Overwrites, ingested_of, lineage_of, overwrites_of
-from artemis_lifecycle.lineage.audit_sql import OVERWRITE_COLUMNS, REMOVING, ingested_query, overwrites_query
+from artemis_lifecycle.lineage.audit import (
+    OVERWRITE_COLUMNS,
+    REMOVING,
+    Ingested,
+    Lineage,
+    Overwrites,
+    ingested_of,
+    lineage_of,
+    overwrites_of,
+)
 from artemis_lifecycle.lineage.drawing import SnapshotOfTable
 from artemis_lifecycle.lineage.graph import EDGES, Direction
 from artemis_lifecycle.lineage.ingests import IngestedFile, Ingests, Tier, Trace
@@ -41,7 +49,6 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.spark.sql import name as sql_name
 
 _EDGE_COLUMNS = ("from_catalog", "from_table", "from_uuid", "from_id", "to_uuid", "to_id")
 _NAMES = ("table_uuid", "table_name")
@@ -67,7 +74,6 @@ class Graph:
     new: Unrecorded
     edges: pa.Table
     parents: Callable[[], pa.Table]
-    catalog: str
     names_of: Callable[[Collection[str]], Mapping[str, str]]
 
     def lineage(self, direction: Direction, *, states: bool) -> Lineage:
@@ -78,7 +84,6 @@ class Graph:
             direction,
             self.parents,
             self.new.ledger.num_rows,
-            self.catalog,
             self.names_of,
             states=states,
             unreadable=self.new.unreadable,
@@ -108,19 +113,14 @@ class Auditing:
         if metadata is not None:
             where.append(Where("table_uuid", "=", metadata.table_uuid))
         rows = self.ledger([*OVERWRITE_COLUMNS.values(), "table_uuid"], new, where)
-        named: dict[str, list[str]] = {}
         for operation in configured:
             # Only where the table's own policy names it.
             others = rows.filter(pc.equal(rows["operation"], operation))
             names = [str(name) for name in pc.unique(others["table_name"]).to_pylist()]
-            named[operation] = sorted(name for name in names if operation in self._operations(name))
-            wanted = pc.is_in(rows["table_name"], value_set=pa.array(named[operation], pa.string()))
+            named = [name for name in names if operation in self._operations(name)]
+            wanted = pc.is_in(rows["table_name"], value_set=pa.array(named, pa.string()))
             rows = rows.filter(pc.or_(pc.not_equal(rows["operation"], operation), wanted))
-        uuid = None if metadata is None else metadata.table_uuid
-        query = overwrites_query(
-            self.catalog, since, until, uuid, {key: names for key, names in named.items() if names}
-        )
-        return overwrites_of(rows, since, until, table, new.ledger.num_rows, query, new.unreadable)
+        return overwrites_of(rows, since, until, table, new.ledger.num_rows, new.unreadable)
 
     def _operations(self, table: str) -> tuple[str, ...]:
         return self.resources.config.policy(table).lineage.overwrite.counted
@@ -151,7 +151,7 @@ class Auditing:
 
         start = SnapshotOfTable(table, snapshot_id, table_uuid)
         names = {uuid: name for name, uuid in self.recording.uuids.items()} | dict(new.names) | {table_uuid: table}
-        return Graph(start, new, self._edges(new), parents, self.catalog, self._named(names))
+        return Graph(start, new, self._edges(new), parents, self._named(names))
 
     def _named(self, names: Mapping[str, str]) -> Callable[[Collection[str]], Mapping[str, str]]:
         """Return the names of tables by uuid, for those in question; of dropped tables as the ledger has them."""
@@ -212,8 +212,7 @@ class Auditing:
         def value(column: str) -> Callable[[int], Any]:
             return lambda snapshot_id: (row_of(snapshot_id) or {}).get(column)
 
-        tiers = self._tiers(table, metadata)
-        ingests = Ingests(tiers, value("operation"), value("parent_snapshot_id"))
+        ingests = Ingests(self._tiers(table, metadata), value("operation"), value("parent_snapshot_id"))
         wanted = None if partition is None else parse_partition(partition)
         if wanted is not None:
             self._require_fields(table, metadata, wanted)
@@ -227,38 +226,21 @@ class Auditing:
             trace = ingests.of_snapshot(newest)
             # Its files may be in no tier any more.
             listed: tuple[int, ...] = () if trace.files else (newest,)
-            return self._ingested(table, None, None, trace, listed, row_of, new, metadata, tiers)
+            return ingested_of(table, None, None, trace, listed, row_of, new.ledger.num_rows)
         if not trace.files:
+            partitions = f"{self.resources.config.catalogs.live.name}.{parse(table).sql()}.partitions"
             raise NoSuchSnapshot(
                 f"No snapshot in the live or the cold tier has {what}",
                 table=table,
-                hint=f"list what is there: SELECT * FROM {self.catalog}.{parse(table).sql()}.partitions, "
-                f"or artemis history {quote(table)} --cold",
+                hint=f"list what is there: SELECT * FROM {partitions}, or artemis history {quote(table)} --cold",
             )
         listed = self._listed_inputs(metadata.table_uuid, trace, new)
-        return self._ingested(table, wanted, path, trace, listed, row_of, new, metadata, tiers)
+        return ingested_of(table, wanted, path, trace, listed, row_of, new.ledger.num_rows)
 
     def added_files(self, table: str, metadata: TableMetadata, snapshot_id: int) -> tuple[IngestedFile, ...]:
         """Return the data files that a snapshot added; none if no tier has it. Raises UnreadableMetadata."""
         nothing: Callable[[int], None] = lambda _: None  # noqa: E731
         return Ingests(self._tiers(table, metadata), nothing, nothing).of_snapshot(snapshot_id).files
-
-    def _ingested(
-        self,
-        table: str,
-        partition: Mapping[str, str] | None,
-        path: str | None,
-        trace: Trace,
-        listed: tuple[int, ...],
-        row_of: Callable[[int], dict[str, Any] | None],
-        new: Unrecorded,
-        metadata: TableMetadata,
-        tiers: list[Tier],
-    ) -> Ingested:
-        spelled = tuple(dict.fromkeys(each for tier in tiers for each in tier.paths(path))) if path else ()
-        sources = [(tier.name, tier.sql_name, tier.metadata) for tier in tiers]
-        query = ingested_query(self.catalog, metadata.table_uuid, sources, partition, spelled)
-        return ingested_of(table, partition, path, trace, listed, row_of, new.ledger.num_rows, query)
 
     def _listed_inputs(self, table_uuid: str, trace: Trace, new: Unrecorded) -> tuple[int, ...]:
         """Return the snapshots of the table that the summaries of untraced compactions name as their inputs."""
@@ -287,7 +269,6 @@ class Auditing:
         tiers = [
             Tier(
                 "live",
-                f"{sql_name(self.catalog)}.{parse(table).sql()}",
                 metadata,
                 live,
                 lambda: indexed(None, live, metadata, rules, root, settings),
@@ -302,15 +283,9 @@ class Auditing:
         index = lambda: verify.cold_index(None, resources.cold_stores, live, whole, rules, root)  # noqa: E731
         # Each cold table has its own partition specs; the index is of all.
         for each in cold:
-            spelled = f"{sql_name(resources.config.catalogs.cold.name)}.{parse(each.name).sql()}"
             paths = lambda path: (path, *to_cold.places(path))  # noqa: E731
-            tiers.append(Tier("cold", spelled, each.metadata, resources.cold_stores, index, paths))
+            tiers.append(Tier("cold", each.metadata, resources.cold_stores, index, paths))
         return tiers
-
-    @property
-    def catalog(self) -> str:
-        """The live catalog's name."""
-        return self.resources.config.catalogs.live.name
 
     def ledger(self, columns: list[str], new: Unrecorded, where: list[Where]) -> pa.Table:
         """Return these columns of the ledger's rows, recorded or not, that match."""

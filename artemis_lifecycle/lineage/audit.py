@@ -1,6 +1,6 @@
 """Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
 Arrow tables of the ledger in, answers out. Does not belong here: reading the ledger (`lifecycle/audit.py`) and
-manifests (`ingests`), and the same questions in Spark SQL (`audit_sql`).
+manifests (`ingests`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.lineage.audit_sql import OVERWRITE_COLUMNS, REQUIRED, lineage_query
 from artemis_lifecycle.lineage.drawing import LineageEdge, SnapshotOfTable, layered_svg
 from artemis_lifecycle.lineage.graph import Direction, reached
 from artemis_lifecycle.lineage.ingests import Trace
@@ -23,6 +22,31 @@ from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+OVERWRITE_COLUMNS = {
+    "table": "table_name",
+    "snapshot_id": "snapshot_id",
+    "committed_at": "committed_at",
+    "operation": "operation",
+    "who": "trigger_operator",
+    "writer": "writer_id",
+    "why": "trigger_type",
+    "ticket": "trigger_ticket",
+}
+"""The columns of an answer, and those of the ledger."""
+
+REMOVING = ("delete", "overwrite")
+"""The operations of commits that remove rows (Iceberg spec, "Snapshots"): pyiceberg's `overwrite()` commits a `delete`
+and an `append`; TRUNCATE and a DELETE of complete files commit a `delete`."""
+
+_REQUIRED = {
+    "who": "trigger.operator",
+    "writer": "writer.id",
+    "why": "trigger.type",
+    "ticket": "trigger.ticket",
+}
+"""What an overwrite must say, and the key in its summary."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +69,7 @@ class Overwrite:
 class Overwrites:
     """The commits with `since` <= committed_at < `until` that removed rows, oldest first: overwrites, deletes, and what
     else `lineage.overwrite.operations` of their tables names. `unrecorded` snapshots of live tables were read from
-    metadata, because the ledger does not have them yet. `query` is Spark SQL for the recorded rows. `unreadable` are
+    metadata, because the ledger does not have them yet. `unreadable` are
     live tables whose metadata could not be read: what the ledger lacks of them is missing here."""
 
     since: datetime
@@ -53,7 +77,6 @@ class Overwrites:
     table: str | None
     rows: tuple[Overwrite, ...]
     unrecorded: int
-    query: str
     unreadable: tuple[str, ...] = ()
 
     @property
@@ -73,18 +96,17 @@ def overwrites_of(
     until: datetime,
     table: str | None,
     unrecorded: int,
-    query: str,
     unreadable: tuple[str, ...] = (),
 ) -> Overwrites:
     """Return the answer from ledger rows of overwrites in the time range."""
     rows = ledger.select(list(OVERWRITE_COLUMNS.values())).rename_columns(list(OVERWRITE_COLUMNS))
     rows = rows.sort_by([(each, "ascending") for each in ("committed_at", "table", "snapshot_id")])
     found = tuple(
-        Overwrite(**row, missing=tuple(key for column, key in REQUIRED.items() if not row[column]))
+        Overwrite(**row, missing=tuple(key for column, key in _REQUIRED.items() if not row[column]))
         for row in rows.to_pylist()
     )
     # A snapshot that was recorded while it was read from metadata has two rows.
-    return Overwrites(since, until, table, tuple(dict.fromkeys(found)), unrecorded, query, unreadable)
+    return Overwrites(since, until, table, tuple(dict.fromkeys(found)), unrecorded, unreadable)
 
 
 LINEAGE_EDGE_ROWS = arrow_schema(
@@ -95,7 +117,7 @@ LINEAGE_EDGE_ROWS = arrow_schema(
 @dataclass(frozen=True)
 class Lineage:
     """What is downstream or upstream of a snapshot. With `states`, a reader of a later state of a table counts as a
-    reader of every snapshot that the state contains. `unrecorded`, `unreadable` and `query` as in `Overwrites`."""
+    reader of every snapshot that the state contains. `unrecorded` and `unreadable` as in `Overwrites`."""
 
     table: str
     snapshot_id: int
@@ -103,7 +125,6 @@ class Lineage:
     states: bool
     unrecorded: int
     unreadable: tuple[str, ...]
-    query: str
     _rows: pa.Table = field(repr=False, compare=False)
     _with_states: Callable[[], pa.Table] = field(repr=False, compare=False)
 
@@ -161,7 +182,6 @@ def lineage_of(
     direction: Direction,
     parents: Callable[[], pa.Table],
     unrecorded: int,
-    catalog: str,
     names_of: Callable[[Collection[str]], Mapping[str, str]],
     *,
     states: bool,
@@ -187,8 +207,6 @@ def lineage_of(
         "to_table": tables("to"),
     }
     rows = pa.table({each: columns[each] for each in LINEAGE_EDGE_ROWS.names}, LINEAGE_EDGE_ROWS)
-    deepest = int(pc.max(rows["depth"]).as_py() or 0)
-    query = lineage_query(catalog, uuid, start.snapshot_id, direction, deepest, states=states)
     return Lineage(
         start.table,
         start.snapshot_id,
@@ -196,7 +214,6 @@ def lineage_of(
         states,
         unrecorded,
         unreadable,
-        query,
         rows,
         lambda: reached(edges, uuid, start.snapshot_id, direction, parents()),
     )
@@ -229,8 +246,8 @@ class IngestedRow(NamedTuple):
 @dataclass(frozen=True)
 class Ingested:
     """The newest snapshot that ingested rows of a partition, of a data file, or of a table. All None if only rewriting
-    snapshots are known; `untraced` are those whose inputs are in no tier and not in the ledger. `unrecorded` and
-    `query` as in `Overwrites`."""
+    snapshots are known; `untraced` are those whose inputs are in no tier and not in the ledger. `unrecorded` as
+    in `Overwrites`."""
 
     table: str
     partition: Mapping[str, str] | None
@@ -241,7 +258,6 @@ class Ingested:
     commit_hash: str | None
     untraced: tuple[int, ...]
     unrecorded: int
-    query: str
     _files: pa.Table = field(repr=False, compare=False)
 
     def files(self) -> pd.DataFrame:
@@ -264,7 +280,6 @@ def ingested_of(
     listed: Sequence[int],
     row_of: Callable[[int], Mapping[str, Any] | None],
     unrecorded: int,
-    query: str,
 ) -> Ingested:
     """Return the answer from the files of a trace. `listed` are further snapshots, that the summaries of untraced
     compactions name as inputs. `row_of` returns the ledger's row of a snapshot."""
@@ -299,6 +314,5 @@ def ingested_of(
         newest.get("commit_hash"),
         tuple(each for each in trace.untraced if not listed),
         unrecorded,
-        query,
         files,
     )

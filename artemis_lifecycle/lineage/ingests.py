@@ -24,10 +24,9 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class Tier:
-    """The table in one tier. `sql_name` is its name in Spark SQL; `paths` returns how the tier may spell a path."""
+    """The table in one tier. `paths` returns how the tier may spell a path."""
 
     name: str
-    sql_name: str
     metadata: TableMetadata
     stores: Stores
     index: Callable[[], IndexView]

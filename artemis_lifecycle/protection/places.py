@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import owned, subject_array
-from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, folder_and_name, relative_to
-from artemis_lifecycle.storage.many_files import ByFolder
+from artemis_lifecycle.storage.location import FOLDERS_KEPT, ByFolder, LocationRules, folder_and_name, relative_to
 
 NOT_OWNED = "not_owned"
 """The file is outside the table's own locations, or its path is ambiguous."""

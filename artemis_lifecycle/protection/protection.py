@@ -60,9 +60,8 @@ from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
+from artemis_lifecycle.storage.location import ByFolder, LocationRules, is_under, normalize
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
-from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
 
 OPEN_PLAN = "open_plan"

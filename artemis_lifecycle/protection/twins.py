@@ -21,9 +21,8 @@ from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.storage.frames import map_parts
-from artemis_lifecycle.storage.location import LocationRules, normalize, split
+from artemis_lifecycle.storage.location import ByFolder, LocationRules, normalize, split
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
-from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
 _SPELLINGS = 1_000

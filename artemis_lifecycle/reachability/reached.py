@@ -25,8 +25,7 @@ from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.frames import frame_batches
-from artemis_lifecycle.storage.location import LocationRules, normalize, parent, split
-from artemis_lifecycle.storage.many_files import ByFolder
+from artemis_lifecycle.storage.location import ByFolder, LocationRules, normalize, parent, split
 from artemis_lifecycle.storage.stores import Stores
 
 FORMAT = 1

@@ -20,7 +20,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
 from artemis_lifecycle.errors import ConfigError
@@ -156,6 +161,34 @@ def folder_and_name(path: str) -> tuple[str, str] | None:
     if not folder or folder[-1] == "/" or name in ("", ".", ".."):
         return None
     return folder, name
+
+
+_NAMED = r"[^/]/([^/.]|\.[^/.]|\.\.[^/])[^/]*$"
+"""The end of a path that `folder_and_name` separates."""
+
+
+@dataclass(frozen=True)
+class ByFolder:
+    """The folders of many paths (`folder_and_name`; null if it is None), and `starts`, the rows at which the folder
+    changes. `cut` are the paths with `?` or `#` in their names, where some readers cut them."""
+
+    folders: pa.Array
+    starts: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, paths: pa.Array) -> Self:
+        """From an Arrow array of strings without nulls."""
+        spelled = pc.replace_substring_regex(paths, "/[^/]*$", "")
+        folders = pc.if_else(pc.match_substring_regex(paths, _NAMED), spelled, None)
+        same = pc.fill_null(pc.equal(folders[1:], folders[:-1]), False)
+        starts = np.flatnonzero(np.concatenate([np.ones(min(len(paths), 1), np.bool_), ~np.asarray(same)]))
+        return cls(folders, starts, np.asarray(pc.match_substring_regex(paths, "[?#][^/]*$")))
+
+    def folder(self, row: int) -> str | None:
+        """Return the folder of a path without its trailing slash. None if it cannot be separated."""
+        found: str | None = self.folders[row].as_py()
+        return found
 
 
 def resolve_dots(location: str) -> str:

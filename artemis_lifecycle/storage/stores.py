@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.config.schemes import S3_SCHEMES
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
-from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalize, split
@@ -154,10 +153,7 @@ class Stores:
         return found
 
     def statuses(self, paths: pa.Array) -> FileStatuses:
-        """`heads` of an Arrow array of strings, without a Python object per path. Many local files are checked in
-        parallel."""
-        if _many_local(paths):
-            return self._local.statuses(paths)
+        """`heads` of an Arrow array of strings."""
         return FileStatuses.of(self.heads(paths.to_pylist()))
 
     def exist(self, paths: pa.Array) -> NDArray[np.bool_]:
@@ -323,11 +319,9 @@ class Stores:
     def remove(
         self, paths: pa.Array, *, until: float | None = None, etags: Mapping[int, str] | None = None
     ) -> Removals:
-        """`delete` for an Arrow array of strings, without a Python object per path. Many local files are deleted in
-        parallel. A row with one of `etags` (`FileStatuses.etags`) goes only if it still has it, where the store honors
-        that; else it is deleted like the others."""
-        if _many_local(paths):
-            return self._local.remove(paths, until=until)
+        """`delete` for an Arrow array of strings; in S3 without a Python object per path. A row with one of `etags`
+        (`FileStatuses.etags`) goes only if it still has it, where the store honors that; else it is deleted like the
+        others."""
         if _all_in_s3(paths):
             return self._s3_store().remove(paths, until=until, etags=etags)
         return Removals.of(self.delete(paths.to_pylist(), until=until))
@@ -405,11 +399,6 @@ class Stores:
 
             self._s3 = S3Store(self.settings, self._s3_client_factory)
         return self._s3
-
-
-def _many_local(paths: pa.Array) -> bool:
-    """Return True if all of these are local, and there are enough of them for compiled loops."""
-    return len(paths) >= many_files.COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
 
 
 def _all_in_s3(paths: pa.Array) -> bool:

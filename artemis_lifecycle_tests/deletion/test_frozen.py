@@ -298,8 +298,8 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_path: Path) -> None:
-    """In the compiled loops: each thread is stopped between reading the clock for one file and for the next."""
+def test_frozen_among_many_files_of_one_call_it_goes_no_further(tmp_path: Path) -> None:
+    """Stopped between two files of one call, it tries none of the others."""
     paths = [f"{tmp_path}/{number % 8}/{number}" for number in range(12_000)]
     for folder in range(8):
         (tmp_path / str(folder)).mkdir()
@@ -328,6 +328,6 @@ def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_pat
         process.join()
     after = sum(map(os.path.exists, paths))
     assert 0 < left < len(paths)
-    # One file a thread, at most, of which it had just asked whether there is time.
-    assert left - after <= 2 * (os.cpu_count() or 1)
+    # One file, at most, of which it had just asked whether there is time.
+    assert left - after <= 1
     assert answer == {"gone": len(paths) - after, "not tried: the time for this call was over": after}

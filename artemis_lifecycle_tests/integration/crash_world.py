@@ -54,8 +54,8 @@ def without_inodes(patch: pytest.MonkeyPatch) -> None:
     def unknown(device: Any, *_: Any) -> Any:
         return NO_TAG if isinstance(device, int) else np.full(len(device), NO_TAG, np.int64)
 
-    for module in ("local.paths", "many_files"):
-        patch.setattr(f"artemis_lifecycle.storage.{module}.disk_tag", unknown)
+    for module in ("paths", "listing"):
+        patch.setattr(f"artemis_lifecycle.storage.local.{module}.disk_tag", unknown)
 
 
 @dataclass

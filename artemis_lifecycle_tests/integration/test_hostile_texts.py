@@ -170,7 +170,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("schema-history", TABLE), run("health", TABLE), run("commit-costs", TABLE), run("reachable", TABLE)
     run("plan-query", TABLE, "true", "--files"), run("plan-query", TABLE, EVIL, code=2)
     run("ingested", TABLE), run("downstream", TABLE, first), run("upstream", TABLE, first)
-    run("overwrites", "--since", "2020-01-01T00:00:00Z", "--sql"), run("incident", TABLE, first)
+    run("overwrites", "--since", "2020-01-01T00:00:00Z"), run("incident", TABLE, first)
     run("record-lineage", TABLE), run("retention-curve", TABLE), run("compact", TABLE, "--dry-run")
     # People, refs, holds, writers, pauses.
     run("tag", TABLE, NAME, third, *given)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.result_rows import Where
-from artemis_lifecycle.lineage.audit import overwrites_of
-from artemis_lifecycle.lineage.audit_sql import REMOVING
+from artemis_lifecycle.lineage.audit import REMOVING, overwrites_of
 from artemis_lifecycle.lineage.ledger import ROWS
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +39,7 @@ def test_they_are_what_a_search_by_hand_finds(rows: list[dict[str, object]], fir
     for condition in [*conditions, Where("committed_at", "<", until)]:
         table = condition.matches(table)
     # One that was recorded while it was read from metadata comes twice.
-    found = overwrites_of(pa.concat_tables([table, table]), since, until, None, 0, "")
+    found = overwrites_of(pa.concat_tables([table, table]), since, until, None, 0)
 
     keys = {
         "trigger_operator": "trigger.operator",

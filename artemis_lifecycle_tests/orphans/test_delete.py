@@ -172,7 +172,7 @@ class _DyingStores(Stores):
 def test_many_files_of_a_batch_have_each_their_own_fate_and_so_after_a_death(
     world: World, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many that compiled loops look at them and take them away; one revived, others not what was listed."""
+    """One revived, others not what was listed."""
     snapshot = world.current_snapshot(table)
     revived = world.data_file(table, snapshot)
     world.overwrite(table, 9)

@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME, FileIdentity, Sameness
 from artemis_lifecycle.storage.stores import Stores
 
@@ -29,13 +27,10 @@ def test_a_file_written_again_with_the_same_size_and_time_is_another_file(tmp_pa
     assert first.identity.compare(second.identity) is Sameness.UNSURE
 
 
-def test_a_file_that_nobody_touched_is_the_same_in_every_way_to_ask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_nobody_touched_is_the_same_in_every_way_to_ask(tmp_path: Path) -> None:
     stores, paths = Stores(), [f"{tmp_path}/{name}" for name in "abc"]
     for path in paths:
         stores.write(path, b"x")
-    monkeypatch.setattr(many_files, "COMPILED_FROM", 1)
     statuses = stores.statuses(pa.array(paths))
     listed = {file.path: file.identity for file in stores.list(str(tmp_path))}
     for row, path in enumerate(paths):

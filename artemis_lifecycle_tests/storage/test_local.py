@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
-from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local import listing as local_listing
 from artemis_lifecycle.storage.local import store as local_store
@@ -105,10 +104,8 @@ def test_a_listing_in_arrow_is_the_listing(
         os.close(os.open(os.fsencode(tmp_path) + b"/a/\xff", os.O_CREAT))
         os.mkdir(os.fsencode(tmp_path) + b"/\xff")
     prefix = spelling.format(tmp_path)
-    for rows in (1, 2, 50_000, 50_001):
+    for rows in (1, 2, 50_000):
         monkeypatch.setattr(local_listing, "_BATCH", rows)
-        if rows > 50_000:
-            _compiled_always(monkeypatch)
         found = [row for batch in stores.batches(prefix) for row in batch.to_pylist()]
         assert sorted((row["path"], row["size_in_bytes"], row["last_modified"]) for row in found) == sorted(
             (file.path, file.size_in_bytes, file.last_modified) for file in stores.list(prefix)
@@ -131,20 +128,13 @@ def test_a_file_whose_status_cannot_be_read_stops_the_listing(
             raise error
         return look(path, **options)
 
-    def found_none(_: int, names: pa.Array) -> FileStatuses:
-        return FileStatuses.of([None] * len(names))
-
     monkeypatch.setattr(os, "stat", failing)
-    for compiled in (False, True):
-        if compiled:
-            _compiled_always(monkeypatch)
-            monkeypatch.setattr(many_files, "statuses_in", found_none)
-        error: OSError = OSError(errno.EIO, "Input/output error")
-        with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
-            list(stores.batches(str(tmp_path)))
-        error = FileNotFoundError(errno.ENOENT, "No such file")
-        (batch,) = stores.batches(str(tmp_path))
-        assert sorted(batch.column("path").to_pylist()) == [f"{tmp_path}/a", f"{tmp_path}/c"]
+    error: OSError = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
+        list(stores.batches(str(tmp_path)))
+    error = FileNotFoundError(errno.ENOENT, "No such file")
+    (batch,) = stores.batches(str(tmp_path))
+    assert sorted(batch.column("path").to_pylist()) == [f"{tmp_path}/a", f"{tmp_path}/c"]
 
 
 def test_an_unreadable_folder_stops_the_listing(
@@ -376,13 +366,9 @@ def test_a_refused_delete_is_reported_and_stops_no_other(
     assert outcomes[1].error == "Permission denied"
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_bulk_deletes_and_statuses_match_single_ones(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
-) -> None:
+@pytest.mark.parametrize("in_arrow", [False, True])
+def test_bulk_deletes_and_statuses_match_single_ones(stores: Stores, tmp_path: Path, in_arrow: bool) -> None:
     """Folder by folder and mixed, in every spelling, with folders, links, archived files and absent ones among them."""
-    if compiled:
-        _compiled_always(monkeypatch)
 
     def made(root: Path) -> list[str]:
         for folder in ("a", "a/b", "c d", "away", "kept"):
@@ -419,7 +405,7 @@ def test_bulk_deletes_and_statuses_match_single_ones(
     assert [path for path in present if path in set(there)] == there
     assert all(os.path.lexists(local_path(path)) for path in present)
     alone = reported([stores.delete([path])[0] for path in single], other)
-    if compiled:
+    if in_arrow:
         # Arrow has no text with half of a surrogate pair, and what is removed so comes from Parquet.
         alone = [answer for path, answer in zip(several, alone, strict=True) if path.isascii()]
         several = [path for path in several if path.isascii()]
@@ -440,18 +426,13 @@ def test_bulk_deletes_and_statuses_match_single_ones(
     assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
 
 
-def _compiled_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_files, "COMPILED_FROM", 1)
-
-
 def _as_rows(statuses: FileStatuses) -> list[tuple[int, int] | None]:
     rows = zip(statuses.found.tolist(), statuses.sizes.tolist(), statuses.modified.tolist(), strict=True)
     return [(size, modified) if found else None for found, size, modified in rows]
 
 
-def test_many_files_in_many_folders_go_side_by_side_and_no_other_does(stores: Stores, tmp_path: Path) -> None:
-    """More folders than are open at a time, one folder with more files than a thread takes; the names of what goes
-    begin, or end, as those of what stays."""
+def test_many_files_in_many_folders_go_and_no_other_does(stores: Stores, tmp_path: Path) -> None:
+    """The names of what goes begin, or end, as those of what stays."""
     folders = [f"{number:03d}" for number in range(200)]
     names = {folder: ["a", "ab", "b", ".a.crc"] for folder in folders} | {"large": [f"{n}" for n in range(3_000)]}
     for folder, some in names.items():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,8 +12,10 @@ from artemis_lifecycle.config.policies import Orphans
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.storage.location import (
     DEFAULT_RULES,
+    ByFolder,
     LocationRules,
     ambiguity,
+    folder_and_name,
     is_under,
     normalize,
     normalize_column,
@@ -205,3 +208,14 @@ def test_paths_that_engines_read_differently_are_reported() -> None:
     assert ambiguity("s3a://b/t/x#y") is not None
     assert ambiguity("s3://b/t/../x") is not None
     assert ambiguity("t/x") is not None
+
+
+@given(st.lists(paths | st.sampled_from(["/a/b", "/a/c", "/a/c?x", "/a/.x", "/a/..x", "/a/\n"]), max_size=8))
+def test_paths_have_the_same_folders_together_as_each_alone(several: list[str]) -> None:
+    for texts in (pa.array(several, pa.string()), pa.array(["s3://b/x", *several], pa.large_string())[1:]):
+        files, alone = ByFolder.of(texts), [folder_and_name(path) for path in several]
+        assert [files.folder(row) for row in range(len(several))] == [parts and parts[0] for parts in alone]
+        starts = {row for row, parts in enumerate(alone) if not (row and parts and alone[row - 1])}
+        starts |= {row for row, parts in enumerate(alone) if row and (parts or "x")[0] != (alone[row - 1] or "y")[0]}
+        assert files.starts.tolist() == sorted(starts)
+        assert [bool(each) for each in files.cut] == [bool({*"?#"} & {*path.rpartition("/")[2]}) for path in several]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.reachability.index.rows import rows_of
 from artemis_lifecycle.reachability.index.view import IndexView, query
-from artemis_lifecycle.storage.many_files import ByFolder
+from artemis_lifecycle.storage.location import ByFolder
 
 
 @query

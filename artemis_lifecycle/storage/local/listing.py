@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.identity import disk_tag
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.local.paths import fail, is_text, local_path, stored
@@ -109,12 +108,9 @@ def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch
     texts = pa.array(names, pa.string())
     found = np.zeros(len(names), np.bool_)
     sizes, times, tags = (np.zeros(len(names), np.int64) for _ in range(3))
-    if many_files.worth_compiling(texts):
-        statuses = many_files.statuses_in(folder, texts)
-        found, sizes, times, tags = statuses.found, statuses.sizes, statuses.modified, statuses.tags
-    for row in np.flatnonzero(~found).tolist():
+    for row, name in enumerate(names):
         with suppress(FileNotFoundError):
-            status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
                 tags[row] = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)

@@ -15,14 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import elapsed, microseconds
 from artemis_lifecycle.storage.local import simulated_archive
-from artemis_lifecycle.storage.local.folders import OpenFolder, delete_file, not_tried, opened_folder
+from artemis_lifecycle.storage.local.folders import OpenFolder, not_tried
 from artemis_lifecycle.storage.local.listing import folder_batches, with_archived
 from artemis_lifecycle.storage.local.paths import fail, local_path, status_of, stored
-from artemis_lifecycle.storage.local.simulated_archive import archived_error, aside_of, is_aside, may_archive
+from artemis_lifecycle.storage.local.simulated_archive import archived_error, aside_of, is_aside
 from artemis_lifecycle.storage.local.writing import (
     NO_LINKS,
     publish_new,
@@ -32,13 +31,10 @@ from artemis_lifecycle.storage.local.writing import (
     write_durably,
 )
 from artemis_lifecycle.storage.types import (
-    REMOVED,
     ArchiveState,
     Children,
-    FileStatuses,
     Heads,
     Outcomes,
-    Removals,
     StoredFile,
     existing,
     missing,
@@ -86,26 +82,10 @@ class LocalStore:
         with OpenFolder() as folder:
             return [folder.head(path) or self.head(path) for path in paths]
 
-    def statuses(self, paths: pa.Array) -> FileStatuses:
-        """`Stores.statuses` for local paths."""
-        if not many_files.worth_compiling(paths):
-            return FileStatuses.of(self.heads(paths.to_pylist()))
-
-        answers = many_files.statuses(paths, lambda folder: opened_folder(folder)[1])
-        for row in np.flatnonzero(~answers.found).tolist():
-            answers.put(row, self.head(paths[row].as_py()))
-        return answers
-
     def exist(self, paths: pa.Array) -> NDArray[np.bool_]:
         """`Stores.exist` for local paths."""
-
-        found = np.full(len(paths), -1, np.int8)
-        if many_files.worth_compiling(paths):
-            found = many_files.exist(paths, lambda folder: opened_folder(folder)[1])
         with OpenFolder() as folder:
-            for row in np.flatnonzero(found < 0).tolist():
-                found[row] = folder.has(paths[row].as_py())
-        return np.asarray(found == 1)
+            return np.fromiter(map(folder.has, paths.to_pylist()), np.bool_, len(paths))
 
     def open(self, path: str) -> BinaryIO:
         try:
@@ -181,29 +161,6 @@ class LocalStore:
                 over = until is not None and elapsed() >= until
                 outcomes.append(not_tried(path) if over else folder.delete(path))
         return outcomes
-
-    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
-        """`Stores.remove` for local paths."""
-        if not many_files.worth_compiling(paths):
-            return Removals.of(self.delete(paths.to_pylist(), until=until))
-
-        end = float("inf") if until is None else until
-
-        def opened(folder: str) -> int | None:
-            where, descriptor = opened_folder(folder)
-            if descriptor is not None and may_archive(where):
-                os.close(descriptor)
-                return None
-            return descriptor
-
-        done = many_files.unlink(paths, opened, end)
-        removals = Removals(np.full(len(paths), REMOVED, np.int8))
-        # For each file that the loops did not delete, a separate check finds the reason.
-        for row in np.flatnonzero(done != many_files.DELETED).tolist():
-            path = paths[row].as_py()
-            tried = done[row] != many_files.NOT_TRIED and elapsed() < end
-            removals.put(row, delete_file(path) if tried else not_tried(path))
-        return removals
 
     def touch(self, path: str, last_modified: datetime) -> None:
         since = microseconds(last_modified) * 1000
