@@ -1,17 +1,17 @@
-"""What the tests of every room stand on: one Postgres and one Spark session per process, fresh catalogs per test.
+"""Fixtures for the tests of every room: one Postgres and one Spark session per process, fresh catalogs per test.
 
 - `postgres`: the server (EmbeddedPostgres); `postgres_uri`: a fresh database of it per test module.
 - `spark`: the session. It starts with no catalog; each `config` brings its own.
-- `config`: a LifecycleConfig with every address, with catalog names, warehouses and a root that no other test has.
-  The session knows its catalogs by `config.catalogs.live.name` and `.cold.name`; names differ from test to test because
-  a session keeps a catalog as it was first loaded.
-- `make_config(**sections)`: the same, as often as a test needs, with sections of lifecycle.yaml laid over it, e.g.
-  `make_config(tables={"ns.t": {"retention": {"window": "7d"}}})`. `module_config` and what
-  `module_configs` makes live as long as the module.
-- `anywhere`: the test runs twice, with its work done in this process, and by Spark's executors.
+- `config`: a LifecycleConfig with every address; its catalog names, warehouses and root are unique to the test. The
+  session has its catalogs as `config.catalogs.live.name` and `.cold.name`; names are unique because a session keeps a
+  catalog as it was first loaded.
+- `make_config(**sections)`: makes more of them, overridden by sections of lifecycle.yaml, e.g.
+  `make_config(tables={"ns.t": {"retention": {"window": "7d"}}})`. `module_config` and `module_configs` have the scope
+  of a module.
+- `anywhere`: runs the test twice, in this process and on Spark's executors.
 - `lifecycle`: `Lifecycle.open(config, spark=spark)`.
 
-Every test that has catalogs from these is watched by the guardian (guardian.py).
+The guardian (guardian.py) checks every test that uses these catalogs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A process of tests holds millions of objects, which are searched for cycles at each collection.
+    # A test process has millions of objects, and each collection searches all of them for cycles.
     gc.set_threshold(100_000, 20, 20)
-    config.addinivalue_line("markers", "nightly: a long form, which `make nightly` runs and `make test` leaves out")
-    config.addinivalue_line("markers", "no_guardian(reason): the guardian does not judge this test's steps; says why")
+    config.addinivalue_line("markers", "nightly: a long test, which `make nightly` runs and `make test` skips")
+    config.addinivalue_line("markers", "no_guardian(reason): the guardian does not check this test; says why")
     config.pluginmanager.register(guardian.Plugin(), "guardian")
 
 
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
     if "ARTEMIS_PART_SECONDS" in os.environ:
-        # What one night has no time for, another begins with.
+        # Each night starts with other files, so that what one has no time for runs in another.
         files = list(dict.fromkeys(item.path for item in items))
         first = int(_seed) % max(len(files), 1)
         order = {path: number for number, path in enumerate(files[first:] + files[:first])}
@@ -111,15 +111,15 @@ _PART_ENDS = time.monotonic() + float(os.environ.get("ARTEMIS_PART_SECONDS", "in
 
 def pytest_runtest_setup() -> None:
     if time.monotonic() > _PART_ENDS:
-        pytest.skip("the minutes of this part of the night are over (nightly.py)")
+        pytest.skip("this part of the night is out of time (nightly.py)")
 
 
-# All dice of a run fall by `$ARTEMIS_SEED`. `make test` has always the same, so that a change fails by what it changed;
-# `make nightly` draws a new one, which a failure names.
+# ARTEMIS_SEED seeds every random choice of the run. `make test` always has the same one, so that failures come from
+# changes; `make nightly` draws a new one, and a failure prints it.
 _SEED = "1"
 _seed = os.environ.setdefault("ARTEMIS_SEED", _SEED)
 
-# How long an example takes, or is made, decides nothing: the machine may be shared.
+# No limits on the time of an example: the machine may be shared.
 settings.register_profile(
     "artemis",
     deadline=None,
@@ -139,7 +139,7 @@ _PREFIX = "artemis-tests-"
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
-    """One server per run. Not under pytest's own folder, which root's Postgres user could not reach."""
+    """One server per process, outside pytest's own folder, which root's Postgres user cannot enter."""
     _clear_after_killed_runs()
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))
     home.chmod(0o755)
@@ -154,7 +154,7 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="module")
 def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """The SQLAlchemy address of a database that this test module has for itself."""
+    """The SQLAlchemy address of a database for this test module only."""
     name = f"test_{next(_numbers)}"
     _execute(postgres, f"CREATE DATABASE {name}")
     yield postgres.uri(name)
@@ -163,7 +163,7 @@ def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session. Its jars are resolved once, into the repository's own .artemis."""
+    """The one session. Its jars are resolved once, into the repository's .artemis."""
     from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
     from artemis_lifecycle.spark.session import open_session, session_conf
 
@@ -172,9 +172,9 @@ def spark() -> Iterator[SparkSession]:
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
     conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS)))
     conf["spark.sql.shuffle.partitions"] = "2"
-    # Each statement's plan is written out for a UI that is off; this form of it costs least.
+    # Spark formats each statement's plan for its UI, even without one; this mode costs least.
     conf["spark.sql.ui.explainMode"] = "simple"
-    # Tiny data in a young JVM: what the second compiler and a parallel collector do is to compete for two cores.
+    # For tiny data in a young JVM, the second compiler and a parallel collector only compete for two cores.
     conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
     session = open_session(conf)
     _without_chmod(session)
@@ -214,8 +214,8 @@ public class LocalFiles extends org.apache.hadoop.fs.LocalFileSystem {
 
 
 def _without_chmod(spark: SparkSession) -> None:
-    """Without its native library Hadoop starts a process, `chmod`, for each file that it writes, and a commit writes
-    eight: more than a tenth of what a statement costs. Here Java sets the same mode."""
+    """Set file modes in Java. Without its native library, Hadoop starts a `chmod` process for each file that it writes,
+    eight per commit: more than a tenth of a statement's cost."""
     jvm: Any = spark._jvm
     context: Any = spark.sparkContext
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -259,13 +259,13 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 
 def on_executors(patch: pytest.MonkeyPatch) -> None:
-    """Run every stage on executors, however small."""
+    """Run every stage on executors, regardless of its size."""
     patch.setattr("artemis_lifecycle.spark.runner.force_executors", True)
 
 
 @pytest.fixture(params=["in_process", "executors"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """For tests of stages that must give the same result in this process and on executors."""
+    """Runs a test twice: its stages must have the same result in this process and on executors."""
     if request.param == "executors":
         on_executors(monkeypatch)
     return str(request.param)
@@ -273,7 +273,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @contextmanager
 def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
-    """Makes configurations and, at the end, takes their catalogs out of the session again."""
+    """Yield a function that makes configurations; at the end, remove their catalogs from the session."""
     from artemis_lifecycle.catalogs.settings import lifecycle_conf
 
     names: list[str] = []
@@ -288,12 +288,12 @@ def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]
                 for tier in ("live", "cold")
             },
             "operations": {"uri": uri, "root": f"file://{home}/state"},
-            # Nearly every file of a test's tables may be an orphan.
+            # In a test's tables, nearly every file can be an orphan.
             "defaults": {"orphans": {"max_share": 1}},
             "spark": {"master": "local[2]"},
             "home": home,
         }
-        config = LifecycleConfig.model_validate(_laid_over(addresses, sections))
+        config = LifecycleConfig.model_validate(_overridden(addresses, sections))
         for key, value in lifecycle_conf(config).items():
             spark.conf.set(key, value)
         names.extend((config.catalogs.live.name, config.catalogs.cold.name))
@@ -309,7 +309,7 @@ def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]
 
 
 def _clear_rows(uri: str, names: list[str]) -> None:
-    """Take the catalogs out of the database: to catalogs of later tests in it their tables would be neighbors."""
+    """Remove the catalogs from the database, where later tests would see their tables as neighbors."""
     from sqlalchemy import delete
 
     from artemis_lifecycle.catalogs.guard import lift_guard
@@ -325,13 +325,13 @@ def _clear_rows(uri: str, names: list[str]) -> None:
     engine.dispose()
 
 
-def _laid_over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _laid_over(base[key], more[key]) for key in base.keys() & more.keys() if isinstance(base[key], dict)}
+def _overridden(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _overridden(base[key], more[key]) for key in base.keys() & more.keys() if isinstance(base[key], dict)}
     return {**base, **more, **both}
 
 
 def _forget(spark: SparkSession, catalog: str) -> None:
-    """Close the catalog's connections: the session would keep them to its end, and there are hundreds of catalogs."""
+    """Close the catalog's connections, which the session would keep to its end; there are hundreds of catalogs."""
     manager = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]
     loaded = manager.listCatalogs(spark._jvm.scala.Option.empty())  # type: ignore[union-attr]
     if loaded.contains(catalog):
@@ -360,8 +360,8 @@ def _connect_cheaply(postgres: EmbeddedPostgres) -> None:
 
 def _clear_after_killed_runs() -> None:
     for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/owner"):
-        # Another run may be clearing the same.
-        with suppress(FileNotFoundError):
+        # Another run may be removing the same one, or have set up its server by another version.
+        with suppress(FileNotFoundError, EnvironmentMissing):
             pid = owner.read_text()
             if pid and owner.stat().st_uid == os.geteuid() and not psutil.pid_exists(int(pid)):
                 EmbeddedPostgres(owner.parent).remove()
@@ -370,11 +370,12 @@ def _clear_after_killed_runs() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _apart_from_the_developers_stack() -> Iterator[None]:
-    """No variable of the shell that runs the tests leads them to its catalogs."""
+    """Remove the shell's variables, which could point the tests to its catalogs."""
     kept = {"ARTEMIS_JARS"}
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ARTEMIS_") and name not in kept]:
             patch.delenv(name)
         with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
-            patch.setenv("SPARK_SUBMIT_OPTS", class_archive.submit_options())
+            if options := class_archive.submit_options():
+                patch.setenv("SPARK_SUBMIT_OPTS", options, prepend=" ")
         yield

@@ -143,31 +143,28 @@ class EmbeddedPostgres:
     # --- the folder -------------------------------------------------------------------------------------------------
 
     def _folder(self, *, make: bool = False) -> Path:
-        """The folder of the server; `make` it if there is none. Raises EnvironmentMissing if it is another user's."""
-        folder = self.home / "postgres"
+        """Return the folder of the server; `make` it if there is none. Raises EnvironmentMissing if it is not safe."""
+        inside = self.home / "postgres"
         if os.geteuid() != 0:
             if make:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return folder
+                inside.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return inside
         outside = _ROOTS_FOLDER / sha256(str(self.home).encode()).hexdigest()[:16]
-        safe = _only_root_can_change(folder)
-        if safe and folder.exists():
-            return folder
-        if not safe and (folder / "server.json").exists():
-            owner = _user_name(folder.stat().st_uid)
+        safe = _only_root_can_change(inside)
+        if safe and (inside.exists() or not (make or outside.exists())):
+            return inside
+        if not safe and (inside / "server.json").exists():
             raise EnvironmentMissing(
-                f"The embedded Postgres of this home belongs to user {owner}, who could redirect what root writes",
-                path=str(folder),
-                hint=f"run as {owner}, or name a folder of root's own in ARTEMIS_HOME",
+                f"User {_user_name(inside.stat().st_uid)} set up the embedded Postgres of this home, and root does not "
+                "write where other users can change the folders",
+                path=str(inside),
+                hint="run as that user, give the folders to root alone, or name a folder of root's own in ARTEMIS_HOME",
             )
         if safe and not outside.exists():
-            if not make:
-                return folder
             self.home.mkdir(parents=True, exist_ok=True)
             if _enters(self.home):
-                folder.mkdir(mode=0o755, exist_ok=True)
-                folder.chmod(0o755)
-                return folder
+                _make_readable(inside)
+                return inside
         if not _only_root_can_change(outside):
             raise EnvironmentMissing(
                 "Other users can change the folder of root's embedded Postgres",
@@ -177,9 +174,8 @@ class EmbeddedPostgres:
         if make and not outside.exists():
             self._require_no_moved_server(outside)
             self.home.mkdir(parents=True, exist_ok=True)
-            for each in (_ROOTS_FOLDER, outside):
-                each.mkdir(exist_ok=True)
-                each.chmod(0o755)
+            _make_readable(_ROOTS_FOLDER)
+            _make_readable(outside)
         return outside
 
     @contextmanager
@@ -463,6 +459,11 @@ def _only_root_can_change(path: Path) -> bool:
             if found.st_uid != 0 or not stat.S_ISDIR(found.st_mode) or open_to_others:
                 return False
     return True
+
+
+def _make_readable(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)  # Whatever the umask.
 
 
 def _enters(folder: Path) -> bool:
