@@ -31,8 +31,7 @@ WARM = (cd "$$DAGSTER_HOME" && mkdir -p workers/runs workers/control workers/tak
 	{ "$(CURDIR)/$(VENV)/bin/artemis" workers --count $(WORKERS) & trap "kill $$!" EXIT INT TERM; }
 
 # Loading one compiles it, and keeps the machine code beside it: in `make setup`, or in the middle of a first plan.
-# disk_kernels, which not every system has, compile at their first use.
-KERNEL_FILES := $(filter-out %disk_kernels.py,$(shell find artemis_lifecycle -name '*kernels.py'))
+KERNEL_FILES := $(shell find artemis_lifecycle -name "*kernels.py")
 COMMA := ,
 SPACE := $(subst ,, )
 KERNELS := $(subst $(SPACE),$(COMMA),$(strip $(subst /,.,$(KERNEL_FILES:.py=))))

@@ -316,7 +316,7 @@ def _moved(
         batch = files.slice(start, _FILES_PER_BATCH)
         protection.refresh_neighbors()
         # Placing a hold takes the same lock, so no hold can come between the check and the move.
-        with table_lock(context.operations.engine, move.table_uuid, table=context.table):
+        with table_lock(context.operations.engine, move.table_uuid, table=context.table) as lock:
             context.check()
             placed = [hold for hold in context.holds() if hold.hold_id not in known]
             if placed:
@@ -327,6 +327,9 @@ def _moved(
                 # Another table may have published a handoff since then.
                 what = f"{len(kept)} files are needed since the move began ({', '.join(sorted(set(kept.values())))})"
                 raise _stopped(context, what, moved, files.num_rows)
+            # If the lock's session ended during the check, a hold may have been placed since.
+            lock.check()
+            context.check()
             reach("deep_archive.batch:before")
             paths = batch.column("path").to_pylist()
             moving = each_file(context.runner, context.cold_stores, request, "path string, error string", paths)

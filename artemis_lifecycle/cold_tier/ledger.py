@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,7 @@ from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each
 from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.identity import FileIdentity, Sameness
+from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -39,6 +41,10 @@ TAKEN = "taken"
 LATE = "late"
 """Not copied: the source is newer than the commit that added it, so another file may have replaced it."""
 
+RING = 1 << 20
+"""Each copy has a place on a ring, from the hash of its path, so that a part of the ring is a fair share of all."""
+
+_SHIFT = 64 - 20
 _BYTES_PER_ROW = 100
 _THREADS = 16
 
@@ -144,6 +150,23 @@ class Ledger:
         """Return these columns of the valid copies, of all works or of one. A destination may come twice."""
         return self._read(runner, pa.schema([COPIES.field(name) for name in columns]), work_id, VERIFIED)
 
+    def newest(
+        self,
+        runner: Runner,
+        keep: Callable[[Rows], Rows],
+        columns: Sequence[str] = COPIES.names,
+        work_id: str | None = None,
+        *,
+        first: int = 0,
+        end: int = RING,
+    ) -> Rows:
+        """Return what must be in the store: the newest record of each valid copy whose place is from `first` to before
+        `end`, with these columns and `place`. `keep` is that of `Runner.keeping`."""
+        names = (*columns, *({"recorded_at"} - set(columns)))
+        schema = pa.schema([*(COPIES.field(name) for name in names), ("place", pa.int64())])
+        recorded = self.rows(runner, names, work_id).map(partial(_placed, first, end), schema)
+        return keep(runner.meet([keep(recorded)], "destination", _newest, schema))
+
     def _read(
         self,
         runner: Runner,
@@ -217,8 +240,19 @@ def is_still(recorded: FileIdentity | None, checksum: str | None, now: StoredFil
     return sameness is Sameness.SAME or (by_content and stores.checksum(now.path) == checksum)
 
 
-def newest(copies: pa.Table) -> pa.Table:
-    """Return the newest record of each copy (COPIES)."""
+def place_of(path: str) -> int:
+    """Return a copy's place on the ring."""
+    return hash_location(path) >> _SHIFT
+
+
+def _placed(first: int, end: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        places = (hash_strings(batch.column("destination")) >> np.uint64(_SHIFT)).astype(np.int64)
+        placed = pa.RecordBatch.from_arrays([*batch.columns, pa.array(places)], [*batch.schema.names, "place"])
+        yield placed.filter(pa.array((places >= first) & (places < end)))
+
+
+def _newest(copies: pa.Table) -> pa.Table:
     return first_of_each(copies.sort_by([("recorded_at", "descending")]), "destination")
 
 

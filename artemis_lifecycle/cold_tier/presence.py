@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger, is_still, newest
+from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger, is_still
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -133,12 +133,11 @@ class ColdCopies:
         compared = renewed = 0
         others: list[str] = []
         with self.runner.keeping() as keep:
-            for batch in keep(
-                self.runner.meet([self.ledger.rows(self.runner)], "destination", newest, COPIES)
-            ).batches():
+            for batch in self.ledger.newest(self.runner, keep).batches():
                 for start in range(0, batch.num_rows, _COMPARED_AT_ONCE):
                     check()
-                    copies = [CopiedFile(**row) for row in batch.slice(start, _COMPARED_AT_ONCE).to_pylist()]
+                    rows = batch.slice(start, _COMPARED_AT_ONCE).select(COPIES.names).to_pylist()
+                    copies = [CopiedFile(**row) for row in rows]
                     heads = self.live_stores.heads([copy.source for copy in copies])
                     found = [(copy, head) for copy, head in zip(copies, heads, strict=True) if head is not None]
                     changed = [pair for pair in found if pair[0].source_identity not in (None, pair[1].identity)]

@@ -1,37 +1,37 @@
-"""Reads the cold tier again in rotation, so that each copy is read once per configured period. Belongs here: which
+"""Reads copies in the cold tier again, and compares them with their records: those of a plan or a share of all
+(`verify_copies`), and all in rotation, so that each is read once per configured period (`scrub`). Belongs here: which
 copies are due, reading and comparing them. Does not belong here: repairing one (`repair`).
 
-Each copy has a position on a ring, from the hash of its path. A run reads from the last run's end to the current
-position, one day ahead: a daily run reads its share, and a run after a week's pause reads a week's share.
+Each copy has a place on the ledger's ring. A run of the rotation reads from the last run's end to the current position,
+one day ahead: a daily run reads its share, and a run after a week's pause reads a week's share.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.cold_tier.ledger import COPIES, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import COPIES, RING, CopiedFile, Ledger, handoff_ledger, place_of
 from artemis_lifecycle.cold_tier.presence import RecordedCopy
 from artemis_lifecycle.cold_tier.requests import each_file
-from artemis_lifecycle.cold_tier.verify import compared
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
-from artemis_lifecycle.spark.runner import Runner, Spark, first_of_each
-from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark, record_batch
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 
-RING = 1 << 20
-_SHIFT = 64 - 20
-_PLACED = pa.schema([*COPIES, ("place", pa.int64())])
 _AHEAD = timedelta(days=1)
 _FILES_PER_BATCH = 2_000
 _BYTES_PER_BATCH = 8 << 30
 _LOSSES_AGAIN = 1_000
 _PROBLEMS_SHOWN = 1_000
+_CHECKED = ("destination", "size_in_bytes", "checksum")
+_DAMAGED = arrow_schema("destination string, reason string")
 
 Repair = Callable[[Sequence[RecordedCopy]], Mapping[str, str]]
 """Copies lost files from live again. Returns the error of each file that cannot be copied, by cold path."""
@@ -159,11 +159,6 @@ def rotation(record: ScrubRecord | None, every: timedelta, now: datetime) -> _Ro
     return _Rotation(record.began_at, record.position, record.files, record.bytes)
 
 
-def place_of(path: str) -> int:
-    """Return a copy's position on the ring."""
-    return hash_location(path) >> _SHIFT
-
-
 def _target(began_at: datetime, every: timedelta, now: datetime) -> int:
     return min(RING, -(-RING * max(now - began_at + _AHEAD, timedelta(0)) // every))
 
@@ -173,19 +168,10 @@ def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
     if first >= end:
         return
     with context.runner.keeping() as keep:
-        recorded = context.ledger.rows(context.runner)
-        due = keep(recorded.map(partial(_placed, first, end), _PLACED))
-        once = context.runner.meet([due], "destination", partial(first_of_each, column="destination"), _PLACED)
-        for batch in once.ordered("place", "destination").batches():
+        due = context.ledger.newest(context.runner, keep, first=first, end=end)
+        for batch in due.ordered("place", "destination").batches():
             for row in batch.select(COPIES.names).to_pylist():
                 yield CopiedFile(**row)
-
-
-def _placed(first: int, end: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        places = (hash_strings(batch.column("destination")) >> np.uint64(_SHIFT)).astype(np.int64)
-        due = pa.RecordBatch.from_arrays([*batch.columns, pa.array(places)], schema=_PLACED)
-        yield due.filter(pa.array((places >= first) & (places < end)))
 
 
 def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[list[CopiedFile], int]]:
@@ -274,3 +260,75 @@ def _record(
         lost=lost,
         settled=[*settled, *(copy.destination for copy, _ in found if copy.destination not in still)],
     )
+
+
+# --- without the rotation -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of reading cold files again. `damaged` are (cold path, reason), at most 1,000."""
+
+    checked_files: int
+    checked_bytes: int
+    damaged: tuple[tuple[str, str], ...]
+
+
+def verify_copies(
+    spark: Spark,
+    root_stores: Stores,
+    cold_stores: Stores,
+    root: str,
+    table_uuid: str,
+    *,
+    plan_id: str | None = None,
+    share: float = 1.0,
+) -> Verification:
+    """Read the cold files of a table (or of one plan, or a `share` of them from 0 to 1, always the same ones) and
+    compare size and checksum with the verified record. `root_stores` can access `operations.root`."""
+    runner, ledger = Runner(spark), handoff_ledger(root_stores, root, table_uuid)
+    with runner.keeping() as keep:
+        chosen = ledger.newest(runner, keep, _CHECKED, plan_id, end=int(share * RING))
+        files, size = chosen.sums("size_in_bytes")
+        damaged = chosen.map(partial(_damaged, cold_stores), _DAMAGED, Cost(files, files, size))
+        rows = (row for batch in damaged.batches() for row in batch.to_pylist())
+        shown = heapq.nsmallest(_PROBLEMS_SHOWN, ((row["destination"], row["reason"]) for row in rows))
+    return Verification(files, size, tuple(shown))
+
+
+def _damaged(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for path, size, checksum in zip(*(batch.column(name).to_pylist() for name in _CHECKED), strict=True):
+            try:
+                _, reason, _ = compared(stores, path, recorded={path: (size, checksum)})
+            except StorageError as error:
+                reason = error.what
+            if reason is not None:
+                yield record_batch([(path, reason)], _DAMAGED)
+
+
+def compared(
+    stores: Stores, path: str, *, recorded: Mapping[str, tuple[int, str | None]]
+) -> tuple[str, str | None, bool]:
+    """Return the path, why the copy differs from its `recorded` size and checksum (None if it does not), and whether it
+    is archived, so that only its presence and size can be checked.
+
+    Raises StorageError if the store does not answer; a copy that exists and cannot be read is such a case.
+    """
+    size, checksum = recorded[path]
+    head = stores.head(path)
+    if head is None:
+        return path, "the file is gone", False
+    if head.size_in_bytes != size:
+        return path, f"the file has {head.size_in_bytes} bytes, but had {size}", False
+    state = stores.archive_state(path)
+    if state is not None and not state.readable:
+        return path, None, True
+    try:
+        now = stores.checksum(path)
+    except StorageError as error:
+        if stores.head(path) is not None:
+            # A store that does not answer is not a loss: the rotation of a scrub does not advance.
+            raise
+        return path, error.what, False
+    return path, None if now == checksum else f"the file is {now}, but was {checksum}", False

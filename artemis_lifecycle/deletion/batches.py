@@ -23,7 +23,7 @@ from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, METADATA, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
-from artemis_lifecycle.spark.runner import Cost, Runner, Spark
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark, first_of_each
 from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, sealed_part
 from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME
@@ -140,7 +140,7 @@ class _Cut:
         self.mixed = mixed
 
     def __call__(self, files: pa.Table) -> pa.Table:
-        files = with_identity(_once(files))
+        files = with_identity(first_of_each(files, "path"))
         rank = pc.fill_null(pc.add(pc.index_in(files.column("kind"), pa.array(_ORDER)), 1), 0).cast(pa.int64())
         ordered = files.append_column("rank", rank).sort_by([("rank", "ascending"), ("path", "ascending")])
         each_rank = (ordered.filter(pc.field("rank") == each) for each in range(len(_ORDER) + 1))
@@ -165,14 +165,6 @@ class _Cut:
             "bytes": pc.sum(files.column("size_in_bytes")).as_py() or 0,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-
-
-def _once(files: pa.Table) -> pa.Table:
-    """Return one row per path."""
-    if pc.count_distinct(files.column("path")).as_py() == files.num_rows:
-        return files
-    rows = {path: row for row, path in reversed(list(enumerate(files.column("path").to_pylist())))}
-    return files.take(pa.array(sorted(rows.values()), pa.int64()))
 
 
 def with_identity(files: pa.Table, columns: Mapping[str, pa.Array] | None = None) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.outcomes import OUTCOMES, outcome_frame, read_outcomes, waiting_rows
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.journal import BatchState
+from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.stores import Stores
 
@@ -99,26 +99,18 @@ def report_of(
     """Return the report of a job from the journal. If the job never began, all its files are pending."""
     quarantine = operations.quarantines.find(job.job_id)
     known = operations.journal.job(job.job_id)
+    counted: Sequence[JobRecord | BatchRecord]
     if known is not None and known.forgotten_at is not None:
-        return DeletionReport(
-            job_id=job.job_id,
-            table=job.table,
-            deleted=known.deleted,
-            already_absent=known.absent,
-            kept=known.kept,
-            failed=known.failed,
-            bytes=known.deleted_bytes,
-            quarantine=None if quarantine is None else quarantine.folder,
-            _files=lambda: outcome_frame(spark, stores, root, job.job_id),
+        counted, pending = [known], 0
+    else:
+        settled = (BatchState.DONE, BatchState.FAILED, BatchState.WAITING)
+        batches = [each for each in operations.journal.batches(job.job_id) if each.state in settled]
+        waiting = sum(
+            pc.sum(waiting_rows(read_outcomes(stores, root, job.job_id, each.batch))).as_py() or 0
+            for each in batches
+            if each.state == BatchState.WAITING
         )
-    records = operations.journal.batches(job.job_id)
-    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED, BatchState.WAITING)]
-    waiting = sum(
-        pc.sum(waiting_rows(read_outcomes(stores, root, job.job_id, record.batch))).as_py() or 0
-        for record in counted
-        if record.state == BatchState.WAITING
-    )
-    files = sum(record.files for record in counted)
+        counted, pending = batches, job.files - sum(each.files for each in batches) + waiting
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
@@ -127,7 +119,7 @@ def report_of(
         kept=sum(record.kept for record in counted),
         failed=sum(record.failed for record in counted),
         bytes=sum(record.deleted_bytes for record in counted),
-        pending=job.files - files + waiting,
+        pending=pending,
         paused=paused,
         quarantine=None if quarantine is None else quarantine.folder,
         _files=lambda: outcome_frame(spark, stores, root, job.job_id),

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.result_rows import Where
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.cold_tier import verify
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.errors import (
     BadInput,
@@ -29,7 +28,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import cold_tables
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_tables
 from artemis_lifecycle.lineage.audit import (
     OVERWRITE_COLUMNS,
     REMOVING,
@@ -280,7 +279,7 @@ class Auditing:
         if cold is None or identity is None:
             return tiers
         whole, to_cold = cold.whole(), PathMapping(identity)
-        index = lambda: verify.cold_index(None, resources.cold_stores, live, whole, rules, root)  # noqa: E731
+        index = lambda: cold_index(resources, table, whole, in_process=True)  # noqa: E731
         # Each cold table has its own partition specs; the index is of all.
         for each in cold:
             paths = lambda path: (path, *to_cold.places(path))  # noqa: E731

@@ -9,10 +9,10 @@ from functools import partial
 import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
-from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
+from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.tiers import cold_tables
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_tables
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
@@ -57,9 +57,7 @@ def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
     rules = resources.rules(plan.table)
     root = normalize(resources.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():
-        view = cold_index(
-            resources.start_spark, resources.cold_stores, resources.live_stores, metadata, rules, resources.root
-        )
+        view = cold_index(resources, plan.table, metadata)
         runner = Runner(resources.start_spark)
         with runner.keeping() as keep:
             files = keep(reachable_files(runner, view, present))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from artemis_lifecycle.cold_tier import verify
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -32,10 +31,11 @@ def present_index(
     return view
 
 
-def cold_index(resources: Resources, table: str, cold: TableMetadata) -> IndexView:
-    """Return the manifest index of a live table's cold tables."""
-    stores, rules = resources.cold_stores, resources.rules(table)
-    return verify.cold_index(resources.start_spark, stores, resources.live_stores, cold, rules, resources.root)
+def cold_index(resources: Resources, table: str, cold: TableMetadata, *, in_process: bool = False) -> IndexView:
+    """Return the manifest index of a live table's cold tables, in a separate folder: they have the live table's uuid,
+    but other files. With `in_process`, it is brought up to date without Spark."""
+    spark, rules = None if in_process else resources.start_spark, resources.rules(table)
+    return indexed(spark, resources.cold_stores, cold, rules, f"{resources.root}/cold", files=resources.live_stores)
 
 
 def cold_tables(resources: Resources, table_uuid: str) -> ColdTables | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from sqlalchemy import Connection, Engine, ForeignKeyConstraint, Index, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, ForeignKeyConstraint, Index, Table, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import LeaseLost, PlanStateError
@@ -140,24 +140,10 @@ class Journal:
                 .on_conflict_do_nothing()
             )
             stored = _job(connection, job.job_id)
-            known = connection.execute(
-                select(batches.c.files, batches.c.bytes).where(batches.c.job_id == job.job_id).order_by(batches.c.batch)
-            ).all()
-            if not known and batch_sizes:
-                connection.execute(
-                    insert(batches),
-                    [
-                        {
-                            "job_id": job.job_id,
-                            "batch": index,
-                            "state": BatchState.PLANNED,
-                            "files": files,
-                            "bytes": size,
-                        }
-                        for index, (files, size) in enumerate(batch_sizes)
-                    ],
-                )
-            elif [tuple(row) for row in known] != [tuple(size) for size in batch_sizes]:
+            known = _sizes(connection, batches, batches.c.job_id == job.job_id)
+            if not known:
+                _plan(connection, batches, batch_sizes, job_id=job.job_id)
+            elif known != [tuple(size) for size in batch_sizes]:
                 raise PlanStateError(
                     f"The journal has {job.job_id} with other batches ({len(known)}, not {len(batch_sizes)})",
                     table=job.table,
@@ -292,6 +278,21 @@ def _job(connection: Connection, job_id: str) -> JobRecord:
     return required(found, f"No deletion job {job_id} is in the journal", "start it first")
 
 
+def _sizes(connection: Connection, table: Table, mine: ColumnElement[bool]) -> list[tuple[int, int]]:
+    """Return (files, bytes) of the stored batches, in order."""
+    query = select(table.c.files, table.c.bytes).where(mine).order_by(table.c.batch)
+    return [(row.files, row.bytes) for row in connection.execute(query)]
+
+
+def _plan(connection: Connection, table: Table, sizes: Sequence[tuple[int, int]], **owner: str) -> None:
+    rows = [
+        {**owner, "batch": index, "state": BatchState.PLANNED, "files": files, "bytes": size}
+        for index, (files, size) in enumerate(sizes)
+    ]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
 class HandoffBatches:
     """The copies of a handoff, by batch of its plan's files."""
 
@@ -305,21 +306,10 @@ class HandoffBatches:
         harmless.
         """
         with around("handoffs.begin"), self._engine.begin() as connection:
-            known = connection.execute(
-                select(handoff_batches.c.files, handoff_batches.c.bytes)
-                .where(handoff_batches.c.plan_id == plan_id)
-                .order_by(handoff_batches.c.batch)
-            ).all()
-            if [tuple(row) for row in known] != [tuple(size) for size in batch_sizes]:
-                connection.execute(handoff_batches.delete().where(handoff_batches.c.plan_id == plan_id))
-                if batch_sizes:
-                    connection.execute(
-                        insert(handoff_batches),
-                        [
-                            {"plan_id": plan_id, "batch": index, "state": "planned", "files": files, "bytes": size}
-                            for index, (files, size) in enumerate(batch_sizes)
-                        ],
-                    )
+            mine = handoff_batches.c.plan_id == plan_id
+            if _sizes(connection, handoff_batches, mine) != [tuple(size) for size in batch_sizes]:
+                connection.execute(handoff_batches.delete().where(mine))
+                _plan(connection, handoff_batches, batch_sizes, plan_id=plan_id)
         return self.batches(plan_id)
 
     def batches(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:

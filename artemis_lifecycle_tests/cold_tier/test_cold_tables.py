@@ -16,8 +16,8 @@ from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.cold_metadata import add_late, build_metadata, complete_until, snapshot_at, to_bytes
 from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_tables, covering, log_between, split
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
+from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.cold_tier.tags import Meaning, continued
-from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.cold_evidence import cold_copy

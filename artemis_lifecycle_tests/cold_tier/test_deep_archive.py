@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.cold_tier import deep_archive
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
-from artemis_lifecycle.cold_tier.verify import verify_copies
+from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.config.deployment import ClassPrices, Prices
 from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused, StorageError

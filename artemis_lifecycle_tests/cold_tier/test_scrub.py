@@ -4,7 +4,9 @@ while live has it and reported as lost from then on."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.cold_tier import ledger
 from artemis_lifecycle.cold_tier import scrub as scrubbing
+from artemis_lifecycle.cold_tier.ledger import RING, place_of
 from artemis_lifecycle.cold_tier.requests import each_file
-from artemis_lifecycle.cold_tier.scrub import RING, place_of, rotation
+from artemis_lifecycle.cold_tier.scrub import rotation, verify_copies
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -194,6 +198,24 @@ def test_a_paused_table_is_not_read(opened: Callable[[str], Lifecycle]) -> None:
         lifecycle.scrub_cold("db.t", NOON)
 
 
+@pytest.mark.usefixtures("anywhere")
+def test_a_copy_is_compared_with_its_newest_record(opened: Callable[[str], Lifecycle], spark: SparkSession) -> None:
+    lifecycle = opened("1d")
+    handed_off(lifecycle)
+    table_uuid, resources = lifecycle.plans("db.t")[0].table_uuid, lifecycle.resources
+    copies = cold_copies(resources, "db.t", table_uuid)
+    assert copies is not None
+    [path, *_] = sorted(f"file://{each}" for each in copied(lifecycle))
+    record = copies.ledger.among(copies.runner, [path])[path]
+    again = partial(verify_copies, spark, resources.live_stores, resources.cold_stores, resources.root, table_uuid)
+    # In the order of their names, the newest record is first, then last.
+    copies.ledger.write("z", 0, [replace(record, checksum="another")])
+    assert [each for each, _ in again().damaged] == [path]
+    copies.ledger.write("a", 0, [record])
+    assert not again().damaged
+    assert lifecycle.scrub_cold("db.t", NOON).problems == ()
+
+
 @pytest.mark.parametrize("never", ["never", "0d"])
 def test_a_policy_can_turn_the_scrub_off(opened: Callable[[str], Lifecycle], never: str) -> None:
     lifecycle = opened(never)
@@ -229,7 +251,7 @@ def test_files_in_the_deep_archive_are_not_read(make_config: MakeConfig, spark: 
 
 def test_a_place_is_the_same_for_one_path_and_for_a_column_of_paths() -> None:
     paths = ["file:///w/a", "s3://b/ä ö/%20", "x" * 200]
-    places = hash_strings(pa.array(paths)) >> np.uint64(scrubbing._SHIFT)
+    places = hash_strings(pa.array(paths)) >> np.uint64(ledger._SHIFT)
     assert places.tolist() == [place_of(path) for path in paths]
 
 
