@@ -83,7 +83,7 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     with within_memory(path):
         data = read_file(stores, path)
         container = open_container(data, path, stores.limits)
-        names = list_names(container.schema, path)
+        names = _list_names(container.schema, path)
         entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
         found = ManifestList(path, len(data), entries)
         if expected is not None:
@@ -131,12 +131,6 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
     if scan is None:
         return listed_entries(read_manifest_list(stores, path, expected=snapshot))
-    return listed_from(scan, path, len(data), snapshot)
-
-
-def listed_from(scan: Scan, path: str, size_in_bytes: int, snapshot: Snapshot) -> ListedManifests:
-    """Return the entries of the manifest list of `snapshot` from a scan of it, checked. Raises as `listed_manifests`
-    does."""
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
             raise unreadable(f"An entry of the manifest list has no {name}", path)
@@ -159,7 +153,7 @@ def listed_from(scan: Scan, path: str, size_in_bytes: int, snapshot: Snapshot) -
 
     listed = ListedManifests(
         path,
-        size_in_bytes,
+        len(data),
         paths,
         scan.longs["manifest_length"],
         column("content", 0),
@@ -319,11 +313,11 @@ def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
     )
 
 
-def list_names(schema: Any, path: str) -> Mapping[str, str]:
+def _list_names(schema: Any, path: str) -> Mapping[str, str]:
     """Return this module's name of each field of a manifest list -> its name in the file. Raises UnreadableMetadata."""
     return field_names(schema, _MANIFEST_FILE, frozenset({"manifest_path"}), path, _OLD_NAMES)
 
 
 def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple[str, ...]]:
-    names = list_names(schema, path)
+    names = _list_names(schema, path)
     return {name: (names[name],) for name in wanted if name in names}

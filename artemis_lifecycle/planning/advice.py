@@ -7,12 +7,12 @@ Each estimate has its counts and bytes, so that a reader with other costs can pr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from artemis_lifecycle.metadata.summaries import SummarizedManifests
+from artemis_lifecycle.metadata.types import ManifestListEntry
+from artemis_lifecycle.planning.deletes import DataFile
+from artemis_lifecycle.planning.pruning import PartitionKey
 
 SECONDS_PER_REQUEST = 0.1
 """The time to the first byte of a GET: 100 to 200 ms (Amazon S3 User Guide, "Performance design patterns")."""
@@ -61,19 +61,15 @@ class Advice:
 
 @dataclass(frozen=True)
 class Found:
-    """What a plan knows: manifests and which are read, entries that match by their partition; the sizes and partition
-    numbers of the selected files; and the deletes that apply to them."""
+    """What a plan knows: manifests and which are read, entries that match by their partition; the selected data files,
+    and the sizes of the delete files that each of them opens; the sizes of all delete files that apply to any."""
 
-    manifests: SummarizedManifests | None
-    selected: NDArray[np.bool_]
+    manifests: Sequence[ManifestListEntry]
+    selected: Sequence[ManifestListEntry]
     in_partition: int
-    sizes: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    delete_files: int
-    delete_bytes: int
-    delete_opens: int
-    opened_delete_bytes: int
-    files_with_deletes: int
+    files: Sequence[DataFile]
+    deletes: Sequence[Sequence[int]]
+    delete_sizes: Sequence[int]
 
 
 def advice(found: Found, targets: Targets) -> tuple[Advice, ...]:
@@ -86,15 +82,11 @@ def advice(found: Found, targets: Targets) -> tuple[Advice, ...]:
 def _manifests(found: Found, targets: Targets) -> Advice | None:
     """Manifests sorted by partition and of the target size: what matches would be consecutive, and touch one more
     manifest at each end of its range."""
-    if found.manifests is None:
-        return None
-    listed = found.manifests.listed
-    data = listed.contents == 0
-    read = found.selected & data
-    live = np.maximum(listed.added, 0) + np.maximum(listed.existing, 0)
-    lengths = np.maximum(listed.lengths, 0)
-    entries, size = int(live[data].sum()), int(lengths[data].sum())
-    now, bytes_now = int(read.sum()), int(lengths[read].sum())
+    data = [each for each in found.manifests if each.content == 0]
+    read = [each for each in found.selected if each.content == 0]
+    entries = sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in data)
+    size, bytes_now = (sum(max(each.manifest_length, 0) for each in some) for some in (data, read))
+    now = len(read)
     if not entries or now < 2:
         return None
     per_entry = size / entries
@@ -114,37 +106,39 @@ def _manifests(found: Found, targets: Targets) -> Advice | None:
 
 def _files(found: Found, targets: Targets) -> Advice | None:
     """Small files of one partition become files of the target size, where there are enough of them."""
-    small = found.sizes < targets.small_bytes
-    groups, codes = np.unique(found.groups[small], return_inverse=True)
-    counts = np.bincount(codes, minlength=len(groups))
-    sizes = np.bincount(codes, found.sizes[small].astype(np.float64), len(groups))
-    worth = counts >= targets.min_input_files
-    if not worth.any():
+    by_partition: dict[PartitionKey, list[int]] = {}
+    for file in found.files:
+        if file.size_in_bytes < targets.small_bytes:
+            by_partition.setdefault(file.partition.key, []).append(file.size_in_bytes)
+    worth = [sizes for sizes in by_partition.values() if len(sizes) >= targets.min_input_files]
+    if not worth:
         return None
-    left = np.minimum(np.ceil(sizes[worth] / targets.file_bytes), counts[worth]).sum()
-    now, total = len(found.sizes), int(found.sizes.sum())
+    small = sum(map(len, worth))
+    left = sum(min(math.ceil(sum(sizes) / targets.file_bytes), len(sizes)) for sizes in worth)
+    now, total = len(found.files), sum(file.size_in_bytes for file in found.files)
     return Advice(
         "data files",
         "artemis compact TABLE",
-        f"{int(counts[worth].sum()):,} of {now:,} selected files are small, in {int(worth.sum()):,} partitions that "
+        f"{small:,} of {now:,} selected files are small, in {len(worth):,} partitions that "
         f"have at least {targets.min_input_files}",
         now,
-        now - int(counts[worth].sum()) + int(left),
+        now - small + left,
         total,
         total,
     )
 
 
 def _deletes(found: Found) -> Advice | None:
-    if not found.delete_opens:
+    opens = sum(map(len, found.deletes))
+    if not opens:
         return None
     return Advice(
         "deletes",
         "artemis compact TABLE",
-        f"{found.delete_files:,} delete files apply to {found.files_with_deletes:,} of {len(found.sizes):,} selected "
-        f"files, which open them {found.delete_opens:,} times",
-        found.delete_opens,
+        f"{len(found.delete_sizes):,} delete files apply to {sum(map(bool, found.deletes)):,} of "
+        f"{len(found.files):,} selected files, which open them {opens:,} times",
+        opens,
         0,
-        found.opened_delete_bytes,
+        sum(map(sum, found.deletes)),
         0,
     )

@@ -1,212 +1,293 @@
-"""Which rows of statistics a predicate may match, all at once. Belongs here: the three kinds of statistics (a
-manifest's partition summaries, an entry's partition values, a column's counts and bounds) and what each comparison says
-of them. Does not belong here: reading statistics.
+"""What statistics and values say of one comparison: a manifest's partition summaries, an entry's partition values, a
+column's counts and bounds. Belongs here: values as keys that compare as Iceberg's Java planner compares them, and what
+each comparison says of them. Does not belong here: reading statistics.
 
-Source: Iceberg's ManifestEvaluator, Evaluator, InclusiveMetricsEvaluator. A row that may match is True.
+A key is a number where the type has one, else bytes or a tuple:
+
+- Booleans, integers, dates and times: the number. Promoted types are stored in 4 bytes and compare as 8.
+- float, double: a number in their total order (−0.0 before 0.0, every NaN after infinity), as in Double.compare.
+- string, binary, fixed: the bytes, unsigned. UUIDs: two signed halves, as java.util.UUID compares them.
+- decimal: the unscaled number.
+
+Source: format/spec.md, "Appendix D: Single-value serialization"; Iceberg's Conversions, Comparators, ManifestEvaluator,
+Evaluator, InclusiveMetricsEvaluator, ParquetMetricsRowGroupFilter.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from artemis_lifecycle.planning.keys import Keys, Mask
-from artemis_lifecycle.planning.predicates import Both, Constant, Either, Leaf, Negation, Node
+from artemis_lifecycle.metadata.unreadable import unreadable
+
+if TYPE_CHECKING:
+    from pyiceberg.types import IcebergType
+
+    from artemis_lifecycle.planning.predicates import Leaf
+
+Key: TypeAlias = Any
+"""A number, bytes, or a tuple of numbers; keys of one type compare with each other. None is null, or not recorded."""
 
 IN_LIMIT = 200
 """Iceberg's own limit: more values of an IN are not compared with bounds."""
 
-
-def evaluate(node: Node, rows: int, leaf: Callable[[Leaf], Mask]) -> Mask:
-    """Return the value of a tree for each row, from the values of its leaves."""
-    if isinstance(node, Constant):
-        return np.full(rows, node.value)
-    if isinstance(node, Leaf):
-        return leaf(node)
-    if isinstance(node, Negation):
-        return ~evaluate(node.child, rows, leaf)
-    left, right = evaluate(node.left, rows, leaf), evaluate(node.right, rows, leaf)
-    assert isinstance(node, Both | Either)
-    return left & right if isinstance(node, Both) else left | right
+_DECIMAL_BYTES = 16
+NAN = 0x7FF8000000000000
+_POSITIVE = 0x7FFFFFFFFFFFFFFF
 
 
-@dataclass(frozen=True)
+@lru_cache(maxsize=256)
+def key_of_bytes(kind: IcebergType) -> Callable[[bytes], Key]:
+    """Return what makes a key of a value in Iceberg's single-value serialization. It raises UnreadableMetadata for
+    bytes that the type cannot have."""
+    from pyiceberg.types import BinaryType, BooleanType, DecimalType, FixedType, StringType, UnknownType, UUIDType
+
+    if isinstance(kind, StringType | BinaryType | FixedType | UnknownType):
+        # Unknown: the partition field's column was dropped. Its values are equal or not.
+        return bytes
+    if isinstance(kind, BooleanType):
+        return lambda stored: int(stored[:1] != b"\0")
+    if isinstance(kind, UUIDType):
+        return _checked(kind, lambda stored: struct.unpack(">qq", stored))
+    if isinstance(kind, DecimalType):
+        return _checked(kind, _decimal)
+    narrow, wide = ("<f", "<d") if is_float(kind) else ("<i", "<q")
+
+    def number(stored: bytes) -> Key:
+        size = 8 if len(stored) >= 8 and str(kind) not in ("int", "date", "float") else 4
+        (value,) = struct.unpack(wide if size == 8 else narrow, stored[:size])
+        return _float_key(value) if isinstance(value, float) else value
+
+    return _checked(kind, number)
+
+
+def _decimal(stored: bytes) -> int:
+    if not 0 < len(stored) <= _DECIMAL_BYTES:
+        raise struct.error
+    return int.from_bytes(stored, "big", signed=True)
+
+
+def _checked(kind: IcebergType, decode: Callable[[bytes], Key]) -> Callable[[bytes], Key]:
+    def decoded(stored: bytes) -> Key:
+        try:
+            return decode(stored)
+        except struct.error as error:
+            raise unreadable(f"A bound of a {kind} column has {len(stored)} bytes", "a manifest") from error
+
+    return decoded
+
+
+def key_of_stored(kind: IcebergType) -> Callable[[Any], Key]:
+    """Return what makes a key of a partition value as Avro stores it."""
+    decode = key_of_bytes(kind)
+
+    def key(value: Any) -> Key:
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass")
+        if isinstance(value, float):
+            return _float_key(value)
+        return decode(value) if isinstance(value, bytes) else value
+
+    return key
+
+
+def literal_key(kind: IcebergType, value: Any) -> Key:
+    """Return the key of a literal of that type, as pyiceberg has it."""
+    from pyiceberg.types import DecimalType, DoubleType, FloatType, StringType, UUIDType
+
+    if isinstance(kind, StringType):
+        return str(value).encode("utf-8", "surrogatepass")
+    if isinstance(kind, DecimalType):
+        sign, digits, _ = value.as_tuple()
+        found = int("".join(map(str, digits)) or "0")
+        return -found if sign else found
+    if isinstance(kind, UUIDType):
+        return struct.unpack(">qq", value)
+    if isinstance(kind, FloatType):
+        return _float_key(float(np.float32(value)))
+    if isinstance(kind, DoubleType):
+        return _float_key(float(value))
+    return bytes(value) if isinstance(value, bytes) else int(value)
+
+
+def is_float(kind: IcebergType) -> bool:
+    return str(kind) in ("float", "double")
+
+
+def _float_key(value: float) -> int:
+    if value != value:
+        return NAN
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits if bits >= 0 else bits ^ _POSITIVE)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """The partition summaries of one field, one per manifest. `contains_nan` is 1, 0 or -1 if not recorded."""
+    """The partition summary of one field of a manifest; None is not recorded."""
 
-    recorded: Mask
-    contains_null: Mask
-    contains_nan: NDArray[np.int8]
-    lower: Keys
-    upper: Keys
-    is_float: bool
+    contains_null: bool
+    contains_nan: bool | None
+    lower: Key
+    upper: Key
 
 
-def summaries_match(leaf: Leaf, summary: Summary) -> Mask:
-    """Return which manifests may have an entry whose partition value matches the (projected) leaf."""
-    return _by_summary(leaf, summary) | ~summary.recorded
-
-
-def _by_summary(leaf: Leaf, summary: Summary) -> Mask:
+def summary_matches(leaf: Leaf, summary: Summary) -> bool:
+    """Return True if the manifest may have an entry whose partition value matches the (projected) leaf."""
     lower, upper = summary.lower, summary.upper
-    may_be_nan: Mask = summary.contains_nan != 0
-    only_nan: Mask = (summary.contains_nan == 1) & ~summary.contains_null & ~lower.known
-    all_null: Mask = summary.contains_null & ~lower.known
-    if summary.is_float:
-        all_null &= summary.contains_nan == 0
+    all_null = summary.contains_null and lower is None and (not leaf.is_float or summary.contains_nan is False)
     match leaf.op:
         case "is_null":
             return summary.contains_null
         case "not_null":
-            return ~all_null
+            return not all_null
         case "is_nan":
-            return may_be_nan & ~all_null
+            return summary.contains_nan is not False and not all_null
         case "not_nan":
-            return ~only_nan
+            return summary.contains_nan is not True or summary.contains_null or lower is not None
         case "not_eq" | "not_in" | "not_starts_with":
-            return ~_all_excluded(leaf, lower, upper, summary.contains_null, may_be_nan & summary.is_float)
-        case "in" if len(leaf.keys) > IN_LIMIT:
-            return lower.known
-        case _:
-            return lower.known & _in_bounds(leaf, lower, upper)
+            may_be_nan = summary.contains_nan is not False and leaf.is_float
+            return not _all_excluded(leaf, lower, upper, summary.contains_null, may_be_nan)
+    return lower is not None and (_beyond_limit(leaf) or _in_bounds(leaf, lower, upper))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ColumnMetrics:
-    """Counts and bounds of one column, one row per file. Counts are -1 if not recorded."""
+    """Counts and bounds of one column in one file; None is not recorded."""
 
-    values: NDArray[np.int64]
-    nulls: NDArray[np.int64]
-    nans: NDArray[np.int64]
-    lower: Keys
-    upper: Keys
+    values: int | None
+    nulls: int | None
+    nans: int | None
+    lower: Key
+    upper: Key
+
+    @property
+    def nulls_only(self) -> bool:
+        return self.nulls is not None and self.values == self.nulls
 
 
-def metrics_match(leaf: Leaf, metrics: ColumnMetrics) -> Mask:
-    """Return which files may have a row that matches the leaf."""
-    nulls_only: Mask = (metrics.values >= 0) & (metrics.nulls >= 0) & (metrics.values == metrics.nulls)
-    may_be_nan: Mask = metrics.nans != 0
-    nans_only: Mask = (metrics.nans >= 0) & (metrics.values >= 0) & (metrics.nans == metrics.values)
+def metrics_match(leaf: Leaf, metrics: ColumnMetrics) -> bool:
+    """Return True if the file may have a row that matches the leaf."""
+    nulls_only = metrics.nulls_only
+    nans_only = metrics.nans is not None and metrics.nans == metrics.values
     match leaf.op:
         case "is_null":
-            return np.asarray(metrics.nulls != 0)
+            return metrics.nulls != 0
         case "not_null":
-            return ~nulls_only
+            return not nulls_only
         case "is_nan":
-            return ~nulls_only & may_be_nan
+            return not nulls_only and metrics.nans != 0
         case "not_nan":
-            return ~nans_only
+            return not nans_only
         case "not_eq" | "not_in" | "not_starts_with":
             # Without a count of NaN, a float column may have some.
-            some_nan = may_be_nan & (str(leaf.kind) in ("float", "double"))
-            return ~_all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, some_nan)
+            some_nan = leaf.is_float and metrics.nans != 0
+            return not _all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, some_nan)
         case "starts_with":
-            return ~nulls_only & _in_bounds(leaf, metrics.lower, metrics.upper)
-        case "in" if len(leaf.keys) > IN_LIMIT:
-            return ~nulls_only & ~nans_only
-        case _:
-            return ~nulls_only & ~nans_only & _in_bounds(leaf, metrics.lower, metrics.upper)
+            return not nulls_only and _in_bounds(leaf, metrics.lower, metrics.upper)
+    if nulls_only or nans_only:
+        return False
+    return _beyond_limit(leaf) or _in_bounds(leaf, metrics.lower, metrics.upper)
 
 
-def _in_bounds(leaf: Leaf, lower: Keys, upper: Keys) -> Mask:
-    """Return where the bounds, as far as they are known, admit a value that matches. A NaN as lower bound says
+def footer_matches(leaf: Leaf, metrics: ColumnMetrics) -> bool:
+    """Return True if the row group may have a row that matches the leaf, by the statistics of a Parquet footer, which
+    have no NaN counts; Iceberg compares only where both bounds are known."""
+    bounded = metrics.lower is not None and metrics.upper is not None
+    match leaf.op:
+        case "is_null":
+            return metrics.nulls != 0
+        case "not_null" | "is_nan":
+            return not metrics.nulls_only
+        case "not_nan" | "not_eq" | "not_in":
+            return True
+        case "not_starts_with":
+            return not (bounded and _all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, False))
+    if metrics.nulls_only:
+        return False
+    return _beyond_limit(leaf) or not bounded or _in_bounds(leaf, metrics.lower, metrics.upper)
+
+
+def value_matches(leaf: Leaf, value: Key) -> bool:
+    """Return True if the partition value matches the (projected) leaf. As in Iceberg's Evaluator, null is less than any
+    value."""
+    match leaf.op:
+        case "is_null":
+            return value is None
+        case "not_null":
+            return value is not None
+        case "is_nan":
+            return leaf.is_nan(value)
+        case "not_nan":
+            return not leaf.is_nan(value)
+        case "eq":
+            return bool(value == leaf.key)
+        case "not_eq":
+            return bool(value != leaf.key)
+        case "in":
+            return value in leaf.keys
+        case "not_in":
+            return value not in leaf.keys
+        case "not_starts_with":
+            return value is None or not value.startswith(leaf.key)
+        case "lt" | "lt_eq" if value is None:
+            return True
+        case "starts_with":
+            return value is not None and value.startswith(leaf.key)
+    return value is not None and _compares(leaf.op, value, leaf.key)
+
+
+def _compares(op: str, value: Key, key: Key) -> bool:
+    match op:
+        case "lt":
+            return bool(value < key)
+        case "lt_eq":
+            return bool(value <= key)
+        case "gt":
+            return bool(value > key)
+        case "gt_eq":
+            return bool(value >= key)
+    raise AssertionError(op)
+
+
+def _beyond_limit(leaf: Leaf) -> bool:
+    return leaf.op == "in" and len(leaf.keys) > IN_LIMIT
+
+
+def _in_bounds(leaf: Leaf, lower: Key, upper: Key) -> bool:
+    """Return True if the bounds, as far as they are known, admit a value that matches. A NaN as lower bound says
     nothing: ORC's statistics have one where the first value is NaN."""
     match leaf.op:
-        case "lt":
-            return ~lower.known | lower.nans | lower.less(leaf.key)
-        case "lt_eq":
-            return ~lower.known | lower.nans | lower.less_equal(leaf.key)
-        case "gt":
-            return ~upper.known | upper.greater(leaf.key)
-        case "gt_eq":
-            return ~upper.known | ~upper.less(leaf.key)
+        case "lt" | "lt_eq":
+            return lower is None or leaf.is_nan(lower) or _compares(leaf.op, lower, leaf.key)
+        case "gt" | "gt_eq":
+            return upper is None or _compares(leaf.op, upper, leaf.key)
         case "eq":
-            below = ~lower.known | lower.nans | lower.less_equal(leaf.key)
-            return below & (~upper.known | ~upper.less(leaf.key))
+            below = lower is None or leaf.is_nan(lower) or lower <= leaf.key
+            return below and (upper is None or upper >= leaf.key)
         case "in":
-            return ~lower.known | lower.nans | _any_between(leaf, lower, upper)
+            if lower is None or leaf.is_nan(lower):
+                return True
+            return any(lower <= key and (upper is None or upper >= key) for key in leaf.keys)
         case "starts_with":
-            above = lower.greater(leaf.key) & ~lower.starts_with(leaf.key)
             # Java compares the upper bound only if there is a lower one.
-            return ~above & ~(lower.known & upper.less(leaf.key))
+            if lower is None:
+                return True
+            above = lower > leaf.key and not lower.startswith(leaf.key)
+            return not above and (upper is None or upper >= leaf.key)
     raise AssertionError(leaf.op)
 
 
-def _any_between(leaf: Leaf, lower: Keys, upper: Keys) -> Mask:
-    if isinstance(lower.values, np.ndarray):
-        keys = np.array(leaf.keys, np.int64)
-        place = np.searchsorted(keys, lower.values)
-        within = place < len(keys)
-        first = keys[np.where(within, place, 0)]
-        return within & (~upper.known | (first <= upper.values))
-    found = np.zeros(len(lower.known), np.bool_)
-    for key in leaf.keys:
-        found |= lower.less_equal(key) & (~upper.known | ~upper.less(key))
-    return found
-
-
-def _all_excluded(leaf: Leaf, lower: Keys, upper: Keys, may_be_null: Mask, may_be_nan: Mask) -> Mask:
-    """Return where every value is one that a negative comparison excludes."""
+def _all_excluded(leaf: Leaf, lower: Key, upper: Key, may_be_null: bool, may_be_nan: bool) -> bool:
+    """Return True if every value is one that a negative comparison excludes."""
+    if may_be_null or lower is None or upper is None:
+        return False
     if leaf.op == "not_starts_with":
-        return ~may_be_null & lower.starts_with(leaf.key) & upper.starts_with(leaf.key)
-    single = ~may_be_null & ~may_be_nan & lower.equals(upper) & ~lower.nans & ~upper.nans
-    return single & (lower.equal(leaf.key) if leaf.op == "not_eq" else lower.among(leaf.keys))
-
-
-def values_match(leaf: Leaf, values: Keys) -> Mask:
-    """Return which rows' partition values match the (projected) leaf. As in Iceberg's Evaluator, null is less than any
-    value."""
-    null = ~values.known
-    match leaf.op:
-        case "is_null":
-            return null
-        case "not_null":
-            return values.known
-        case "is_nan":
-            return values.nans & values.known
-        case "not_nan":
-            return ~(values.nans & values.known)
-        case "lt":
-            return null | values.less(leaf.key)
-        case "lt_eq":
-            return null | values.less_equal(leaf.key)
-        case "gt":
-            return values.greater(leaf.key)
-        case "gt_eq":
-            return values.known & ~values.less(leaf.key)
-        case "eq":
-            return values.equal(leaf.key)
-        case "not_eq":
-            return ~values.equal(leaf.key)
-        case "in":
-            return values.among(leaf.keys)
-        case "not_in":
-            return ~values.among(leaf.keys)
-        case "starts_with":
-            return values.starts_with(leaf.key)
-        case "not_starts_with":
-            return ~values.starts_with(leaf.key)
-    raise AssertionError(leaf.op)
-
-
-def footers_match(leaf: Leaf, metrics: ColumnMetrics) -> Mask:
-    """Return which row groups may have a row that matches the leaf, by the statistics of a Parquet footer. Source:
-    Iceberg's ParquetMetricsRowGroupFilter, which has no NaN counts and compares only where both bounds are known."""
-    nulls_only: Mask = (metrics.nulls >= 0) & (metrics.values == metrics.nulls)
-    bounded: Mask = metrics.lower.known & metrics.upper.known
-    match leaf.op:
-        case "is_null":
-            return np.asarray(metrics.nulls != 0)
-        case "not_null" | "is_nan":
-            return ~nulls_only
-        case "not_nan" | "not_eq" | "not_in":
-            return np.ones(len(nulls_only), np.bool_)
-        case "not_starts_with":
-            return ~(bounded & _all_excluded(leaf, metrics.lower, metrics.upper, metrics.nulls != 0, nulls_only))
-        case "in" if len(leaf.keys) > IN_LIMIT:
-            return ~nulls_only
-        case _:
-            return ~nulls_only & (~bounded | _in_bounds(leaf, metrics.lower, metrics.upper))
+        return bool(lower.startswith(leaf.key) and upper.startswith(leaf.key))
+    if may_be_nan or lower != upper or leaf.is_nan(lower):
+        return False
+    return lower in leaf.keys

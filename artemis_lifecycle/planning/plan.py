@@ -8,44 +8,38 @@ read (pass two), and which deletes apply to them. The footers of some of those f
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
-from artemis_lifecycle.metadata.summaries import SummarizedManifests, summarized_manifests
-from artemis_lifecycle.metadata.types import MAIN_BRANCH, Snapshot, TableMetadata
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.statistics import LiveEntry
+from artemis_lifecycle.metadata.types import MAIN_BRANCH, ManifestList, ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.metadata.values import table_schema
 from artemis_lifecycle.planning.advice import Found, Targets, advice
-from artemis_lifecycle.planning.deletes import (
-    DELETE_PATH,
-    DataFiles,
-    DeleteFiles,
-    applicable,
-    concatenated,
-    delete_files,
-    equality_columns,
-    joined_metrics,
-    joined_texts,
-    partition_groups,
-)
+from artemis_lifecycle.planning.deletes import DataFile, DeleteFile, DeleteIndex
 from artemis_lifecycle.planning.passes import Pass
-from artemis_lifecycle.planning.predicates import bind_predicate, node_of, parse_predicate, text_of, without_not
-from artemis_lifecycle.planning.pruning import Entries, Filter, filter_specs, matching_entries, matching_manifests
+from artemis_lifecycle.planning.predicates import bind_predicate, parse_predicate, text_of, without_not
+from artemis_lifecycle.planning.pruning import (
+    Entries,
+    Filter,
+    Partition,
+    manifest_matches,
+    matching_entries,
+    metrics_of,
+)
 from artemis_lifecycle.planning.query_plan import FILES, QueryPlan
-from artemis_lifecycle.planning.residuals import residual
-from artemis_lifecycle.planning.row_groups import RowGroups, read_row_groups
+from artemis_lifecycle.planning.row_groups import read_row_groups
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.types import IcebergType, NestedField
+    from pyiceberg.types import NestedField
 
 
 @dataclass(frozen=True)
@@ -77,13 +71,52 @@ def plan_query(
     snapshot, schema_id = _snapshot(table, metadata, query)
     schema = table_schema(metadata, schema_id)
     bound = bind_predicate(parsed, schema, table, case_sensitive=query.case_sensitive)
-    condition = Filter(
-        pruning=node_of(without_not(bound)),
-        residual=node_of(bound),
-        specs=filter_specs(metadata, schema),
-        reads_all=isinstance(parsed, AlwaysTrue),
+    condition = Filter(metadata, schema, without_not(bound), bound, reads_all=isinstance(parsed, AlwaysTrue))
+    first = _first_pass(stores, snapshot, condition)
+    started = time.monotonic()
+    read = _read_entries(stores, first.selected, condition)
+    second = _second_pass(first.selected, read, time.monotonic() - started)
+    files = [file for part in read.data for file in part.selected]
+    paths = [(file.path, file.partition.residual) for file in files]
+    third, skipped = read_row_groups(stores, paths, query.footers) if query.footers else (None, {})
+    known = Found(
+        manifests=first.listed.entries,
+        selected=first.selected,
+        in_partition=sum(part.in_partition for part in read.data),
+        files=files,
+        deletes=[[read.deletes[place].live.size_in_bytes for place in places] for places in read.applicable],
+        delete_sizes=[read.deletes[place].live.size_in_bytes for place in read.used],
     )
-    return _Planning(stores, table, metadata, snapshot, condition, targets, query.footers, spark, began).plan()
+    rows = _rows(files, read)
+    return QueryPlan(
+        table=table,
+        metadata_location=metadata.metadata_location,
+        snapshot_id=None if snapshot is None else snapshot.snapshot_id,
+        predicate=text_of(bound),
+        manifests=first.figures,
+        files_pass=second,
+        row_groups=third,
+        manifests_total=first.figures.total,
+        manifests_selected=first.figures.selected,
+        delete_manifests_total=sum(each.content == 1 for each in first.listed.entries),
+        delete_manifests_selected=sum(each.content == 1 for each in first.selected),
+        files_total=_live_files(first.listed.entries),
+        files_read=second.total,
+        files_in_partition=known.in_partition,
+        files_selected=len(files),
+        files_without_residual=rows.column("residual").to_pylist().count("true"),
+        bytes_selected=second.bytes_selected,
+        records_selected=sum(file.record_count for file in files),
+        delete_files=dict(sorted(Counter(read.deletes[place].kind for place in read.used).items())),
+        delete_bytes=sum(known.delete_sizes),
+        delete_opens=sum(map(len, read.applicable)),
+        footers_read=0 if third is None else third.reads_requests,
+        footers_skipped=skipped,
+        advice=advice(known, targets),
+        seconds=time.monotonic() - began,
+        _files=rows,
+        _spark=spark,
+    )
 
 
 def _snapshot(table: str, metadata: TableMetadata, query: Query) -> tuple[Snapshot | None, int]:
@@ -118,200 +151,89 @@ def _schema_id(metadata: TableMetadata, snapshot: Snapshot) -> int:
 
 
 @dataclass(frozen=True)
-class _Planning:
-    stores: Stores
-    table: str
-    metadata: TableMetadata
-    snapshot: Snapshot | None
-    condition: Filter
-    targets: Targets
-    footers: int
-    spark: Spark | None
-    began: float
+class _FirstPass:
+    listed: ManifestList
+    selected: list[ManifestListEntry]
+    figures: Pass
 
-    def plan(self) -> QueryPlan:
-        started = time.monotonic()
-        found = None
-        if self.snapshot is not None:
-            found = summarized_manifests(self.stores, self.snapshot, self.metadata)
-        selected = np.zeros(0, np.bool_) if found is None else matching_manifests(found, self.condition)
-        first = self._first_pass(found, selected, time.monotonic() - started)
-        started = time.monotonic()
-        data, deletes, fields = self._entries(found, selected)
-        groups = partition_groups([*data, *deletes])
-        erased = delete_files(deletes, groups[len(data) :], fields)
-        files = DataFiles(
-            joined_texts(part.texts("file_path") for part in data),
-            concatenated(part.sequence_numbers for part in data),
-            concatenated(groups[: len(data)]),
-            {each: joined_metrics([part.metrics[each] for part in data]) for each in fields} if data else {},
-        )
-        of_data, of_delete = applicable(erased, files, fields)
-        residuals = _distinct_residuals(self.condition, data)
-        rows = self._rows(data, files, erased, of_data, of_delete, residuals)
-        second = self._second_pass(found, selected, data, rows, time.monotonic() - started)
-        started = time.monotonic()
-        third = None
-        if self.footers:
-            third = read_row_groups(self.stores, rows, residuals, self.footers)
-        return self._result(
-            found, selected, first, second, third, time.monotonic() - started, data, rows, erased, files, of_delete
-        )
 
-    def _first_pass(self, found: SummarizedManifests | None, selected: NDArray[np.bool_], seconds: float) -> Pass:
-        if found is None:
-            return Pass("manifests", 0, 0, 0, 0, 0, 0, seconds)
-        lengths = np.maximum(found.listed.lengths, 0)
-        return Pass(
-            "manifests",
-            len(found),
-            int(selected.sum()),
-            int(lengths.sum()),
-            int(lengths[selected].sum()),
-            int(found.listed.path is not None),
-            found.listed.size_in_bytes,
-            seconds,
-        )
+def _first_pass(stores: Stores, snapshot: Snapshot | None, condition: Filter) -> _FirstPass:
+    started = time.monotonic()
+    listed = ManifestList(None, 0, ()) if snapshot is None else manifests_of(stores, snapshot)
+    selected = [each for each in listed.entries if manifest_matches(each, condition, listed.path or "")]
+    figures = Pass(
+        "manifests",
+        len(listed.entries),
+        len(selected),
+        _bytes(listed.entries),
+        _bytes(selected),
+        int(listed.path is not None),
+        listed.size_in_bytes,
+        time.monotonic() - started,
+    )
+    return _FirstPass(listed, selected, figures)
 
-    def _entries(
-        self, found: SummarizedManifests | None, selected: NDArray[np.bool_]
-    ) -> tuple[list[Entries], list[Entries], dict[int, NestedField]]:
-        """Return data entries, delete entries, and the columns that equality deletes compare."""
-        if found is None:
-            return [], [], {}
-        contents = found.listed.contents
-        erasing = np.flatnonzero(selected & (contents == 1))
-        from pyiceberg.types import StringType
 
-        paths: dict[int, IcebergType] = {DELETE_PATH: StringType()}
-        deletes = list(matching_entries(self.stores, found, erasing, self.condition, paths))
-        deletes = [part for part in deletes if len(part)]
-        ids = equality_columns(deletes)
-        fields = _fields(self.metadata, ids)
-        kinds = {each: fields[each].field_type for each in fields}
-        if ids:
-            again = matching_entries(self.stores, found, erasing, self.condition, {**paths, **kinds})
-            deletes = [part for part in again if len(part)]
-        reading = np.flatnonzero(selected & (contents == 0))
-        return list(matching_entries(self.stores, found, reading, self.condition, kinds)), deletes, fields
+def _bytes(manifests: Sequence[ManifestListEntry]) -> int:
+    return sum(max(each.manifest_length, 0) for each in manifests)
 
-    def _rows(
-        self,
-        data: Sequence[Entries],
-        files: DataFiles,
-        erased: DeleteFiles,
-        of_data: NDArray[np.int64],
-        of_delete: NDArray[np.int64],
-        residuals: tuple[list, NDArray[np.int64]],  # type: ignore[type-arg]
-    ) -> pa.Table:
-        bounds = np.searchsorted(of_data, np.arange(len(files) + 1))
-        paths = erased.paths.take(pa.array(of_delete))
-        sizes = np.concatenate([[0], np.cumsum(erased.sizes[of_delete])])
-        texts, codes = residuals
-        columns = {
-            "path": files.paths,
-            "size_in_bytes": concatenated(part.live.sizes[part.rows] for part in data),
-            "record_count": concatenated(part.live.record_counts[part.rows] for part in data),
-            "spec_id": concatenated(np.full(len(part), part.spec_id) for part in data),
-            "sequence_number": files.sequence_numbers,
-            "residual": pa.array([text_of(each) for each in texts], pa.large_string()).take(pa.array(codes)),
-            "deletes": pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), paths),
-            "delete_bytes": sizes[bounds[1:]] - sizes[bounds[:-1]],
-        }
-        return pa.table(columns, schema=FILES)
 
-    def _second_pass(
-        self,
-        found: SummarizedManifests | None,
-        selected: NDArray[np.bool_],
-        data: Sequence[Entries],
-        rows: pa.Table,
-        seconds: float,
-    ) -> Pass:
-        lengths = np.zeros(0, np.int64) if found is None else np.maximum(found.listed.lengths[selected], 0)
-        return Pass(
-            "data files",
-            sum(part.seen.files for part in data),
-            rows.num_rows,
-            sum(part.seen.size_in_bytes for part in data),
-            pc.sum(rows.column("size_in_bytes")).as_py() or 0,
-            int(selected.sum()),
-            int(lengths.sum()),
-            seconds,
-        )
+@dataclass(frozen=True)
+class _Read:
+    """What the manifests of a scan have: data files; delete files; for each data file the places of those that apply to
+    it; and the places of all that apply to any."""
 
-    def _result(
-        self,
-        found: SummarizedManifests | None,
-        selected: NDArray[np.bool_],
-        first: Pass,
-        second: Pass,
-        third: RowGroups | None,
-        third_seconds: float,
-        data: Sequence[Entries],
-        rows: pa.Table,
-        erased: DeleteFiles,
-        files: DataFiles,
-        of_delete: NDArray[np.int64],
-    ) -> QueryPlan:
-        used = np.unique(of_delete)
-        contents = np.zeros(0, np.int64) if found is None else found.listed.contents
-        residuals = rows.column("residual")
-        known = Found(
-            manifests=found,
-            selected=selected,
-            in_partition=sum(part.seen.in_partition for part in data),
-            sizes=rows.column("size_in_bytes").to_numpy(),
-            groups=files.groups,
-            delete_bytes=int(erased.sizes[used].sum()),
-            delete_files=len(used),
-            delete_opens=len(of_delete),
-            opened_delete_bytes=int(erased.sizes[of_delete].sum()),
-            files_with_deletes=int((rows.column("delete_bytes").to_numpy() > 0).sum()),
-        )
-        kinds: dict[str, int] = {}
-        for row in used.tolist():
-            kinds[erased.kinds[row]] = kinds.get(erased.kinds[row], 0) + 1
-        return QueryPlan(
-            table=self.table,
-            metadata_location=self.metadata.metadata_location,
-            snapshot_id=None if self.snapshot is None else self.snapshot.snapshot_id,
-            predicate=text_of(self.condition.residual),
-            manifests=first,
-            files_pass=second,
-            row_groups=None
-            if third is None
-            else Pass(
-                "row groups",
-                third.total,
-                third.selected,
-                third.bytes_total,
-                third.bytes_selected,
-                third.files,
-                third.footer_bytes,
-                third_seconds,
-            ),
-            manifests_total=len(contents),
-            manifests_selected=int(selected.sum()),
-            delete_manifests_total=int((contents == 1).sum()),
-            delete_manifests_selected=int((selected & (contents == 1)).sum()),
-            files_total=_live_files(found),
-            files_read=second.total,
-            files_in_partition=known.in_partition,
-            files_selected=rows.num_rows,
-            files_without_residual=pc.sum(pc.equal(residuals, "true")).as_py() or 0,
-            bytes_selected=second.bytes_selected,
-            records_selected=pc.sum(rows.column("record_count")).as_py() or 0,
-            delete_files=dict(sorted(kinds.items())),
-            delete_bytes=known.delete_bytes,
-            delete_opens=known.delete_opens,
-            footers_read=0 if third is None else third.files,
-            footers_skipped={} if third is None else third.skipped,
-            advice=advice(known, self.targets),
-            seconds=time.monotonic() - self.began,
-            _files=rows,
-            _spark=self.spark,
-        )
+    data: list[Entries[DataFile]]
+    deletes: list[DeleteFile]
+    applicable: list[list[int]]
+    used: list[int]
+
+
+def _read_entries(stores: Stores, manifests: Sequence[ManifestListEntry], condition: Filter) -> _Read:
+    deleting = [each for each in manifests if each.content == 1]
+    parts = matching_entries(stores, deleting, condition, DeleteFile.of)
+    deletes = [delete for part in parts for delete in part.selected]
+    fields = _fields(condition.metadata, {each for delete in deletes for each in delete.equality_ids})
+    index = DeleteIndex(deletes, fields)
+
+    def data_file(live: LiveEntry, partition: Partition) -> DataFile:
+        metrics = {each: metrics_of(live, each, fields[each].field_type) for each in fields}
+        return DataFile(live.path, live.size_in_bytes, live.record_count, live.sequence_number, partition, metrics)
+
+    reading = [each for each in manifests if each.content == 0]
+    data = list(matching_entries(stores, reading, condition, data_file))
+    applicable = [index.applicable(file) for part in data for file in part.selected]
+    return _Read(data, deletes, applicable, sorted({place for places in applicable for place in places}))
+
+
+def _second_pass(manifests: Sequence[ManifestListEntry], read: _Read, seconds: float) -> Pass:
+    return Pass(
+        "data files",
+        sum(part.files for part in read.data),
+        sum(len(part.selected) for part in read.data),
+        sum(part.size_in_bytes for part in read.data),
+        sum(file.size_in_bytes for part in read.data for file in part.selected),
+        len(manifests),
+        _bytes(manifests),
+        seconds,
+    )
+
+
+def _rows(files: Sequence[DataFile], read: _Read) -> pa.Table:
+    residuals = {id(file.partition): file.partition for file in files}
+    texts = {key: text_of(partition.residual) for key, partition in residuals.items()}
+    deletes = [[read.deletes[place].live for place in places] for places in read.applicable]
+    columns = {
+        "path": [file.path for file in files],
+        "size_in_bytes": [file.size_in_bytes for file in files],
+        "record_count": [file.record_count for file in files],
+        "spec_id": [file.partition.key[0] for file in files],
+        "sequence_number": [file.sequence_number for file in files],
+        "residual": [texts[id(file.partition)] for file in files],
+        "deletes": [[each.path for each in lives] for lives in deletes],
+        "delete_bytes": [sum(each.size_in_bytes for each in lives) for lives in deletes],
+    }
+    return pa.table(columns, schema=FILES)
 
 
 def _fields(metadata: TableMetadata, ids: set[int]) -> dict[int, NestedField]:
@@ -327,18 +249,6 @@ def _fields(metadata: TableMetadata, ids: set[int]) -> dict[int, NestedField]:
     return found
 
 
-def _distinct_residuals(condition: Filter, data: Sequence[Entries]) -> tuple[list, NDArray[np.int64]]:  # type: ignore[type-arg]
-    """Return the distinct residuals, and the number of the one of each file."""
-    if not any(len(part) for part in data):
-        return [], np.zeros(0, np.int64)
-    states = np.concatenate([part.states for part in data])
-    distinct, codes = np.unique(states, axis=0, return_inverse=True)
-    return [residual(condition.residual, each) for each in distinct.tolist()], codes.ravel().astype(np.int64)
-
-
-def _live_files(found: SummarizedManifests | None) -> int | None:
-    if found is None:
-        return 0
-    data = found.listed.contents == 0
-    added, existing = found.listed.added[data], found.listed.existing[data]
-    return None if (added < 0).any() or (existing < 0).any() else int(added.sum() + existing.sum())
+def _live_files(manifests: Sequence[ManifestListEntry]) -> int | None:
+    counts = [each.live_files_count for each in manifests if each.content == 0]
+    return None if None in counts else sum(each or 0 for each in counts)

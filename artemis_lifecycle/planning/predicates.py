@@ -1,5 +1,5 @@
-"""Predicates: parsed and bound by pyiceberg, as a small tree whose leaves compare keys. Belongs here: what a user may
-write, and where pyiceberg 0.12 binds differently from Iceberg's Java planner. Does not belong here: evaluation.
+"""Predicates: parsed and bound by pyiceberg, whose comparisons become leaves that compare keys. Belongs here: what a
+user may write, and where pyiceberg 0.12 binds differently from Iceberg's Java planner. Not here: evaluation.
 
 The differences, each found by tests against the Java planner or by reading both:
 
@@ -17,15 +17,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.planning.keys import Key, literal_key
+from artemis_lifecycle.planning.evaluation import NAN, Key, is_float, literal_key
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression, BoundPredicate
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
+
+T = TypeVar("T")
 
 _HINT = "use Iceberg's row filters, such as: day >= '2024-03-15' and region in ('eu', 'us') and name like 'a%'"
 _MOST_DIGITS = 38
@@ -34,47 +36,20 @@ _WORD = re.compile("[A-Za-z_][A-Za-z0-9_$]*")
 
 @dataclass(frozen=True)
 class Leaf:
-    """One comparison of a column (or partition field) with literals. `op` is one of is_null, not_null, is_nan, not_nan,
-    lt, lt_eq, gt, gt_eq, eq, not_eq, in, not_in, starts_with, not_starts_with."""
+    """One bound comparison of a column (or partition field) with literals. `op` is one of is_null, not_null, is_nan,
+    not_nan, lt, lt_eq, gt, gt_eq, eq, not_eq, in, not_in, starts_with, not_starts_with; `key` is the first of `keys`.
+    """
 
     op: str
     field_id: int
     kind: IcebergType
     keys: tuple[Key, ...]
+    key: Key
+    is_float: bool
     bound: BoundPredicate
-    text: str
 
-    @property
-    def key(self) -> Key:
-        return self.keys[0]
-
-
-@dataclass(frozen=True)
-class Constant:
-    value: bool
-
-
-@dataclass(frozen=True)
-class Both:
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True)
-class Either:
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True)
-class Negation:
-    child: Node
-
-
-Node: TypeAlias = Leaf | Constant | Both | Either | Negation
-
-ALWAYS = Constant(True)
-NEVER = Constant(False)
+    def is_nan(self, key: Key) -> bool:
+        return self.is_float and key == NAN
 
 
 def pyiceberg_expressions() -> Any:
@@ -124,66 +99,61 @@ def without_not(bound: BooleanExpression) -> BooleanExpression:
     return rewrite_not(bound)
 
 
-def node_of(bound: BooleanExpression) -> Node:
-    """Return a bound expression of pyiceberg as a tree of this module."""
-    ex = pyiceberg_expressions()
-
-    if isinstance(bound, ex.AlwaysTrue):
-        return ALWAYS
-    if isinstance(bound, ex.AlwaysFalse):
-        return NEVER
-    if isinstance(bound, ex.And):
-        return Both(node_of(bound.left), node_of(bound.right))
-    if isinstance(bound, ex.Or):
-        return Either(node_of(bound.left), node_of(bound.right))
-    if isinstance(bound, ex.Not):
-        return Negation(node_of(bound.child))
-    assert isinstance(bound, ex.BoundPredicate)
-    return leaf_of(bound)
-
-
 def leaf_of(bound: BoundPredicate) -> Leaf:
     """Return one bound comparison as a leaf."""
     ex = pyiceberg_expressions()
 
     field = bound.term.ref().field
-    op = _ops()[type(bound)]
+    keys: tuple[Key, ...] = ()
     if isinstance(bound, ex.BoundSetPredicate):
         keys = tuple(sorted({literal_key(field.field_type, each.value) for each in bound.literals}))
     elif isinstance(bound, ex.BoundLiteralPredicate):
         keys = (literal_key(field.field_type, bound.literal.value),)
-    else:
-        keys = ()
-    return Leaf(op, field.field_id, field.field_type, keys, bound, _text(bound, op))
+    (op, _), key = _ops()[type(bound)], keys[0] if keys else None
+    return Leaf(op, field.field_id, field.field_type, keys, key, is_float(field.field_type), bound)
 
 
-def field_ids(node: Node) -> tuple[int, ...]:
-    """Return the ids of the columns in a tree, sorted."""
-    found: set[int] = set()
+def compiled(bound: Any, test: Callable[[Leaf], Callable[[T], bool]]) -> Callable[[T], bool]:
+    """Return a bound expression as a function, from the functions of its leaves."""
+    ex = pyiceberg_expressions()
 
-    def walk(each: Node) -> None:
-        if isinstance(each, Leaf):
-            found.add(each.field_id)
-        elif isinstance(each, Both | Either):
-            walk(each.left)
-            walk(each.right)
-        elif isinstance(each, Negation):
-            walk(each.child)
+    if isinstance(bound, ex.AlwaysTrue | ex.AlwaysFalse):
+        value = isinstance(bound, ex.AlwaysTrue)
+        return lambda _: value
+    if isinstance(bound, ex.Not):
+        child = compiled(bound.child, test)
+        return lambda each: not child(each)
+    if isinstance(bound, ex.And | ex.Or):
+        left, right = compiled(bound.left, test), compiled(bound.right, test)
+        if isinstance(bound, ex.And):
+            return lambda each: left(each) and right(each)
+        return lambda each: left(each) or right(each)
+    return test(leaf_of(bound))
 
-    walk(node)
-    return tuple(sorted(found))
+
+def with_decided(bound: Any, decided: Callable[[BoundPredicate], bool | None]) -> Any:
+    """Return a bound expression without the comparisons that are decided, simplified."""
+    ex = pyiceberg_expressions()
+
+    def remaining(each: Any) -> Any:
+        found = decided(each)
+        return each if found is None else ex.AlwaysTrue() if found else ex.AlwaysFalse()
+
+    return _map(bound, remaining)
 
 
-def text_of(node: Node) -> str:
-    """Return a tree as a row filter that can be parsed again."""
-    if isinstance(node, Constant):
-        return str(node.value).lower()
-    if isinstance(node, Leaf):
-        return node.text
-    if isinstance(node, Negation):
-        return f"not ({text_of(node.child)})"
-    word, inner = ("and", Either) if isinstance(node, Both) else ("or", Both)
-    sides = (f"({text_of(each)})" if isinstance(each, inner) else text_of(each) for each in (node.left, node.right))
+def text_of(bound: Any) -> str:
+    """Return a bound expression as a row filter that can be parsed again."""
+    ex = pyiceberg_expressions()
+
+    if isinstance(bound, ex.AlwaysTrue | ex.AlwaysFalse):
+        return str(isinstance(bound, ex.AlwaysTrue)).lower()
+    if isinstance(bound, ex.Not):
+        return f"not ({text_of(bound.child)})"
+    if not isinstance(bound, ex.And | ex.Or):
+        return _text(bound)
+    word, inner = ("and", ex.Or) if isinstance(bound, ex.And) else ("or", ex.And)
+    sides = (f"({text_of(each)})" if isinstance(each, inner) else text_of(each) for each in (bound.left, bound.right))
     return f" {word} ".join(sides)
 
 
@@ -317,60 +287,44 @@ def _decimal(value: Any, scale: int) -> Decimal:
     return found
 
 
-def _ops() -> dict[type, str]:
+def _ops() -> dict[type, tuple[str, str]]:
+    """The name of each comparison, and its words in a row filter."""
     ex = pyiceberg_expressions()
 
     return {
-        ex.BoundIsNull: "is_null",
-        ex.BoundNotNull: "not_null",
-        ex.BoundIsNaN: "is_nan",
-        ex.BoundNotNaN: "not_nan",
-        ex.BoundLessThan: "lt",
-        ex.BoundLessThanOrEqual: "lt_eq",
-        ex.BoundGreaterThan: "gt",
-        ex.BoundGreaterThanOrEqual: "gt_eq",
-        ex.BoundEqualTo: "eq",
-        ex.BoundNotEqualTo: "not_eq",
-        ex.BoundIn: "in",
-        ex.BoundNotIn: "not_in",
-        ex.BoundStartsWith: "starts_with",
-        ex.BoundNotStartsWith: "not_starts_with",
+        ex.BoundIsNull: ("is_null", "is null"),
+        ex.BoundNotNull: ("not_null", "is not null"),
+        ex.BoundIsNaN: ("is_nan", "is nan"),
+        ex.BoundNotNaN: ("not_nan", "is not nan"),
+        ex.BoundLessThan: ("lt", "<"),
+        ex.BoundLessThanOrEqual: ("lt_eq", "<="),
+        ex.BoundGreaterThan: ("gt", ">"),
+        ex.BoundGreaterThanOrEqual: ("gt_eq", ">="),
+        ex.BoundEqualTo: ("eq", "="),
+        ex.BoundNotEqualTo: ("not_eq", "!="),
+        ex.BoundIn: ("in", "in"),
+        ex.BoundNotIn: ("not_in", "not in"),
+        ex.BoundStartsWith: ("starts_with", "like"),
+        ex.BoundNotStartsWith: ("not_starts_with", "not like"),
     }
 
 
-_WORDS = {
-    "is_null": "is null",
-    "not_null": "is not null",
-    "is_nan": "is nan",
-    "not_nan": "is not nan",
-    "lt": "<",
-    "lt_eq": "<=",
-    "gt": ">",
-    "gt_eq": ">=",
-    "eq": "=",
-    "not_eq": "!=",
-    "in": "in",
-    "not_in": "not in",
-    "starts_with": "like",
-    "not_starts_with": "not like",
-}
-
-
-def _text(bound: Any, op: str) -> str:
+def _text(bound: Any) -> str:
     from pyiceberg.expressions import BoundLiteralPredicate, BoundSetPredicate
 
+    op, word = _ops()[type(bound)]
     field = bound.term.ref().field
     name = _name_text(field.name)
     if isinstance(bound, BoundSetPredicate):
         values = sorted(bound.literals, key=lambda each: literal_key(field.field_type, each.value))
         inside = ", ".join(_literal_text(field.field_type, each.value) for each in values)
-        return f"{name} {_WORDS[op]} ({inside})"
+        return f"{name} {word} ({inside})"
     if not isinstance(bound, BoundLiteralPredicate):
-        return f"{name} {_WORDS[op]}"
+        return f"{name} {word}"
     value = bound.literal.value
     if op in ("starts_with", "not_starts_with"):
         value = value.replace("%", "\\%") + "%"
-    return f"{name} {_WORDS[op]} {_literal_text(field.field_type, value)}"
+    return f"{name} {word} {_literal_text(field.field_type, value)}"
 
 
 def _name_text(name: str) -> str:

@@ -12,13 +12,13 @@ The differences (Iceberg's ProjectionUtil, Truncate, TruncateUtil):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from artemis_lifecycle.planning.predicates import ALWAYS, NEVER, Constant, Leaf, leaf_of, pyiceberg_expressions
+from artemis_lifecycle.planning.predicates import Leaf, leaf_of, pyiceberg_expressions
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -37,37 +37,34 @@ class PartitionColumn:
     name: str
 
 
-@dataclass(frozen=True)
-class Projector:
-    """Projects comparisons to one partition spec. Both methods return what the leaf implies for each partition field of
-    its column, in the spec's order."""
-
-    columns: tuple[PartitionColumn, ...]
-
-    @classmethod
-    def of(cls, spec: PartitionSpec, schema: Schema) -> Projector:
-        """Return the projector of a spec, bound to a schema."""
-        from pyiceberg.types import UnknownType
-
-        found = []
-        for position, field in enumerate(spec.fields):
-            name = schema.find_column_name(field.source_id)
-            source = UnknownType() if name is None else schema.find_type(field.source_id)
-            kind = source if isinstance(source, UnknownType) else field.transform.result_type(source)
-            found.append(PartitionColumn(position, field.field_id, kind, field, field.name))
-        return cls(tuple(found))
-
-    def of_leaf(self, leaf: Leaf) -> list[tuple[PartitionColumn, Leaf | Constant | None, Leaf | Constant | None]]:
-        """Return (partition field, inclusive projection, strict projection) for each field of the leaf's column; None
-        where there is no projection."""
-        return [
-            (column, _projected(leaf, column, strict=False), _projected(leaf, column, strict=True))
-            for column in self.columns
-            if column.field.source_id == leaf.field_id
-        ]
+Projection: TypeAlias = Leaf | bool
+"""A comparison of a partition field, or its value if that is the same for all partitions."""
 
 
-def _projected(leaf: Leaf, column: PartitionColumn, *, strict: bool) -> Leaf | Constant | None:
+def partition_columns(spec: PartitionSpec, schema: Schema) -> tuple[PartitionColumn, ...]:
+    """Return the fields of a spec, bound to a schema."""
+    from pyiceberg.types import UnknownType
+
+    found = []
+    for position, field in enumerate(spec.fields):
+        name = schema.find_column_name(field.source_id)
+        source = UnknownType() if name is None else schema.find_type(field.source_id)
+        kind = source if isinstance(source, UnknownType) else field.transform.result_type(source)
+        found.append(PartitionColumn(position, field.field_id, kind, field, field.name))
+    return tuple(found)
+
+
+def projections(
+    leaf: Leaf, columns: Sequence[PartitionColumn], *, strict: bool
+) -> list[tuple[PartitionColumn, Projection]]:
+    """Return what the leaf implies for each partition field of its column (inclusive), or what implies the leaf
+    (strict), in the spec's order; fields without a projection are left out."""
+    own = [each for each in columns if each.field.source_id == leaf.field_id]
+    found = [(each, _projected(leaf, each, strict=strict)) for each in own]
+    return [(each, projection) for each, projection in found if projection is not None]
+
+
+def _projected(leaf: Leaf, column: PartitionColumn, *, strict: bool) -> Projection | None:
     from pyiceberg.transforms import TimeTransform, TruncateTransform
     from pyiceberg.types import DateType
 
@@ -89,7 +86,7 @@ def _projected(leaf: Leaf, column: PartitionColumn, *, strict: bool) -> Leaf | C
     return None if found is None else _bound_to(found, column, str(leaf.kind) if truncates else "")
 
 
-def _bound_to(unbound: Any, column: PartitionColumn, source: str) -> Leaf | Constant:
+def _bound_to(unbound: Any, column: PartitionColumn, source: str) -> Projection:
     """Bind a projected comparison to its partition field."""
     ex = pyiceberg_expressions()
     from pyiceberg.schema import Accessor
@@ -104,9 +101,9 @@ def _bound_to(unbound: Any, column: PartitionColumn, source: str) -> Leaf | Cons
         found = unbound.as_bound(term, {_converted(each, column.kind, source) for each in unbound.literals})
     else:
         found = unbound.as_bound(term, _converted(unbound.literal, column.kind, source))
-    if isinstance(found, ex.AlwaysTrue):
-        return ALWAYS
-    return NEVER if isinstance(found, ex.AlwaysFalse) else leaf_of(found)
+    if isinstance(found, ex.AlwaysTrue | ex.AlwaysFalse):
+        return isinstance(found, ex.AlwaysTrue)
+    return leaf_of(found)
 
 
 def _converted(literal: Any, kind: IcebergType, source: str) -> Any:

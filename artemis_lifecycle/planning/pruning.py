@@ -1,274 +1,231 @@
 """Passes one and two: manifests by their partition summaries, then their entries by partition values and column
-metrics. Belongs here: applying a predicate to what `metadata/` reads. Does not belong here: deletes, row groups."""
+metrics. Belongs here: applying a predicate to what `metadata/` reads. Does not belong here: deletes, row groups.
+
+Entries of one partition have one answer: what depends on partition values alone, the residual included, is evaluated
+once for each partition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from artemis_lifecycle.metadata.statistics import LiveEntries, Wanted, live_statistics
-from artemis_lifecycle.metadata.summaries import SummarizedManifests, SummaryColumns
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.statistics import LiveEntry, live_statistics
+from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary, TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.metadata.values import partition_spec
 from artemis_lifecycle.planning.evaluation import (
     ColumnMetrics,
+    Key,
     Summary,
-    evaluate,
+    key_of_bytes,
+    key_of_stored,
     metrics_match,
-    summaries_match,
-    values_match,
+    summary_matches,
+    value_matches,
 )
-from artemis_lifecycle.planning.keys import Keys, Mask, bound_keys, value_keys
-from artemis_lifecycle.planning.predicates import Constant, Leaf, Node, field_ids
-from artemis_lifecycle.planning.projections import Projector
-from artemis_lifecycle.planning.residuals import leaf_states, leaves
+from artemis_lifecycle.planning.predicates import Leaf, compiled, leaf_of, with_decided
+from artemis_lifecycle.planning.projections import PartitionColumn, Projection, partition_columns, projections
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression, BoundPredicate
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType
 
-_CHUNK_MANIFESTS = 256
-_CHUNK_BYTES = 8 << 20
+T = TypeVar("T")
+
 _THREADS = 16
+
+PartitionKey: TypeAlias = tuple[int, tuple[Key, ...]]
+"""A spec's id and the keys of its partition values: equal for two files exactly if they are in one partition."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What a predicate says of one partition: whether its inclusive projection holds, and what is left of it."""
+
+    key: PartitionKey
+    matches: bool
+    residual: BooleanExpression
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A predicate bound to the schema of a scan, and the specs it is projected to.
+    """A predicate bound to the schema of a scan.
 
     `pruning` has no negations, which projections need; `residual` has the predicate as it was written. `reads_all`: the
     predicate is the constant true, so that not even empty files are skipped, as in Iceberg.
     """
 
-    pruning: Node
-    residual: Node
-    specs: Mapping[int, Projector]
+    metadata: TableMetadata
+    schema: Schema
+    pruning: BooleanExpression
+    residual: BooleanExpression
     reads_all: bool
 
     @cached_property
-    def columns(self) -> tuple[int, ...]:
-        return field_ids(self.pruning)
+    def metrics(self) -> Callable[[Callable[[int, IcebergType], ColumnMetrics]], bool]:
+        """What decides whether a file may have a matching row, by the metrics of its columns."""
 
-    def projector(self, spec_id: int, path: str) -> Projector:
-        """Return the projector of a spec. Raises UnreadableMetadata if the table's metadata does not have it."""
-        found = self.specs.get(spec_id)
-        if found is None:
+        def test(leaf: Leaf) -> Callable[[Callable[[int, IcebergType], ColumnMetrics]], bool]:
+            return lambda column: metrics_match(leaf, column(leaf.field_id, leaf.kind))
+
+        return compiled(self.pruning, test)
+
+    @cached_property
+    def _specs(self) -> dict[int, SpecFilter]:
+        return {}
+
+    def of_spec(self, spec_id: int, path: str) -> SpecFilter:
+        """Return the predicate for partitions of a spec. Raises UnreadableMetadata if the table's metadata does not
+        have it."""
+        if spec_id not in self.metadata.partition_specs:
             raise unreadable(f"The table's metadata has no partition spec {spec_id}", path)
+        if spec_id not in self._specs:
+            columns = partition_columns(partition_spec(self.metadata, spec_id), self.schema)
+            self._specs[spec_id] = SpecFilter(spec_id, columns, self.pruning, self.residual)
+        return self._specs[spec_id]
+
+
+@dataclass(frozen=True)
+class SpecFilter:
+    spec_id: int
+    columns: tuple[PartitionColumn, ...]
+    pruning: BooleanExpression
+    residual: BooleanExpression
+    _partitions: dict[tuple[Key, ...], Partition] = field(default_factory=dict)
+    _of_residual: dict[int, list[tuple[int, Projection, Projection]]] = field(default_factory=dict)
+
+    @cached_property
+    def summaries(self) -> Callable[[Sequence[PartitionSummary]], bool]:
+        """What decides whether a manifest may have a matching entry, by its partition summaries."""
+        readers = [key_of_bytes(column.kind) for column in self.columns]
+
+        def one(position: int, projection: Projection, recorded: Sequence[PartitionSummary]) -> bool:
+            if isinstance(projection, bool) or position >= len(recorded):
+                return projection is not False
+            found, read = recorded[position], readers[position]
+            lower, upper = (None if each is None else read(each) for each in (found.lower_bound, found.upper_bound))
+            return summary_matches(projection, Summary(found.contains_null, found.contains_nan, lower, upper))
+
+        return compiled(self.pruning, lambda leaf: self._all(leaf, one))
+
+    @cached_property
+    def _values(self) -> Callable[[tuple[Key, ...]], bool]:
+        return compiled(self.pruning, lambda leaf: self._all(leaf, _holds))
+
+    def _all(self, leaf: Leaf, one: Callable[[int, Projection, Any], bool]) -> Callable[[Any], bool]:
+        found = [(column.position, each) for column, each in projections(leaf, self.columns, strict=False)]
+        return lambda given: all(one(position, each, given) for position, each in found)
+
+    @cached_property
+    def _keys(self) -> tuple[Callable[[Any], Key], ...]:
+        return tuple(key_of_stored(column.kind) for column in self.columns)
+
+    def partition(self, stored: Sequence[object]) -> Partition:
+        """Return what the predicate says of the partition with these values."""
+        keys = tuple([None if value is None else key(value) for key, value in zip(self._keys, stored, strict=True)])
+        found = self._partitions.get(keys)
+        if found is None:
+            residual = with_decided(self.residual, lambda each: self._decided(each, keys))
+            found = Partition((self.spec_id, keys), self._values(keys), residual)
+            self._partitions[keys] = found
         return found
 
+    def _decided(self, bound: BoundPredicate, keys: tuple[Key, ...]) -> bool | None:
+        """Return True if a comparison is true for all rows of the partition, False if for none. Source: Iceberg's
+        ResidualEvaluator: the first partition field that decides."""
+        for position, strict, inclusive in self._projected(bound):
+            if _holds(position, strict, keys):
+                return True
+            if not _holds(position, inclusive, keys):
+                return False
+        return None
 
-def matching_manifests(found: SummarizedManifests, condition: Filter) -> Mask:
-    """Pass one: return which manifests a scan reads. Reads nothing. Raises UnreadableMetadata."""
-    listed = found.listed
+    def _projected(self, bound: BoundPredicate) -> list[tuple[int, Projection, Projection]]:
+        if id(bound) not in self._of_residual:
+            leaf = leaf_of(bound)
+            strict, inclusive = (
+                {column.position: each for column, each in projections(leaf, self.columns, strict=strictly)}
+                for strictly in (True, False)
+            )
+            self._of_residual[id(bound)] = [
+                (position, strict.get(position, False), inclusive.get(position, True))
+                for position in sorted(strict.keys() | inclusive.keys())
+            ]
+        return self._of_residual[id(bound)]
+
+
+def _holds(position: int, projection: Projection, keys: tuple[Key, ...]) -> bool:
+    return projection if isinstance(projection, bool) else value_matches(projection, keys[position])
+
+
+def manifest_matches(entry: ManifestListEntry, condition: Filter, path: str) -> bool:
+    """Pass one: return True if a scan reads the manifest that the list at `path` names. Reads nothing."""
     # A manifest without live entries is never read; an old list may not have the counts.
-    selected: Mask = (listed.added != 0) | (listed.existing != 0)
-    if condition.reads_all:
-        return selected
-    for spec_id in np.unique(found.spec_ids).tolist():
-        rows = np.flatnonzero(found.spec_ids == spec_id)
-        projector = condition.projector(spec_id, listed.path or "")
-        matcher = _summary_matcher(found, rows, projector)
-        selected[rows] &= evaluate(condition.pruning, len(rows), matcher)
-    return selected
-
-
-def _summary_matcher(
-    found: SummarizedManifests, rows: NDArray[np.int64], projector: Projector
-) -> Callable[[Leaf], Mask]:
-    summaries: dict[int, Summary] = {}
-
-    def matcher(leaf: Leaf) -> Mask:
-        matches = np.ones(len(rows), np.bool_)
-        for column, inclusive, _ in projector.of_leaf(leaf):
-            position = column.position
-            if isinstance(inclusive, Constant):
-                matches &= inclusive.value
-            elif inclusive is not None and position < len(found.summaries):
-                if position not in summaries:
-                    summaries[position] = _summary(found.summaries[position], rows, column.kind)
-                matches &= summaries_match(inclusive, summaries[position])
-        return matches
-
-    return matcher
-
-
-def _summary(columns: SummaryColumns, rows: NDArray[np.int64], kind: IcebergType) -> Summary:
-    chosen = pa.array(rows)
-    return Summary(
-        columns.recorded[rows],
-        columns.contains_null[rows] == 1,
-        columns.contains_nan[rows],
-        bound_keys(kind, columns.lower.take(chosen)),
-        bound_keys(kind, columns.upper.take(chosen)),
-        str(kind) in ("float", "double"),
-    )
+    if entry.live_files_count == 0:
+        return False
+    return condition.reads_all or condition.of_spec(entry.partition_spec_id, path).summaries(entry.partitions)
 
 
 @dataclass(frozen=True)
-class Entries:
-    """Entries of one spec that a scan selects. `partitions` are by the spec's positions; `metrics` by column id.
-    `states` has one column per leaf of the residual: 1 always true, -1 always false, 0 undecided."""
-
-    spec_id: int
-    live: LiveEntries
-    rows: NDArray[np.int64]
-    partitions: tuple[Keys, ...]
-    metrics: Mapping[int, ColumnMetrics]
-    states: NDArray[np.int8]
-    seen: Seen
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def sequence_numbers(self) -> NDArray[np.int64]:
-        return self.live.sequence_numbers[self.rows]
-
-    def texts(self, name: str) -> pa.Array:
-        return self.live.texts(name, self.rows)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """All live entries of the manifests that were read: files and bytes; and those whose partition matches."""
+class Entries(Generic[T]):
+    """The live entries of one manifest: files and bytes of all, those whose partition matches, and what the caller
+    keeps of those that a scan selects."""
 
     files: int
     size_in_bytes: int
     in_partition: int
+    selected: list[T]
 
 
 def matching_entries(
     stores: Stores,
-    found: SummarizedManifests,
-    selected: NDArray[np.int64],
+    manifests: Sequence[ManifestListEntry],
     condition: Filter,
-    further: Mapping[int, IcebergType],
-) -> Iterator[Entries]:
-    """Pass two: read the `selected` manifests and yield the entries that a scan selects, some manifests at a time.
-
-    `further` are columns whose metrics the caller needs. Raises UnreadableMetadata, EncryptedTable.
-    """
-    if not len(selected):
+    keep: Callable[[LiveEntry, Partition], T],
+) -> Iterator[Entries[T]]:
+    """Pass two: read the manifests and yield what a scan selects of each. Raises UnreadableMetadata, EncryptedTable."""
+    if not manifests:
         return
-    listed = found.listed
-    chunks = list(_chunks(found, selected))
-    average = float(np.maximum(listed.lengths[selected], 0).mean())
-    threads = stores.readers(listed.paths[int(selected[0])].as_py(), _THREADS, average)
-    columns = tuple(sorted({*condition.columns, *further}))
+    average = sum(max(each.manifest_length, 0) for each in manifests) / len(manifests)
+    threads = stores.readers(manifests[0].manifest_path, _THREADS, average)
 
-    def read(rows: NDArray[np.int64]) -> list[Entries]:
-        spec_id = int(found.spec_ids[rows[0]])
-        entries = [found.entry(int(row)) for row in rows]
-        projector = condition.projector(spec_id, entries[0].manifest_path)
-        wanted = Wanted(columns, tuple(column.field_id for column in projector.columns))
-        return [
-            _matching(live, spec_id, projector, condition, further) for live in live_statistics(stores, entries, wanted)
-        ]
+    def read(entry: ManifestListEntry) -> Entries[T]:
+        spec = condition.of_spec(entry.partition_spec_id, entry.manifest_path)
+        entries = live_statistics(stores, entry, [column.field_id for column in spec.columns])
+        placed = [(live, spec.partition(live.partition)) for live in entries]
+        if not condition.reads_all:
+            placed = [(live, partition) for live, partition in placed if partition.matches]
+        selected = [keep(live, partition) for live, partition in placed if _may_match(live, condition)]
+        return Entries(len(entries), sum(live.size_in_bytes for live in entries), len(placed), selected)
 
-    for part in threaded(read, chunks, threads):
-        yield from part
+    yield from threaded(read, manifests, threads)
 
 
-def _chunks(found: SummarizedManifests, selected: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    lengths = np.maximum(found.listed.lengths, 0)
-    for spec_id in np.unique(found.spec_ids[selected]).tolist():
-        rows = selected[found.spec_ids[selected] == spec_id]
-        piece = np.cumsum(lengths[rows]) // _CHUNK_BYTES * len(rows) + np.arange(len(rows)) // _CHUNK_MANIFESTS
-        yield from np.split(rows, np.flatnonzero(np.diff(piece)) + 1)
-
-
-def _matching(
-    live: LiveEntries,
-    spec_id: int,
-    projector: Projector,
-    condition: Filter,
-    further: Mapping[int, IcebergType],
-) -> Entries:
-    count = len(live)
-    partitions = tuple(value_keys(column.kind, live.partition(column.field_id), count) for column in projector.columns)
-    metrics: dict[int, ColumnMetrics] = {}
-
-    def column_metrics(field_id: int, kind: IcebergType) -> ColumnMetrics:
-        if field_id not in metrics:
-            metrics[field_id] = metrics_of(live, field_id, kind)
-        return metrics[field_id]
-
-    in_partition = matches = np.ones(count, np.bool_)
-    if not condition.reads_all:
-        in_partition = evaluate(
-            condition.pruning, count, lambda leaf: _partition_matches(leaf, projector, partitions, count)
-        )
-        by_metrics = evaluate(
-            condition.pruning, count, lambda leaf: metrics_match(leaf, column_metrics(leaf.field_id, leaf.kind))
-        )
-        records = live.record_counts
+def _may_match(live: LiveEntry, condition: Filter) -> bool:
+    if condition.reads_all or live.record_count < 0:
         # Imported Avro files may have the count -1, which says nothing.
-        matches = in_partition & (records != 0) & (by_metrics | (records < 0))
-    rows = np.flatnonzero(matches)
-    kept = tuple(_taken(keys, rows) for keys in partitions)
-    further_metrics = {each: _taken_metrics(column_metrics(each, kind), rows) for each, kind in further.items()}
-    states = np.zeros((len(rows), len(leaves(condition.residual))), np.int8)
-    for number, leaf in enumerate(leaves(condition.residual)):
-        states[:, number] = leaf_states(leaf, projector, kept, len(rows))
-    seen = Seen(count, int(live.sizes.sum()), int(in_partition.sum()))
-    return Entries(spec_id, live, rows, kept, further_metrics, states, seen)
+        return True
+    known: dict[int, ColumnMetrics] = {}
+
+    def column(field_id: int, kind: IcebergType) -> ColumnMetrics:
+        if field_id not in known:
+            known[field_id] = metrics_of(live, field_id, kind)
+        return known[field_id]
+
+    return live.record_count != 0 and condition.metrics(column)
 
 
-def _partition_matches(leaf: Leaf, projector: Projector, partitions: Sequence[Keys], rows: int) -> Mask:
-    matches = np.ones(rows, np.bool_)
-    for column, inclusive, _ in projector.of_leaf(leaf):
-        if isinstance(inclusive, Constant):
-            matches &= inclusive.value
-        elif inclusive is not None:
-            matches &= values_match(inclusive, partitions[column.position])
-    return matches
-
-
-def metrics_of(live: LiveEntries, field_id: int, kind: IcebergType) -> ColumnMetrics:
-    """Return the counts and bounds of a column, for all live entries. Raises UnreadableMetadata."""
-
-    def count(name: str) -> NDArray[np.int64]:
-        found = live.count(name, field_id)
-        return np.where(found.known, found.values, -1)
-
-    has_bounds = kind.is_primitive
-    nothing = pa.nulls(len(live), pa.large_binary())
-    lower, upper = (live.bound(name, field_id) if has_bounds else nothing for name in ("lower_bounds", "upper_bounds"))
-    return ColumnMetrics(
-        count("value_counts"),
-        count("null_value_counts"),
-        count("nan_value_counts"),
-        bound_keys(kind, lower) if has_bounds else Keys(nothing, np.zeros(len(live), np.bool_)),
-        bound_keys(kind, upper) if has_bounds else Keys(nothing, np.zeros(len(live), np.bool_)),
-    )
-
-
-def _taken(keys: Keys, rows: NDArray[np.int64]) -> Keys:
-    if len(rows) == len(keys.known):
-        return keys
-    values = keys.values[rows] if isinstance(keys.values, np.ndarray) else keys.values.take(pa.array(rows))
-    return Keys(values, keys.known[rows], None if keys.nan is None else keys.nan[rows])
-
-
-def _taken_metrics(metrics: ColumnMetrics, rows: NDArray[np.int64]) -> ColumnMetrics:
-    return ColumnMetrics(
-        metrics.values[rows],
-        metrics.nulls[rows],
-        metrics.nans[rows],
-        _taken(metrics.lower, rows),
-        _taken(metrics.upper, rows),
-    )
-
-
-def filter_specs(metadata: TableMetadata, schema: Schema) -> dict[int, Projector]:
-    """Return the projector of each spec of the table, bound to `schema`. Raises UnreadableMetadata."""
-    return {spec_id: Projector.of(partition_spec(metadata, spec_id), schema) for spec_id in metadata.partition_specs}
+def metrics_of(live: LiveEntry, field_id: int, kind: IcebergType) -> ColumnMetrics:
+    """Return the counts and bounds of a column in one file. Raises UnreadableMetadata."""
+    counts = (live.statistic(name, field_id) for name in ("value_counts", "null_value_counts", "nan_value_counts"))
+    bounds: list[Key] = [None, None]
+    if kind.is_primitive:
+        stored = (live.statistic(name, field_id) for name in ("lower_bounds", "upper_bounds"))
+        bounds = [None if each is None else key_of_bytes(kind)(each) for each in stored]
+    return ColumnMetrics(*(None if each is None or each < 0 else each for each in counts), *bounds)
