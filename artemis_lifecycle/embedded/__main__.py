@@ -23,8 +23,6 @@ from artemis_lifecycle.escaping import terminal
 COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",
     "artemis_lifecycle.metadata.avro.scan_kernels",
-    "artemis_lifecycle.reachability.index.kernels",
-    "artemis_lifecycle.protection.kernels",
 )
 """By name: the rooms that they belong to are above this one."""
 
