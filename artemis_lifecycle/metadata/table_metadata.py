@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from artemis_lifecycle.errors import NewerFormat
-from artemis_lifecycle.metadata.fast_json import long_lists
-from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT, Kind
+from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NO_SUMMARY,
@@ -67,11 +69,13 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     """
     try:
         with within_memory(metadata_location):
-            plain = _plain(data, metadata_location, limits)
-            node = _split(plain) or _object(plain, metadata_location)
-            return _Parser(metadata_location).metadata(node)
+            return _table_metadata(_plain(data, metadata_location, limits), metadata_location)
     except _Malformed as error:
         raise unreadable(str(error), metadata_location) from None
+    except msgspec.ValidationError as error:
+        raise unreadable(f"The metadata file has a field of the wrong type: {error}", metadata_location) from None
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
 
 
 def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
@@ -143,173 +147,229 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Internal: which field is wrong. Becomes UnreadableMetadata with the path."""
 
 
-_LONG_LIMIT = 2**63
 _PLACE = re.compile(r"[^/]+://.|/.")
 _TABLE_FIELDS = frozenset({"table-uuid", "last-column-id", "current-snapshot-id", "snapshots"})
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def _split(data: bytes) -> dict[str, Any] | None:
-    """Return the metadata with its two long lists, snapshots and log, already as values; the rest as parsed JSON.
-
-    It parses snapshot by snapshot, so that 100,000 of them are never dictionaries at the same time. None for anything
-    unusual: then the complete parser reads the whole file again, and reports what is wrong.
-    """
-    found = long_lists(data)
-    if found is None:
-        return None
-    node, snapshots, log = found
-    if any(not snapshot.manifest_list and not snapshot.manifests for snapshot in snapshots):
-        return None
-    return {**node, "snapshots": snapshots, "snapshot-log": log}
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class _Parser:
-    def __init__(self, metadata_location: str) -> None:
-        self._location = metadata_location
+class _Node(msgspec.Struct, rename="kebab", kw_only=True, gc=False):
+    """A JSON object of the file. Null is an error where None is no type; unknown fields are ignored."""
 
-    def metadata(self, node: dict[str, Any]) -> TableMetadata:
-        version = _integer(node, "format-version")
-        if version > NEWEST_FORMAT_VERSION:
-            raise NewerFormat.version(version, NEWEST_FORMAT_VERSION, self._location)
-        if version < 1:
-            raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
-        table_uuid = _optional_text(node, "table-uuid")
-        if table_uuid is None:
-            raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")
-        if _UUID.fullmatch(table_uuid) is None:
-            # Folders are named after it, so no other characters are allowed.
-            raise _Malformed(f"table-uuid is not a UUID: {table_uuid!r:.80}")
-        last_column_id = _integer(node, "last-column-id")
-        last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
-        schemas, current_schema_id = _schemas(node, version)
-        specs, default_spec_id = _specs(node, version)
-        snapshots = _values(node, "snapshots", _snapshot)
-        ids = {snapshot.snapshot_id for snapshot in snapshots}
-        if len(ids) != len(snapshots):
-            raise _Malformed("Two snapshots have one snapshot-id")
-        if version > 1:
-            for snapshot in snapshots:
-                if snapshot.sequence_number > last_sequence_number:
-                    raise _Malformed(
-                        f"Snapshot {snapshot.snapshot_id} has sequence-number {snapshot.sequence_number}, beyond the "
-                        f"table's last-sequence-number {last_sequence_number}"
-                    )
-        current = _optional_integer(node, "current-snapshot-id")
-        if current == -1:
-            current = None
-        if current is not None and current not in ids:
-            raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
-        return TableMetadata(
-            metadata_location=self._location,
-            location=_text(node, "location").rstrip("/") or "/",
-            table_uuid=table_uuid,
-            format_version=version,
-            last_updated_ms=_integer(node, "last-updated-ms"),
-            last_sequence_number=last_sequence_number,
-            current_snapshot_id=current,
-            snapshots=snapshots,
-            refs=_refs(node, current),
-            snapshot_log=_values(node, "snapshot-log", _log_entry),
-            metadata_log=tuple(
-                MetadataLogEntry(_integer(entry, "timestamp-ms"), _text(entry, "metadata-file"))
-                for entry in _objects(node, "metadata-log")
-            ),
-            statistics=tuple(file for key, kind in NAMED_BY_SNAPSHOT.items() for file in _statistics(node, key, kind)),
-            properties=_text_map(node, "properties"),
-            current_schema_id=current_schema_id,
-            schemas=schemas,
-            default_spec_id=default_spec_id,
-            partition_specs=specs,
-            next_row_id=_integer(node, "next-row-id") if version >= 3 else None,
-            encryption_key_ids=tuple(_text(key, "key-id") for key in _objects(node, "encryption-keys")),
-            # Before they were added to the format, tables had neither: all were unsorted, which is order 0.
-            default_sort_order_id=_optional_integer(node, "default-sort-order-id") or 0,
-            sort_orders={_integer(each, "order-id"): json.dumps(each) for each in _objects(node, "sort-orders")},
-            last_column_id=last_column_id,
-            last_partition_id=_optional_integer(node, "last-partition-id") or 0,
-        )
+
+class _Version(_Node):
+    format_version: _Long
+
+
+class _Snapshot(_Node):
+    snapshot_id: _Long
+    timestamp_ms: _Long
+    manifest_list: str | msgspec.UnsetType = msgspec.UNSET
+    # Ignored if there is a manifest list, as in Iceberg.
+    manifests: msgspec.Raw = msgspec.Raw()
+    # Null and absent are equal for these, because Iceberg writes neither.
+    parent_snapshot_id: _Long | None = None
+    sequence_number: _Long | None = None
+    schema_id: _Long | None = None
+    summary: dict[str, str] = {}
+    first_row_id: _Long | None = None
+    added_rows: _Long | None = None
+    key_id: str | None = None
+
+
+class _Ref(_Node):
+    snapshot_id: _Long
+    type: str
+    min_snapshots_to_keep: _Long | None = None
+    max_snapshot_age_ms: _Long | None = None
+    max_ref_age_ms: _Long | None = None
+
+
+class _LogEntry(_Node):
+    timestamp_ms: _Long
+    snapshot_id: _Long
+
+
+class _MetadataLogEntry(_Node):
+    timestamp_ms: _Long
+    metadata_file: str
+
+
+class _StatisticsFile(_Node):
+    snapshot_id: _Long
+    statistics_path: str
+    file_size_in_bytes: _Long
+
+
+class _Key(_Node):
+    key_id: str
+
+
+class _Schema(_Node):
+    id: _Long | None = msgspec.field(default=None, name="schema-id")
+
+
+class _Spec(_Node):
+    id: _Long = msgspec.field(name="spec-id")
+
+
+class _SortOrder(_Node):
+    id: _Long = msgspec.field(name="order-id")
+
+
+class _Table(_Version):
+    location: str
+    last_updated_ms: _Long
+    last_column_id: _Long
+    table_uuid: str | None = None
+    last_sequence_number: _Long | None = None
+    schema: msgspec.Raw = msgspec.Raw()
+    schemas: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    current_schema_id: _Long | None = None
+    partition_spec: list[Any] | None = None
+    partition_specs: list[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    default_spec_id: _Long | None = None
+    last_partition_id: _Long | None = None
+    sort_orders: list[msgspec.Raw] = []
+    # Before they were added to the format, tables had neither: all were unsorted, which is order 0.
+    default_sort_order_id: _Long | None = None
+    properties: dict[str, str] | None = None
+    current_snapshot_id: _Long | None = None
+    snapshots: list[_Snapshot] = []
+    refs: dict[str, msgspec.Raw] = {}
+    snapshot_log: list[_LogEntry] = []
+    metadata_log: list[_MetadataLogEntry] = []
+    statistics: list[_StatisticsFile] = []
+    partition_statistics: list[_StatisticsFile] = []
+    next_row_id: _Long | None = None
+    encryption_keys: list[_Key] = []
+
+
+_VERSION = msgspec.json.Decoder(_Version)
+_TABLE = msgspec.json.Decoder(_Table)
+_REF = msgspec.json.Decoder(_Ref)
+_SCHEMA = msgspec.json.Decoder(_Schema)
+_SPEC = msgspec.json.Decoder(_Spec)
+_SORT_ORDER = msgspec.json.Decoder(_SortOrder)
+_PATHS = msgspec.json.Decoder(tuple[str, ...])
+
+
+def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
+    # First and alone: a newer format may have other types everywhere.
+    version = _VERSION.decode(data).format_version
+    if version > NEWEST_FORMAT_VERSION:
+        raise NewerFormat.version(version, NEWEST_FORMAT_VERSION, metadata_location)
+    if version < 1:
+        raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
+    node = _TABLE.decode(data)
+    if node.table_uuid is None:
+        raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")
+    if _UUID.fullmatch(node.table_uuid) is None:
+        # Folders are named after it, so no other characters are allowed.
+        raise _Malformed(f"table-uuid is not a UUID: {node.table_uuid!r:.80}")
+    last_sequence_number = _required(node.last_sequence_number, "last-sequence-number") if version > 1 else 0
+    schemas, current_schema_id = _schemas(node)
+    specs, default_spec_id = _specs(node)
+    snapshots = tuple(map(_snapshot, node.snapshots))
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    if len(ids) != len(snapshots):
+        raise _Malformed("Two snapshots have one snapshot-id")
+    if version > 1:
+        for snapshot in snapshots:
+            if snapshot.sequence_number > last_sequence_number:
+                raise _Malformed(
+                    f"Snapshot {snapshot.snapshot_id} has sequence-number {snapshot.sequence_number}, beyond the "
+                    f"table's last-sequence-number {last_sequence_number}"
+                )
+    current = None if node.current_snapshot_id == -1 else node.current_snapshot_id
+    if current is not None and current not in ids:
+        raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
+    return TableMetadata(
+        metadata_location=metadata_location,
+        location=node.location.rstrip("/") or "/",
+        table_uuid=node.table_uuid,
+        format_version=version,
+        last_updated_ms=node.last_updated_ms,
+        last_sequence_number=last_sequence_number,
+        current_snapshot_id=current,
+        snapshots=snapshots,
+        refs=_refs(node, current),
+        snapshot_log=tuple(LogEntry(each.timestamp_ms, each.snapshot_id) for each in node.snapshot_log),
+        metadata_log=tuple(MetadataLogEntry(each.timestamp_ms, each.metadata_file) for each in node.metadata_log),
+        statistics=tuple(
+            StatisticsFile(each.snapshot_id, each.statistics_path, each.file_size_in_bytes, kind)
+            for key, kind in NAMED_BY_SNAPSHOT.items()
+            for each in getattr(node, key.replace("-", "_"))
+        ),
+        properties=node.properties or {},
+        current_schema_id=current_schema_id,
+        schemas=schemas,
+        default_spec_id=default_spec_id,
+        partition_specs=specs,
+        next_row_id=_required(node.next_row_id, "next-row-id") if version >= 3 else None,
+        encryption_key_ids=tuple(each.key_id for each in node.encryption_keys),
+        default_sort_order_id=node.default_sort_order_id or 0,
+        sort_orders=_texts(node.sort_orders, _SORT_ORDER, "sort-orders"),
+        last_column_id=node.last_column_id,
+        last_partition_id=node.last_partition_id or 0,
+    )
 
 
 T = TypeVar("T")
 
 
-def _values(node: dict[str, Any], key: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Return the list under `key`; unchanged if it is already parsed."""
-    found = node.get(key)
-    return found if isinstance(found, tuple) else tuple(map(parse, _objects(node, key)))
+def _required(value: T | msgspec.UnsetType | None, key: str) -> T:
+    if value is None or isinstance(value, msgspec.UnsetType):
+        raise _Malformed(f"{key} is missing or null")
+    return value
 
 
-def _log_entry(node: dict[str, Any]) -> LogEntry:
-    return LogEntry(_integer(node, "timestamp-ms"), _integer(node, "snapshot-id"))
+def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[Any], key: str) -> dict[int, str]:
+    """Return JSON objects by id, in one spelling, whoever wrote them."""
+    with _naming(key):
+        return {decoder.decode(each).id or 0: json.dumps(json.loads(bytes(each))) for each in nodes}
 
 
-def _snapshot(node: dict[str, Any]) -> Snapshot:
-    # One call per snapshot, and there may be millions: fields are checked inline where that is cheaper.
-    snapshot_id = _integer(node, "snapshot-id")
-    try:
-        manifest_list = node.get("manifest-list")
-        manifests: tuple[str, ...] = ()
-        if manifest_list is None:
-            if "manifest-list" in node:
-                raise _Malformed("manifest-list is null")
-            inline = node.get("manifests")
-            if not isinstance(inline, list) or not all(isinstance(path, str) for path in inline):
-                raise _Malformed("there is neither a manifest-list nor an inline list of manifests")
-            manifests = tuple(inline)
-        elif not isinstance(manifest_list, str) or not manifest_list:
-            raise _Malformed("manifest-list is not a path")
-        # Null and absent are equal for these, because Iceberg writes neither.
-        return Snapshot(
-            snapshot_id,
-            _optional_integer(node, "parent-snapshot-id"),
-            _optional_integer(node, "sequence-number") or 0,
-            _integer(node, "timestamp-ms"),
-            manifest_list,
-            manifests,
-            _optional_integer(node, "schema-id"),
-            _summary(node.get("summary")) if "summary" in node else NO_SUMMARY,
-            _optional_integer(node, "first-row-id"),
-            _optional_integer(node, "added-rows"),
-            _optional_text(node, "key-id"),
-        )
-    except _Malformed as error:
-        raise _Malformed(f"Snapshot {snapshot_id}: {error}") from None
+def _snapshot(node: _Snapshot) -> Snapshot:
+    manifests: tuple[str, ...] = ()
+    manifest_list = None if isinstance(node.manifest_list, msgspec.UnsetType) else node.manifest_list
+    if manifest_list is None:
+        if not bytes(node.manifests):
+            raise _Malformed(
+                f"Snapshot {node.snapshot_id}: there is neither a manifest-list nor an inline list of manifests"
+            )
+        with _naming(f"The inline manifests of snapshot {node.snapshot_id}"):
+            manifests = _PATHS.decode(node.manifests)
+    elif not manifest_list:
+        raise _Malformed(f"Snapshot {node.snapshot_id}: manifest-list is not a path")
+    summary = NO_SUMMARY
+    if node.summary:
+        # Iceberg treats a summary without an operation as an overwrite, so that it stays readable.
+        summary = SnapshotSummary(node.summary.pop("operation", "overwrite"), node.summary)
+    return Snapshot(
+        node.snapshot_id,
+        node.parent_snapshot_id,
+        node.sequence_number or 0,
+        node.timestamp_ms,
+        manifest_list,
+        manifests,
+        node.schema_id,
+        summary,
+        node.first_row_id,
+        node.added_rows,
+        node.key_id,
+    )
 
 
-def _summary(node: Any) -> SnapshotSummary:
-    if not isinstance(node, dict):
-        raise _Malformed("summary is not a JSON object")
-    for value in node.values():
-        if type(value) is not str:
-            raise _Malformed("summary has a value that is not text")
-    if not node:
-        return NO_SUMMARY
-    # Iceberg treats a summary without an operation as an overwrite, so that it stays readable.
-    operation = node.pop("operation", "overwrite")
-    return SnapshotSummary(operation, node)
-
-
-def _refs(node: dict[str, Any], current: int | None) -> Mapping[str, Ref]:
-    raw = node.get("refs")
+def _refs(node: _Table, current: int | None) -> Mapping[str, Ref]:
     refs: dict[str, Ref] = {}
-    if raw is not None or "refs" in node:
-        if not isinstance(raw, dict):
-            raise _Malformed("refs is not a JSON object")
-        for name, body in raw.items():
-            if not isinstance(body, dict):
-                raise _Malformed(f"Ref {name} is not a JSON object")
-            try:
-                refs[name] = Ref(
-                    name=name,
-                    snapshot_id=_integer(body, "snapshot-id"),
-                    type=_ref_type(_text(body, "type")),
-                    min_snapshots_to_keep=_optional_integer(body, "min-snapshots-to-keep"),
-                    max_snapshot_age_ms=_optional_integer(body, "max-snapshot-age-ms"),
-                    max_ref_age_ms=_optional_integer(body, "max-ref-age-ms"),
-                )
-            except _Malformed as error:
-                raise _Malformed(f"Ref {name}: {error}") from None
+    for name, raw in node.refs.items():
+        with _naming(f"Ref {name}"):
+            body = _REF.decode(raw)
+            ages = body.min_snapshots_to_keep, body.max_snapshot_age_ms, body.max_ref_age_ms
+            refs[name] = Ref(name, body.snapshot_id, _ref_type(body.type), *ages)
     main = refs.get(MAIN_BRANCH)
     if main is None:
         # The spec: main always points to the current snapshot, even if refs are omitted.
@@ -318,6 +378,14 @@ def _refs(node: dict[str, Any], current: int | None) -> Mapping[str, Ref]:
     elif not main.is_branch or main.snapshot_id != current:
         raise _Malformed(f"main is a {main.type} at {main.snapshot_id}, and the current snapshot is {current}")
     return refs
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.MsgspecError, _Malformed) as error:
+        raise _Malformed(f"{part}: {error}") from None
 
 
 def _ref_type(text: str) -> Literal["branch", "tag"]:
@@ -329,85 +397,24 @@ def _ref_type(text: str) -> Literal["branch", "tag"]:
     raise _Malformed(f"type {text!r} is neither branch nor tag")
 
 
-def _schemas(node: dict[str, Any], version: int) -> tuple[Mapping[int, str], int]:
-    if "schemas" not in node:
-        if version > 1:
-            raise _Malformed(f"schemas must exist in format version {version}")
-        single = node.get("schema")
-        if not isinstance(single, dict):
-            raise _Malformed("schema is missing or no JSON object")
-        schema_id = _optional_integer(single, "schema-id") or 0
-        return {schema_id: json.dumps(single)}, schema_id
-    current = _integer(node, "current-schema-id")
-    schemas = {_optional_integer(schema, "schema-id") or 0: json.dumps(schema) for schema in _objects(node, "schemas")}
+def _schemas(node: _Table) -> tuple[Mapping[int, str], int]:
+    if isinstance(node.schemas, msgspec.UnsetType) and node.format_version == 1:
+        single = _required(bytes(node.schema) or None, "schema")
+        (schema_id,) = schemas = _texts([single], _SCHEMA, "schema")
+        return schemas, schema_id
+    current = _required(node.current_schema_id, "current-schema-id")
+    schemas = _texts(_required(node.schemas, "schemas"), _SCHEMA, "schemas")
     if current not in schemas:
         raise _Malformed(f"current-schema-id {current} is not among the schemas")
     return schemas, current
 
 
-def _specs(node: dict[str, Any], version: int) -> tuple[Mapping[int, str], int]:
-    if "partition-specs" not in node:
-        if version > 1:
-            raise _Malformed(f"partition-specs must exist in format version {version}")
-        fields = node.get("partition-spec")
-        if not isinstance(fields, list):
-            raise _Malformed("partition-spec is missing or no list")
+def _specs(node: _Table) -> tuple[Mapping[int, str], int]:
+    if isinstance(node.partition_specs, msgspec.UnsetType) and node.format_version == 1:
+        fields = _required(node.partition_spec, "partition-spec")
         return {0: json.dumps({"spec-id": 0, "fields": fields})}, 0
-    default = _integer(node, "default-spec-id")
-    specs = {_integer(spec, "spec-id"): json.dumps(spec) for spec in _objects(node, "partition-specs")}
+    default = _required(node.default_spec_id, "default-spec-id")
+    specs = _texts(_required(node.partition_specs, "partition-specs"), _SPEC, "partition-specs")
     if default not in specs:
         raise _Malformed(f"default-spec-id {default} is not among the partition-specs")
     return specs, default
-
-
-def _statistics(node: dict[str, Any], key: str, kind: Kind) -> list[StatisticsFile]:
-    return [
-        StatisticsFile(
-            snapshot_id=_integer(entry, "snapshot-id"),
-            path=_text(entry, "statistics-path"),
-            size_in_bytes=_integer(entry, "file-size-in-bytes"),
-            kind=kind,
-        )
-        for entry in _objects(node, key)
-    ]
-
-
-def _integer(node: Mapping[str, Any], key: str) -> int:
-    value = node.get(key)
-    # A bool is an int in Python but not in JSON; Iceberg has no integers beyond 64 bits.
-    if type(value) is not int or not -_LONG_LIMIT <= value < _LONG_LIMIT:
-        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is not a 64-bit integer: {value!r:.80}")
-    return value
-
-
-def _optional_integer(node: Mapping[str, Any], key: str) -> int | None:
-    return None if node.get(key) is None else _integer(node, key)
-
-
-def _text(node: Mapping[str, Any], key: str) -> str:
-    value = node.get(key)
-    if type(value) is not str:
-        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is not text: {value!r:.80}")
-    return value
-
-
-def _optional_text(node: Mapping[str, Any], key: str) -> str | None:
-    return None if node.get(key) is None else _text(node, key)
-
-
-def _text_map(node: Mapping[str, Any], key: str) -> Mapping[str, str]:
-    value = node.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(type(item) is str for item in value.values()):
-        raise _Malformed(f"{key} is not a map of texts")
-    return value
-
-
-def _objects(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    if key not in node:
-        return []
-    value = node[key]
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise _Malformed(f"{key} is not a list of JSON objects")
-    return value

@@ -22,7 +22,7 @@ from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import ByFolder, LocationRules, normalize, split
-from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 _SPELLINGS = 1_000
@@ -46,8 +46,7 @@ class Known:
         prefixes = _Prefixes(rules)
 
         def add(paths: pa.Array) -> None:
-            starts, data = text_buffers(paths)
-            prefixes.add_paths(data, starts)
+            prefixes.add_paths(paths)
 
         files.visit(add)
         return cls(files.reaches, frozenset(prefixes.found))
@@ -60,8 +59,7 @@ class Known:
             prefixes, hashes = _Prefixes(rules), [np.empty(0, np.uint64)]
             for batch in batches:
                 paths = batch.column("path")
-                starts, data = text_buffers(paths)
-                prefixes.add_paths(data, starts)
+                prefixes.add_paths(paths)
                 hashes.append(hash_column(paths, rules))
             return np.concatenate(hashes), prefixes
 
@@ -131,11 +129,11 @@ class _Prefixes:
         self._spelled: list[bytes] = []
         self._steps = 0
 
-    def add_paths(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """Add paths. They are the bytes of `data` between `offsets`."""
-        left = np.arange(len(offsets) - 1, dtype=np.int64)
+    def add_paths(self, paths: pa.Array) -> None:
+        """Add paths, an Arrow array of strings without nulls."""
+        left = paths.cast(pa.large_binary())
         for spelled in self._spelled:
-            left = _not_beginning(data, offsets, left, spelled)
+            left = _not_beginning(left, spelled)
         while len(left):
             self._steps += 1
             if self._steps > _SPELLINGS:
@@ -146,23 +144,23 @@ class _Prefixes:
                     hint="check which schemes and authorities the table's paths have, and set equal ones in "
                     "orphans.equal_schemes and equal_authorities",
                 )
-            row = int(left[0])
-            path = data[int(offsets[row]) : int(offsets[row + 1])].tobytes().decode("utf-8", "surrogatepass")
+            path = left[0].as_py().decode("utf-8", "surrogatepass")
             self.found.add(split_location(normalize(path, self.rules))[0])
             rest = split(path).path
             left = left[1:]
             if rest.startswith("/"):
                 spelled = path[: len(path) - len(rest)].encode("utf-8", "surrogatepass")
                 self._spelled.append(spelled)
-                left = _not_beginning(data, offsets, left, spelled)
+                left = _not_beginning(left, spelled)
 
 
-def _not_beginning(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64], spelled: bytes
-) -> NDArray[np.int64]:
-    """Return those of `rows` that do not begin with `spelled` as their scheme and authority."""
-    from artemis_lifecycle.protection.kernels import not_beginning
-
-    wanted = np.frombuffer(spelled + b"/", np.uint8)
-    left: NDArray[np.int64] = not_beginning(data, offsets, rows, wanted, spelled.endswith(b":"))
-    return left
+def _not_beginning(paths: pa.Array, spelled: bytes) -> pa.Array:
+    """Return those of `paths` that do not begin with `spelled` as their scheme and authority."""
+    wanted = spelled + b"/"
+    begins = pc.starts_with(paths, pattern=wanted)
+    if spelled.endswith(b":"):
+        named = pc.and_not(
+            pc.greater(pc.binary_length(paths), len(wanted)), pc.starts_with(paths, pattern=wanted + b"/")
+        )
+        begins = pc.and_(begins, named)
+    return paths.filter(pc.invert(begins))

@@ -1,9 +1,9 @@
 """Parquet files within the limits of `bounded`. Belongs here: checking a file's claimed sizes before Arrow allocates
 memory for them. Does not belong here: what the columns mean, or ORC files (`orc.py`).
 
-Arrow trusts a page's header, a dictionary's count and a stripe's rows, whatever the footer says, and allocates the
-claimed sizes. So this module reads a row group completely in its stored form, counts its pages, and decodes its rows in
-small batches. A batch stays within bounds even if every row has the longest value that a page can hold.
+Arrow trusts a page's header and a dictionary's count, whatever the footer says, and allocates the claimed sizes. So
+this module reads a row group completely in its stored form, counts its pages, and decodes its rows in small batches. A
+batch stays within bounds even if every row has the longest value that a page can hold.
 
 Sources: parquet-format's parquet.thrift and Encodings.md, Thrift's compact protocol.
 """
@@ -51,7 +51,7 @@ class ParquetReader:
         self._size = size
         with naming("Parquet", path):
             self._file: pq.ParquetFile = pq.ParquetFile(self._window, **options)
-            _require_text_names(self._file.schema_arrow)
+            require_text_names(self._file.schema_arrow)
             self._spans = self._columns()
 
     @property
@@ -155,11 +155,11 @@ def naming(kind: str, path: str) -> Iterator[None]:
         ) from error
 
 
-def _require_text_names(fields: Iterable[pa.Field]) -> None:
+def require_text_names(fields: Iterable[pa.Field]) -> None:
     """Raise UnicodeDecodeError for a name that is not UTF-8: Arrow does so only when the name is read."""
     for field in fields:
         _ = field.name
-        _require_text_names(field.type.field(each) for each in range(field.type.num_fields))
+        require_text_names(field.type.field(each) for each in range(field.type.num_fields))
 
 
 def _span(column: Mapping[int, Any]) -> tuple[int, int]:
@@ -222,13 +222,13 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
         case 7:
             return None, at + 8
         case 8:
-            size, at = varint(data, at)
+            size, at = _varint(data, at)
             return None, at + size
         case 9 | 10:
             head, at = data[at], at + 1
             count = head >> 4
             if count == 15:
-                count, at = varint(data, at)
+                count, at = _varint(data, at)
             if count > len(data):
                 raise IndexError("it has more items than bytes")
             items = []
@@ -243,11 +243,11 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
 
 
 def _zigzag(data: _Held, at: int) -> tuple[int, int]:
-    value, at = varint(data, at)
+    value, at = _varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def varint(data: bytes | _Held, at: int) -> tuple[int, int]:
+def _varint(data: bytes | _Held, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import ParamSpec, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from artemis_lifecycle.errors import StorageError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -47,8 +49,9 @@ _lock = threading.Lock()
 _child: _Child | None = None
 
 
-def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`, which must be importable by name, in the child. `path` is the file that it reads.
+def isolated(function: Callable[..., T], path: str, *args: object, memory: int | None = None) -> T:
+    """Call `function`, which must be importable by name, in the child. `path` is the file that it reads, `memory` the
+    number of bytes that it may allocate; where the system enforces no limit, the file's own claims are not bounded.
 
     Returns what it returns and raises what it raises. Raises StorageError if the child dies. Runs one call at a time.
     """
@@ -57,7 +60,7 @@ def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwa
         if _child is None or _child.parent != os.getpid():
             _child = _Child()
         try:
-            _child.connection.send((function, args, kwargs))
+            _child.connection.send((function, args, memory))
             succeeded, value = _child.connection.recv()
         except (EOFError, ConnectionError) as error:
             status = _child.end()
@@ -80,16 +83,31 @@ def _end_child() -> None:
         _child.end()
 
 
+_SPARE = 1 << 30
+"""Address space that allocators reserve and never use, and what the answer takes until it is sent."""
+
+
+def _limit(memory: int | None) -> None:
+    """Let this process allocate so many bytes beside what it has already."""
+    most, (_, hard) = resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)
+    with suppress(ValueError, OSError):  # macOS has neither the file nor the limit.
+        if memory is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + memory + _SPARE
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
 def serve(descriptor: int) -> None:
     """Answer calls until the parent closes the connection."""
     connection: Connection = Connection(descriptor)
     while True:
         try:
-            function, args, kwargs = connection.recv()
+            function, args, memory = connection.recv()
         except EOFError:
             return
         try:
-            answer = (True, function(*args, **kwargs))
+            _limit(memory)
+            answer = (True, function(*args))
         except Exception as error:
             answer = (False, error)
         connection.send(answer)

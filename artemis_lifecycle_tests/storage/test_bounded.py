@@ -28,7 +28,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
 from artemis_lifecycle.storage.columnar import ParquetReader
-from artemis_lifecycle.storage.orc import require_bounded_orc
+from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
@@ -193,7 +193,7 @@ def test_an_error_for_an_undecodable_column_name_names_the_file(kind: str) -> No
     else:
         pq.write_table(table, out, compression="none", store_schema=False)
     data = out.getvalue().to_pybytes().replace(b"file_path", b"file\x86path")
-    read = {"orc": require_bounded_orc, "parquet": ParquetReader}[kind]
+    read = {"orc": read_orc, "parquet": ParquetReader}[kind]
     with pytest.raises(StorageError, match="utf-8") as refused:
         read(data, "s3://b/named", DEFAULT_LIMITS)
     assert refused.value.path == "s3://b/named"

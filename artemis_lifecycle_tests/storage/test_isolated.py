@@ -15,6 +15,10 @@ def process() -> int:
     return os.getpid()
 
 
+def allocated(size: int) -> int:
+    return len(bytes(size))
+
+
 def too_large() -> None:
     raise TooLarge("It is too large", path="s3://b/large")
 
@@ -33,6 +37,14 @@ def test_what_a_call_raises_reaches_the_caller() -> None:
     with pytest.raises(TooLarge) as refused:
         isolated(too_large, "s3://b/large")
     assert refused.value.path == "s3://b/large"
+
+
+def test_a_call_may_allocate_no_more_than_it_is_given_and_the_next_one_more() -> None:
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            isolated(bytes, "s3://b/bomb", 3 << 30, memory=1 << 20)
+    assert isolated(len, "s3://b/fine", bytes(3 << 20), memory=1 << 20) == 3 << 20
+    assert isolated(allocated, "s3://b/large", 3 << 30) == 3 << 30
 
 
 def test_a_fork_does_not_share_the_child() -> None:

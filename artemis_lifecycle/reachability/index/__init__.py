@@ -2,7 +2,7 @@
 contents, and answering which files kept and expired snapshots reach. Does not belong here: which snapshots are kept,
 plans, deleting.
 
-Each module imports only those before it: `array_file`, `cache`, `kernels`; `index`; `manifests`, `segments`; `state`;
+Each module imports only those before it: `array_file`, `cache`; `index`; `manifests`, `segments`; `state`;
 `rows`; `view`; the queries `lookups`, `files`, `held`, `folders`, `presence`, `on_spark`; `compaction`; `refresh`.
 """
 

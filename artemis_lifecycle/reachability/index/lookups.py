@@ -131,21 +131,19 @@ def entries_of(view: IndexView, snapshot_ids: Collection[int]) -> int:
 
 def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the rows of `hashes` that no entry of these manifests (a mask over them) has. Raises DamagedIndex."""
-    from artemis_lifecycle.reachability.index.kernels import mark_kept
-
     if not len(hashes):
         return np.empty(0, np.int64)
     state = view.state
     wanted, inverse = np.unique(hashes, return_inverse=True)
 
     def in_segment(number: int) -> NDArray[np.bool_]:
-        found = np.zeros(len(wanted), np.bool_)
         members = np.flatnonzero(state.segment_of == number)
         kept = np.zeros(state.segments[number].manifests, np.bool_)
         kept[state.place_of[members]] = manifests[members]
-        if kept.any():
-            mark_kept(wanted, *columns_of(view.index, state, number), kept, found)
-        return found
+        if not kept.any():
+            return np.zeros(len(wanted), np.bool_)
+        segment_hashes, owners = columns_of(view.index, state, number)
+        return among(segment_hashes[kept[owners]], wanted)
 
     found = np.zeros(len(wanted), np.bool_)
     threads = view.index.files.readers(view.index.folder, view.index.settings.threads)

@@ -42,16 +42,16 @@ def columns_of(index: ManifestIndex, state: IndexState, number: int) -> tuple[An
 
     Raises DamagedIndex.
     """
-    from artemis_lifecycle.reachability.index.kernels import count_by_owner
-
     segment = state.segments[number]
     hashes, owners = (_column(index, segment, part) for part in (segment.hashes, segment.owners))
     if not len(hashes) == len(owners) == segment.rows:
         raise DamagedIndex(f"{segment.name} has {len(hashes)} hashes and {len(owners)} owners, but {segment.rows} rows")
-    held = np.zeros(segment.manifests, np.int64)
     members = np.flatnonzero(state.segment_of == number)
     expected = state.manifests.existing[members] + state.manifests.added[members]
-    if not count_by_owner(owners, held) or (held[state.place_of[members]] != expected).any():
+    # The greatest first: a count for each owner may be larger than any memory.
+    if (owners >= segment.manifests).any() or (
+        np.bincount(owners, minlength=segment.manifests)[state.place_of[members]] != expected
+    ).any():
         raise DamagedIndex(f"{segment.name} does not have the rows that its manifests have")
     return hashes, owners
 

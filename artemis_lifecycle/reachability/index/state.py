@@ -25,7 +25,7 @@ from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Sectio
 from artemis_lifecycle.reachability.index.manifests import NUMBERS, ListChunk, Manifests, joined, merged
 from artemis_lifecycle.reachability.index.segments import COLUMNS, Blocks, Segment, large_texts
 from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
+from artemis_lifecycle.storage.location_hash import distinct, hash_column, text_buffers
 
 OPEN = 2**31 - 1
 """The end of a stretch that extends to its lane's last snapshot."""
@@ -148,8 +148,6 @@ class IndexState:
 
     def add_lists(self, found: Iterable[tuple[Sequence[Snapshot], ListChunk]], rules: LocationRules) -> None:
         """Add the lists of new snapshots, in the history's order. Raises as `number` does."""
-        from artemis_lifecycle.reachability.index.kernels import sorted_once
-
         parts = list(found)
         chunk = merged([chunk for _, chunk in parts])
         numbers = self.number(chunk.manifests, rules)
@@ -158,7 +156,7 @@ class IndexState:
         for snapshot, start, end, size in zip(
             snapshots, chunk.bounds[:-1].tolist(), chunk.bounds[1:].tolist(), chunk.sizes.tolist(), strict=True
         ):
-            lanes.place(sorted_once(listed[start:end]), snapshot, size)
+            lanes.place(distinct(listed[start:end]), snapshot, size)
         lanes.store()
 
     # --- shrinking --------------------------------------------------------------------------------------------------
@@ -390,11 +388,9 @@ class Lanes:
 
     def place(self, manifests: NDArray[np.int64], snapshot: Snapshot, list_size: int) -> None:
         """Assign a lane and a position to a snapshot that lists `manifests` (sorted, no duplicates)."""
-        from artemis_lifecycle.reachability.index.kernels import difference
-
         best: tuple[int, int, Any, Any] | None = None
         for lane in self._candidates(snapshot.parent_snapshot_id):
-            added, removed = difference(self._tails[lane], manifests)
+            added, removed = _without(manifests, self._tails[lane]), _without(self._tails[lane], manifests)
             cost = len(added) + len(removed)
             if best is None or cost < best[0]:
                 best = cost, lane, added, removed
@@ -450,3 +446,13 @@ class Lanes:
         state.stretch_manifest = np.concatenate([state.stretch_manifest, new[:, 0]])
         state.stretch_lane = np.concatenate([state.stretch_lane, new[:, 1].astype(np.int32)])
         state.stretch_start = np.concatenate([state.stretch_start, new[:, 2].astype(np.int32)])
+
+
+def _without(these: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of `these` that are not among `others`, which are sorted."""
+    if not len(others):
+        return these
+    places = others.searchsorted(these)
+    places[places == len(others)] = 0
+    missing: NDArray[np.int64] = these[others[places] != these]
+    return missing
