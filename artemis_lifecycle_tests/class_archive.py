@@ -17,8 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.embedded.jars import resolve, spark_home
-from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.embedded.jars import export_java, resolve, spark_home
 from artemis_lifecycle.embedded.locks import file_lock
 
 FOLDER = Path(__file__).resolve().parents[1] / ".artemis" / "classes"

@@ -56,4 +56,4 @@ def test_no_test_begins_after_the_minutes_of_its_part() -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout
-    assert "the minutes of this part of the night are over" in done.stdout
+    assert "this part of the night is out of time" in done.stdout

@@ -51,7 +51,10 @@ PROMISES = {
     "mail, hosts of common domains) are code": [
         "alerts: texts_of_others_are_no_mention_link_or_markup_in_an_alert_and_it_links_to_the_pages"
     ],
-    "only to folders that root owns all the way": ["postgres: a_folder_that_everybody_may_change_is_refused_to_root"],
+    "only to folders that root owns all the way": [
+        "postgres: in_a_home_that_others_can_change_root_writes_nothing",
+        "postgres: a_link_planted_where_root_places_postgres_is_not_followed",
+    ],
     "warnings of windows, graces and ages of zero": ["config: each_delay_of_zero_is_a_warning_where_it_is_set"],
     "what cannot work (REST commits": ["config: a_catalog_that_cannot_work_is_refused_at_once"],
 }

@@ -13,8 +13,7 @@ from packaging.requirements import Requirement
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check, Status
-from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.embedded.java import java_version, require_java
+from artemis_lifecycle.embedded.jars import java_version, needed, require_java, resolve
 from artemis_lifecycle.spark.executors import require_executors
 from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
 from artemis_lifecycle.storage.local.paths import local_path

@@ -12,8 +12,7 @@ from pathlib import Path
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
-from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, Jar, needed, resolve
-from artemis_lifecycle.embedded.java import require_java
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, Jar, needed, require_java, resolve
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal

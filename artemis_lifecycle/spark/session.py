@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.model import SECRET
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
-from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.embedded.jars import (
+    GATED_CATALOG,
+    GIVEN_CREDENTIALS,
+    ICEBERG,
+    PACED_CLIENTS,
+    POSTGRES,
+    export_java,
+)
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.spark.executors import require_executors, use_python
 from artemis_lifecycle.spark.interrupts import interruptible

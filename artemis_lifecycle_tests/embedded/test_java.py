@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.embedded import java as java_module
-from artemis_lifecycle.embedded.java import java_version, require_java
+from artemis_lifecycle.embedded import jars as java_module
+from artemis_lifecycle.embedded.jars import java_version, require_java
 from artemis_lifecycle.errors import EnvironmentMissing
 
 

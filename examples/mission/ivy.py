@@ -12,8 +12,7 @@ from hashlib import file_digest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from artemis_lifecycle.embedded.jars import JARS_VARIABLE, Jar, spark_home
-from artemis_lifecycle.embedded.java import require_java
+from artemis_lifecycle.embedded.jars import JARS_VARIABLE, Jar, require_java, spark_home
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import EnvironmentMissing
 

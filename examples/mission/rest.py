@@ -20,8 +20,7 @@ from tempfile import TemporaryDirectory
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.settings import catalog_conf
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.jars import POSTGRES, Jar, compiled, resolve, spark_home
-from artemis_lifecycle.embedded.java import require_java
+from artemis_lifecycle.embedded.jars import POSTGRES, Jar, compiled, require_java, resolve, spark_home
 from artemis_lifecycle.embedded.java_classes import SOURCES
 from artemis_lifecycle.errors import EnvironmentMissing
 
