@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,21 @@ from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.config.deployment import ClassPrices, Prices
 from artemis_lifecycle.deletion.receipt import RECEIPTS
-from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused, StorageError
+from artemis_lifecycle.errors import (
+    BadInput,
+    InDeepArchive,
+    LeaseTaken,
+    NoSuchPlan,
+    NoSuchTable,
+    OperationsUnavailable,
+    Refused,
+    StorageError,
+)
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
+from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
@@ -259,6 +270,31 @@ def test_another_table_that_publishes_during_the_move_stops_it(archive: Archive)
     change(f"DELETE FROM iceberg_tables WHERE catalog_name = '{cold}' AND table_name = 'other'")
     assert archive.readable("moving", ids) == [True] * 3
     assert archive.lifecycle.deep_archive("db.moving").moved_files == 1
+
+
+def test_nothing_moves_after_the_lock_was_lost(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, lifecycle = archive.made("unlocked", ONE, INSTEAD, LAST), archive.lifecycle
+    kept = Protection.kept
+
+    def then_lose_the_lock(*arguments: Any) -> dict[int, str]:
+        reasons = kept(*arguments)
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM lifecycle.locks JOIN pg_locks ON granted "
+                    "AND locktype = 'transactionid' AND transactionid = locks.xmax WHERE name = :name"
+                ),
+                {"name": f"table:{arguments[0]._deletion.table_uuid}"},
+            )
+        return reasons
+
+    monkeypatch.setattr(Protection, "kept", then_lose_the_lock)
+    with pytest.raises(OperationsUnavailable):
+        lifecycle.deep_archive("db.unlocked")
+    monkeypatch.undo()
+    assert archive.aside("unlocked") == 0
+    assert lifecycle.deep_archive("db.unlocked").moved_files == 1
+    assert archive.readable("unlocked", ids) == [False, True, True]
 
 
 def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -> None:
