@@ -24,6 +24,8 @@ from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.operations.database import Operations
 
+EMPTY_DATABASE = True
+
 Write = Callable[..., Path]
 
 

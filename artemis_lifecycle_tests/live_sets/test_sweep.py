@@ -13,7 +13,6 @@ import pytest
 
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import BadInput, MissingFile, StorageError, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.live_sets.comparison import compared
 from artemis_lifecycle.live_sets.sweep import sweep_tables, unused_locations
 from artemis_lifecycle.live_sets.versions import MergedTable, VersionMetadata, merged_tables
@@ -22,7 +21,7 @@ from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, BaseLocation, Li
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,7 +229,7 @@ def test_a_plain_catalog_has_one_reference_per_table(make_config: MakeConfig, sp
         spark.sql(f"CREATE TABLE {live}.db.{name} (n INT) USING iceberg")
         for row in range(3):
             spark.sql(f"INSERT INTO {live}.db.{name} VALUES ({row})")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         marked = lifecycle.mark(live, {"db.one": 1})
         assert (marked.references, marked.contents, marked.versions, marked.commits) == (2, 2, 4, 4)
         location = lifecycle.snapshot_history("db.one").metadata_location.rpartition("/metadata/")[0]
