@@ -83,16 +83,19 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 	exec "$(CURDIR)/$(VENV)/bin/dagster" dev --workspace "$(CURDIR)/workspace.yaml" --host 127.0.0.1 \
 		$(if $(PORT),--port $(PORT))
 
-.PHONY: test
-test: setup lint  ## Everything that must hold: lint, import rules, types, tests.
-	@$(PY) -m artemis_lifecycle_tests.class_archive
-	@$(VENV)/bin/mypy & types=$$!; \
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
+# Types are checked beside the tests: $(call WITH_TYPES,command of the tests).
+WITH_TYPES = $(VENV)/bin/mypy & types=$$!; $(1); tests=$$?; \
 	wait $$types || { echo "mypy: see above" >&2; exit 1; }; exit $$tests
 
+.PHONY: test
+test: setup lint  ## Everything that must hold: lint, import rules, types, tests. Leaves durations in .artemis/tests.xml.
+	@$(PY) -m artemis_lifecycle_tests.class_archive
+	@$(call WITH_TYPES,$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 30 \
+		--junitxml $(HOME_FOLDER)/tests.xml $(ARGS))
+
 .PHONY: test-fast
-test-fast: $(VENV)/.project lint types  ## What needs no JVM: about a minute, before each commit.
-	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS)
+test-fast: $(VENV)/.project lint  ## What needs no JVM, with types: about a minute, before each commit.
+	@$(call WITH_TYPES,$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS))
 
 .PHONY: coverage
 coverage: $(VENV)/.project  ## The lines that tests without a JVM reach; fails below the floor in pyproject.toml.

@@ -7,6 +7,7 @@ import pytest
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle_tests import core_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ def make_table(spark: SparkSession, config: LifecycleConfig) -> MakeTable:
 
 
 def append(spark: SparkSession, full_name: str, number: int) -> None:
-    spark.sql(f"SELECT /*+ COALESCE(1) */ {number} AS id").writeTo(full_name).append()
+    core_tables.append(spark, full_name, [(number,)])
 
 
 def jvm_table(spark: SparkSession, catalog: str, table: str) -> Any:

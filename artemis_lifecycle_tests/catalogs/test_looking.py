@@ -21,6 +21,8 @@ from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import OtherDeployment
 
+EMPTY_DATABASE = True
+
 V0 = """
 CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
     table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),

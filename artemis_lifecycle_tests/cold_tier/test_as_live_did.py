@@ -23,6 +23,7 @@ from artemis_lifecycle.cold_tier.queries import TRAVELLING
 from artemis_lifecycle.errors import BadInput, HandoffFailed, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -56,7 +57,7 @@ class Place:
             "{cold}": catalogs.cold.name,
         }.items():
             text = text.replace(name, value)
-        return sorted((tuple(row) for row in self.spark.sql(text).collect()), key=str)
+        return sorted((tuple(row) for row in core_tables.sql(self.spark, text).collect()), key=str)
 
     def current(self) -> int:
         found = self.lifecycle.snapshot_history(self.table).current_snapshot_id

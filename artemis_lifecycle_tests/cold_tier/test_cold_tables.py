@@ -25,7 +25,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
@@ -164,7 +164,7 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
     config = make_config(
         defaults={**AND_ARCHIVED, "cold_tier": {"retain": "500d", "split": {"above": 3}}}, tables={"db.*": {}}
     )
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", len(COMMITS))
         ids = ids_of(lifecycle, table)
         lifecycle.tag(table, "incident", ids[1])

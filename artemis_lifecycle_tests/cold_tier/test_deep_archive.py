@@ -37,8 +37,9 @@ from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
-from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
+from artemis_lifecycle_tests.conftest import MakeConfig, on_executors, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
@@ -62,7 +63,8 @@ class Archive:
         lifecycle.spark.sql(f"CREATE TABLE {full} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
         for statement in statements:
             done = [str(snapshot.snapshot_id) for snapshot in lifecycle.snapshot_history(table).snapshots]
-            lifecycle.spark.sql(statement.format(*done, t=full, catalog=lifecycle.config.catalogs.live.name))
+            statement = statement.format(*done, t=full, catalog=lifecycle.config.catalogs.live.name)
+            core_tables.sql(lifecycle.spark, statement)
         ids = tuple(snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(table).snapshots)
         for snapshot_id in ids:
             self.prints[snapshot_id] = fingerprint(lifecycle.read(table, snapshot_id=snapshot_id))
@@ -221,7 +223,7 @@ def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(
 def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: MakeConfig, spark: SparkSession) -> None:
     """A table that took another's file in (add_files) has it at the same mirrored place in cold."""
     tables = {"db.taker": {"cold_tier": {"retain": "7y"}}, "db.*": {}}
-    with Lifecycle.open(make_config(defaults=AND_ARCHIVED, tables=tables), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=AND_ARCHIVED, tables=tables), spark=spark) as lifecycle:
         live = lifecycle.config.catalogs.live.name
         spark.sql(f"CREATE NAMESPACE {live}.db")
         archive = Archive(lifecycle, {})
@@ -234,7 +236,7 @@ def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: Make
         ids = archive.made("giver", ONE, taken, INSTEAD, INSTEAD, LAST)
         first = lifecycle.snapshot_history("db.taker").snapshots[0].snapshot_id
         read = fingerprint(lifecycle.read("db.taker", snapshot_id=first))
-        spark.sql(f"INSERT OVERWRITE {live}.db.taker VALUES (99)")
+        core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.taker VALUES (99)")
         lifecycle.expire("db.taker")
 
         dry = lifecycle.deep_archive("db.giver", dry_run=True)

@@ -24,7 +24,8 @@ from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapsh
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
@@ -60,7 +61,7 @@ class Place:
 
     def run(self, *statements: str) -> int:
         for statement in statements:
-            self.lifecycle.spark.sql(statement.format(t=self.qualified))
+            core_tables.sql(self.lifecycle.spark, statement.format(t=self.qualified))
         snapshot_id = self.metadata.current_snapshot_id
         assert snapshot_id is not None
         self.at.append((datetime.now(UTC), snapshot_id))
@@ -137,7 +138,7 @@ def assert_one_answer(lifecycle: Lifecycle, table: str, instant: datetime) -> No
 @pytest.fixture(scope="module")
 def opened(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     patient = {**AT_ONCE, "deletion": {"grace": "7d"}}
-    with Lifecycle.open(module_configs(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(module_configs(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         yield lifecycle
 
@@ -296,7 +297,7 @@ def test_a_dropped_column_of_an_equality_delete_comes_back_with_the_snapshot(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     cleaning = {**AT_ONCE, "retention": {"window": "1ms", "clean_metadata": True}}
-    with Lifecycle.open(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as lifecycle:
         place = Place(lifecycle, "cleaned")
         spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         place.lifecycle.spark.sql(
@@ -364,7 +365,7 @@ def test_a_column_id_that_two_lines_gave_out_is_found_and_a_renamed_column_is_no
 def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     """Its deletions do not wait. db.n has no archive."""
     tables: dict[str, Any] = {"db.*": {}, "db.n": {"cold_tier": {"enabled": False}}}
-    with Lifecycle.open(make_config(defaults=AT_ONCE, tables=tables), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=AT_ONCE, tables=tables), spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         yield lifecycle
 

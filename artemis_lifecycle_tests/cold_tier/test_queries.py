@@ -13,6 +13,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import FOREVER_MS
+from artemis_lifecycle_tests.conftest import open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
 DAY = timedelta(days=1)
@@ -81,7 +82,7 @@ def lifecycle(make_config: Callable[..., LifecycleConfig], spark: SparkSession) 
     """With a cold tier, a window of 20 days, and `db.t` of four rows: committed 400, 300, 10 and 0 days ago."""
     policy = {"retention": {"window": "20d"}, "deletion": {"grace": "0s"}}
     cold = {"storage_class": "GLACIER_IR", "expected_latency": "5s"}
-    with Lifecycle.open(make_config(defaults=policy, catalogs={"cold": cold}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=policy, catalogs={"cold": cold}), spark=spark) as opened:
         set_ages(opened, make_table(opened, "t"), [400 * DAY, 300 * DAY, 10 * DAY, 0 * DAY])
         yield opened
 

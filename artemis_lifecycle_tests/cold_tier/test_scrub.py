@@ -27,7 +27,7 @@ from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scrubs import ScrubRecord
 from artemis_lifecycle.storage.location_hash import hash_strings
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import files_below, make_history, warehouse
@@ -240,7 +240,7 @@ def test_what_cannot_be_judged_is_an_error(opened: Callable[[str], Lifecycle]) -
 
 def test_files_in_the_deep_archive_are_not_read(make_config: MakeConfig, spark: SparkSession) -> None:
     defaults = AT_ONCE | {"cold_tier": {"retain": "1ms", "scrub_every": "1d"}}
-    with Lifecycle.open(make_config(defaults=defaults), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults), spark=spark) as lifecycle:
         make_history(lifecycle)
         lifecycle.expire("db.t")
         moved = lifecycle.deep_archive("db.t").moved_files

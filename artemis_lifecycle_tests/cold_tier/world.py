@@ -35,6 +35,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests import core_tables
 
 Print = tuple[int, str]
 
@@ -75,7 +76,8 @@ class World:
         return _folder(self.config.catalogs.cold.warehouse)
 
     def sql(self, statement: str) -> DataFrame:
-        return self.spark.sql(statement.replace("{live}", self.live).replace("{cold}", self.cold))
+        statement = statement.replace("{live}", self.live).replace("{cold}", self.cold)
+        return core_tables.sql(self.spark, statement)
 
     def location(self, catalog: Catalog, table: str) -> str:
         with CatalogReader(catalog) as reader:

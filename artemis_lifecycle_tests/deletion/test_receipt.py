@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
@@ -27,7 +26,7 @@ def test_a_receipt_is_written_next_to_the_table(make_config: MakeConfig, spark: 
         defaults={**AT_ONCE, "deletion": {"grace": "0s", "max_files": 1}, "cold_tier": {"enabled": False}},
         tables={"db.*": {}},
     )
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         spark.sql(f"INSERT OVERWRITE {config.catalogs.live.name}.{table} SELECT /*+ COALESCE(1) */ 9 AS id")
         ids = ids_of(lifecycle, table)

@@ -33,6 +33,7 @@ from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests import core_tables
 
 WEEK = timedelta(days=7)
 
@@ -62,14 +63,12 @@ class World:
 
     def append(self, table: str, *ids: int) -> int:
         """Append rows as one data file; returns the snapshot."""
-        rows = self.spark.createDataFrame([(i, f"row {i}") for i in ids], "id bigint, name string").coalesce(1)
-        rows.writeTo(f"{self.name}.{table}").append()
+        core_tables.append(self.spark, f"{self.name}.{table}", [(i, f"row {i}") for i in ids])
         return self.current_snapshot(table)
 
     def overwrite(self, table: str, *ids: int) -> int:
         """Replace all rows, which leaves the older data files to the older snapshots alone."""
-        rows = self.spark.createDataFrame([(i, f"row {i}") for i in ids], "id bigint, name string").coalesce(1)
-        rows.writeTo(f"{self.name}.{table}").overwritePartitions()
+        core_tables.overwrite(self.spark, f"{self.name}.{table}", [(i, f"row {i}") for i in ids])
         return self.current_snapshot(table)
 
     def deleted(self, job_id: str) -> int:
@@ -89,10 +88,7 @@ class World:
         return sorted(row["id"] for row in self.spark.sql(f"SELECT id FROM {self.name}.{table}{at}").collect())
 
     def java(self, table: str) -> Any:
-        jvm: Any = self.spark._jvm
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-            self.spark._jsparkSession, f"{self.name}.{table}"
-        )
+        return core_tables.java_table(self.spark, f"{self.name}.{table}")
 
     def data_file(self, table: str, snapshot: int) -> Any:
         """Iceberg's own object for the first data file that `snapshot` added."""

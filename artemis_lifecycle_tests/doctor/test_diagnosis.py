@@ -25,6 +25,8 @@ from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.stores import Stores
 
+EMPTY_DATABASE = True
+
 Write = Callable[..., Path]
 
 

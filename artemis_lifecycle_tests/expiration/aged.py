@@ -1,4 +1,4 @@
-"""Real tables with a past: Spark commits now, and a successor of the metadata file says that it was long ago."""
+"""Real tables with a past: Iceberg commits now, and a successor of the metadata file says that it was long ago."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests import core_tables
 
 
 def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties: str = "") -> str:
@@ -21,7 +22,7 @@ def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties:
         + (f" TBLPROPERTIES ({properties})" if properties else "")
     )
     for number in range(commits):
-        spark.sql(f"SELECT /*+ COALESCE(1) */ {number} AS id").writeTo(f"{live}.db.{name}").append()
+        core_tables.append(spark, f"{live}.db.{name}", [(number,)])
     return f"db.{name}"
 
 

@@ -24,4 +24,4 @@ def make_lifecycle(make_config: Callable[..., LifecycleConfig], spark: SparkSess
 
     yield make
     for lifecycle in opened:
-        lifecycle.close()
+        lifecycle.resources.close()

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.errors import MissingFile, StalePlan
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 TABLE = "db.t"
@@ -17,7 +17,7 @@ TABLE = "db.t"
 
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
         spark.sql(f"CREATE NAMESPACE {live}.db")
         spark.sql(

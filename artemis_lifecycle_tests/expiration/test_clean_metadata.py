@@ -19,7 +19,7 @@ from artemis_lifecycle.lifecycle.cleaning import removed_parts
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 TABLE = "db.t"
@@ -28,7 +28,7 @@ TABLE = "db.t"
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     cleaning = {**AT_ONCE, "retention": {"window": "1ms", "clean_metadata": True}}
-    with Lifecycle.open(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
         spark.sql(f"CREATE NAMESPACE {live}.db")
         spark.sql(f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg")
@@ -256,7 +256,7 @@ def test_a_sort_order_waits_for_writers_that_began_while_it_was_the_default(
         "retention": {"window": "1ms", "clean_metadata": True},
         "orphans": {"min_age": "7d", "max_share": 1},
     }
-    with Lifecycle.open(make_config(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.{TABLE} (id int) USING iceberg")
         _run(lifecycle, *(f"ALTER TABLE t WRITE ORDERED BY id{each}" for each in ("", " DESC", " NULLS LAST")))

@@ -9,12 +9,11 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.refresh import refresh
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 DAY = 86_400_000
 START = 1_700_000_000_000
@@ -69,7 +68,7 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
     spark.sql(f"ALTER TABLE {name} CREATE TAG first AS OF VERSION {_ids(spark, name)[0]}")
     spark.sql(f"INSERT OVERWRITE {name} VALUES (9)")
     spark.sql(f"INSERT OVERWRITE {name} VALUES (10)")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         curve = lifecycle.retention_curve("db.curve", windows=[timedelta(days=1)])
         shortest, longest = curve.points
         assert (shortest.window_ms, shortest.is_policy, longest.window_ms) == (0, True, DAY)

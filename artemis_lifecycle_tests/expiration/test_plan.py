@@ -27,6 +27,7 @@ from artemis_lifecycle.expiration.commit import removal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle_tests import core_tables
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=60)
 Open = Callable[..., Lifecycle]
@@ -43,7 +44,7 @@ def opened(make_config: Callable[..., LifecycleConfig], spark: SparkSession) -> 
         spark.sql(f"CREATE NAMESPACE {live}.db")
         spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
         for number in range(4):
-            spark.sql(f"INSERT INTO {live}.db.t VALUES ({number})")
+            core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES ({number})")
         return lifecycle
 
     return make
@@ -110,7 +111,7 @@ def test_an_empty_plan_has_an_id_and_its_commit_is_a_no_op(opened: Open) -> None
 def test_an_append_after_the_plan_does_not_void_it(opened: Open, spark: SparkSession) -> None:
     lifecycle = opened(deletion={"grace": "0s"})
     plan = lifecycle.plan_expiration("db.t", now=LATER)
-    spark.sql(f"INSERT INTO {lifecycle.config.catalogs.live.name}.db.t VALUES (99)")
+    core_tables.sql(spark, f"INSERT INTO {lifecycle.config.catalogs.live.name}.db.t VALUES (99)")
     done = lifecycle.commit_expiration(plan)
     assert done.attempts == 1 and done.snapshots_removed == 3 and done.overtaken == ()
     assert lifecycle.delete_files(plan).deleted == plan.summary.files

@@ -14,7 +14,7 @@ from artemis_lifecycle.errors import ApprovalNeeded, CheckFailed, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
 
@@ -28,7 +28,7 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 
 @pytest.fixture
 def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(config, spark=spark) as opened:
+    with open_lifecycle(config, spark=spark) as opened:
         yield opened
 
 
@@ -65,7 +65,7 @@ class TestVerdicts:
         red = {each.check: each.passed for each in lifecycle.check_plan(plan)}
         assert red == {KEEPS_EVERY_REF: True, KEEPS_WINDOW_EDGE: True, COPY_VERIFIED: False}
         before = lifecycle.snapshot_history(table).metadata_location
-        with Lifecycle.open(config, spark=spark) as elsewhere:
+        with open_lifecycle(config, spark=spark) as elsewhere:
             for dry_run in (True, False):
                 with pytest.raises(CheckFailed, match=f"{COPY_VERIFIED} of plan {plan.plan_id} failed"):
                     elsewhere.commit_expiration(plan.plan_id, dry_run=dry_run)

@@ -5,25 +5,34 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.function.Function;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.*;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.data.GenericFileWriterFactory;
+import org.apache.iceberg.data.GenericRecord;
 import org.apache.iceberg.data.IcebergGenerics;
+import org.apache.iceberg.data.InternalRecordWrapper;
 import org.apache.iceberg.data.Record;
 import org.apache.iceberg.deletes.BaseDVFileWriter;
+import org.apache.iceberg.encryption.EncryptedFiles;
 import org.apache.iceberg.expressions.Expressions;
 import org.apache.iceberg.hadoop.HadoopFileIO;
 import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.io.DataWriter;
 import org.apache.iceberg.io.FileIO;
+import org.apache.iceberg.io.LocationProvider;
 import org.apache.iceberg.io.OutputFileFactory;
 import org.apache.iceberg.jdbc.JdbcCatalog;
 import org.apache.iceberg.puffin.Blob;
 import org.apache.iceberg.puffin.Puffin;
 import org.apache.iceberg.puffin.PuffinWriter;
+import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.Types;
 import org.apache.iceberg.view.ViewBuilder;
 
@@ -217,6 +226,70 @@ public class Core {
         FileMetadata.Builder file = FileMetadata.deleteFileBuilder(table.spec()).withPath(parts[0]).withFormat("parquet")
             .withFileSizeInBytes(Long.parseLong(parts[1])).withRecordCount(Long.parseLong(parts[2]));
         return (byEquality ? file.ofEqualityDeletes(new int[] {1}) : file.ofPositionDeletes()).build();
+    }
+
+    /** One commit of rows, which are lines of values between tabs (\\N is null) in the order of the columns: an append,
+     * or in the place of all rows. A data file for each partition, by Iceberg's own writer. */
+    public void write(Table table, String branch, String rows, boolean replace) throws IOException {
+        List columns = table.schema().columns();
+        InternalRecordWrapper wrapper = new InternalRecordWrapper(table.schema().asStruct());
+        Map writers = new LinkedHashMap();
+        for (String line : rows.split("\n")) {
+            String[] values = line.split("\t", -1);
+            GenericRecord row = GenericRecord.create(table.schema());
+            for (int i = 0; i < values.length; i++) {
+                row.set(i, value(((Types.NestedField) columns.get(i)).type(), values[i]));
+            }
+            PartitionKey key = new PartitionKey(table.spec(), table.schema());
+            key.partition(wrapper.wrap(row));
+            if (!writers.containsKey(key)) {
+                writers.put(key, writer(table, key, writers.size() + 1));
+            }
+            ((DataWriter) writers.get(key)).write(row);
+        }
+        List files = new ArrayList();
+        for (Iterator each = writers.values().iterator(); each.hasNext();) {
+            DataWriter writer = (DataWriter) each.next();
+            writer.close();
+            files.add(writer.toDataFile());
+        }
+        if (replace) {
+            OverwriteFiles overwrite = table.newOverwrite().overwriteByRowFilter(Expressions.alwaysTrue());
+            overwrite.toBranch(branch);
+            for (Object each : files) {
+                overwrite.addFile((DataFile) each);
+            }
+            overwrite.commit();
+        } else {
+            AppendFiles append = table.newAppend();
+            append.toBranch(branch);
+            for (Object each : files) {
+                append.appendFile((DataFile) each);
+            }
+            append.commit();
+        }
+    }
+
+    private DataWriter writer(Table table, PartitionKey key, int number) {
+        String name = "00000-" + number + "-" + UUID.randomUUID() + "-0-00001.parquet";
+        LocationProvider places = table.locationProvider();
+        boolean apart = table.spec().isPartitioned();
+        String place = apart ? places.newDataLocation(table.spec(), key, name) : places.newDataLocation(name);
+        return new GenericFileWriterFactory.Builder(table).build().newDataWriter(
+            EncryptedFiles.plainAsEncryptedOutput(table.io().newOutputFile(place)), table.spec(),
+            apart ? key.copy() : null);
+    }
+
+    private Object value(Type type, String text) {
+        if (text.equals("\\N")) {
+            return null;
+        }
+        switch (type.typeId()) {
+            case INTEGER: return Integer.valueOf(text);
+            case LONG: return Long.valueOf(text);
+            case STRING: return text;
+            default: throw new IllegalArgumentException("No value of " + type + " is written here");
+        }
     }
 
     public void append(Table table, String branch, String lines) {

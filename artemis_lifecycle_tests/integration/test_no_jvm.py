@@ -23,6 +23,8 @@ from artemis_lifecycle.spark.session import driver_pid
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
 
+EMPTY_DATABASE = True
+
 TABLE = "db.t"
 OLD = [timedelta(days=days) for days in range(40, 0, -1)]
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from artemis_lifecycle.cli.live_sets import app as commands
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import BadInput, MissingFile, StorageError, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.live_sets.comparison import compared
 from artemis_lifecycle.live_sets.sweep import sweep_tables, unused_locations
 from artemis_lifecycle.live_sets.versions import MergedTable, VersionMetadata, merged_tables
@@ -26,7 +25,7 @@ from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, BaseLocation, Li
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,7 +209,7 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
     spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.db")
     for name in names:
         spark.sql(f"CREATE TABLE {name} (n INT) USING iceberg")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark) as lifecycle:
         monkeypatch.setattr("artemis_lifecycle.cli.live_sets.opened", lambda *_: nullcontext(lifecycle))
         marked = lifecycle.mark(config.catalogs.live.name)
         done = CliRunner().invoke(commands, ["sweep", marked.live_set_id, "--threads", str(threads)])
@@ -263,7 +262,7 @@ def test_a_plain_catalog_has_one_reference_per_table(make_config: MakeConfig, sp
         spark.sql(f"CREATE TABLE {live}.db.{name} (n INT) USING iceberg")
         for row in range(3):
             spark.sql(f"INSERT INTO {live}.db.{name} VALUES ({row})")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         marked = lifecycle.mark(live, {"db.one": 1})
         assert (marked.references, marked.contents, marked.versions, marked.commits) == (2, 2, 4, 4)
         location = lifecycle.snapshot_history("db.one").metadata_location.rpartition("/metadata/")[0]

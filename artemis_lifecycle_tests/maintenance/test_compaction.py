@@ -21,7 +21,7 @@ from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.maintenance.health import partitions_with_work
 from artemis_lifecycle.maintenance.pacing import CompactionPace
 from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 
 REQUIREMENTS = LineageRequirements.from_config(Lineage())
@@ -74,7 +74,7 @@ def stage(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Stage]:
             "ns.analyzed": {"compaction": {"statistics_after": 0.2}},
         }
     )
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         yield Stage(lifecycle)
 
@@ -361,7 +361,7 @@ def test_tags_and_the_cold_tier_answer_as_before(module_configs: MakeConfig, spa
     """A tag in the live table, and an expired snapshot in the cold tier: a compaction, and the deletion of what it
     replaced, change no row of either."""
     config = module_configs(tables={"ns.*": {"retention": {"window": "1ms"}, "deletion": {"grace": "0s"}}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         stage = Stage(lifecycle)
         table = stage.create("aged", "a int", **{"write.delete.mode": "merge-on-read"})
@@ -402,7 +402,7 @@ def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
     module_configs: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = module_configs(tables={"ns.*": {}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         stage = Stage(lifecycle)
         table = stage.create("parted", "a int, part int", "PARTITIONED BY (part)")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 TABLE = "ns.t"
 OPENED: Counter[str] = Counter()
@@ -49,7 +49,7 @@ def opened(lifecycle: Lifecycle) -> Counter[str]:
 @pytest.fixture
 def unfit(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     """A governed table of 24 small files, each in a manifest of its own, and 14 delete files."""
-    with Lifecycle.open(make_config(tables={"ns.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(tables={"ns.*": {}}), spark=spark) as lifecycle:
         lifecycle.prepare()  # Before the first step that writes, a question records nothing.
         _make(lifecycle, spark)
         yield lifecycle

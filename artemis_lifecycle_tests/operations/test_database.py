@@ -21,6 +21,8 @@ from artemis_lifecycle.operations.database import Operations, connect, migrate, 
 from artemis_lifecycle.operations.migrations import HEAD
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
 
+EMPTY_DATABASE = True
+
 SECRET = "s3" + "cr3t"  # not as one word in a line that a traceback shows
 
 

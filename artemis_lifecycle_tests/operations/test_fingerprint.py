@@ -15,6 +15,8 @@ from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle.operations.database import Operations, connect, migrate, schema_state
 
+EMPTY_DATABASE = True
+
 
 @pytest.fixture
 def file(postgres_uri: str, tmp_path: Path) -> Iterator[Path]:

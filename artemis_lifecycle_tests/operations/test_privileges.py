@@ -35,6 +35,8 @@ from artemis_lifecycle_tests.end_report import add_lines
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
+EMPTY_DATABASE = True
+
 ROLES = (LIFECYCLE, INGEST, ANALYST)
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 REFUSALS = (

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.databases import databases
 
@@ -29,7 +29,7 @@ def _no_writer_of_another_test(request: pytest.FixtureRequest) -> Iterator[None]
 @pytest.fixture
 def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     """Everything is due at once, and nothing is archived."""
-    with Lifecycle.open(make_config(defaults=WITHOUT_COLD), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=WITHOUT_COLD), spark=spark) as opened:
         yield opened
 
 
@@ -37,5 +37,5 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
 def all_of_db(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     """As `at_once`, for every table of namespace db; dropped tables are kept for ten days."""
     policy = {**WITHOUT_COLD, "dropped": {"keep": "10d"}}
-    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as opened:
         yield opened

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.deletion.world import local, make_old
 
 
@@ -35,7 +36,7 @@ def make_history(lifecycle: Lifecycle, name: str = "t", snapshots: int = 4, prop
         f"CREATE TABLE {live}.db.{name} (id int, part int) USING iceberg PARTITIONED BY (part) "
         f"TBLPROPERTIES ('format-version'='2'{properties})"
     )
-    lifecycle.spark.sql(f"INSERT INTO {live}.db.{name} VALUES (0, 0), (100, 1)")
+    core_tables.append(lifecycle.spark, f"{live}.db.{name}", [(0, 0), (100, 1)])
     for number in range(1, snapshots):
         lifecycle.spark.sql(
             f"INSERT OVERWRITE {live}.db.{name} PARTITION (part = 0) VALUES ({number})"
@@ -63,16 +64,16 @@ def name_of(lifecycle: Lifecycle, table: str) -> str:
 
 def sql(lifecycle: Lifecycle, statement: str) -> list[Row]:
     """Run a statement in which {live} is the live catalog."""
-    return lifecycle.spark.sql(statement.format(live=lifecycle.config.catalogs.live.name)).collect()
+    statement = statement.format(live=lifecycle.config.catalogs.live.name)
+    return lifecycle.spark.sql(statement).collect()
 
 
 def append(lifecycle: Lifecycle, table: str, number: int) -> None:
-    rows = lifecycle.spark.sql(f"SELECT /*+ COALESCE(1) */ {number} AS id")
-    rows.writeTo(name_of(lifecycle, table)).append()
+    core_tables.append(lifecycle.spark, name_of(lifecycle, table), [(number,)])
 
 
 def overwrite(lifecycle: Lifecycle, table: str, number: int) -> None:
-    sql(lifecycle, f"INSERT OVERWRITE {{live}}.{table} VALUES ({number})")
+    core_tables.overwrite(lifecycle.spark, name_of(lifecycle, table), [(number,)])
 
 
 def ids(lifecycle: Lifecycle, table: str) -> list[int]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
@@ -113,7 +113,7 @@ def delete_what_a_scan_finds(lifecycle: Lifecycle, table: str) -> set[str]:
 def at_once(make_config: MakeConfig, spark: SparkSession, tmp_path: Path) -> Iterator[Lifecycle]:
     """A second mount is a root of its own: that it is the same place is not certain."""
     roots = [f"file://{tmp_path}/live-mounted"]
-    with Lifecycle.open(make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": roots}}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": roots}}), spark=spark) as opened:
         yield opened
 
 
@@ -156,7 +156,7 @@ def test_a_namespace_folder_that_moved_away_and_left_a_link_loses_nothing(
 ) -> None:
     away = tmp_path / "away"
     config = make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": [f"file://{away}"]}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 3)
         folder = place(lifecycle, table).parent
         folder.rename(away)
@@ -275,7 +275,7 @@ def test_what_an_open_plan_names_under_one_name_is_not_an_orphan_under_the_other
     make_config: MakeConfig, spark: SparkSession, second: Second
 ) -> None:
     config = make_config(defaults={**WITHOUT_COLD, "deletion": {"grace": "30d"}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         overwrite(lifecycle, table, 5)
         plan = lifecycle.plan_expiration(table)
@@ -335,7 +335,7 @@ def test_a_location_that_links_to_another_tier_deletes_nothing_in_it(
     }
     folder = Path(str(roots[tier]).removeprefix("file://"))
     folder.mkdir(parents=True, exist_ok=True)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         theirs = stray(folder, "precious/data.parquet")
         also = linked(folder)

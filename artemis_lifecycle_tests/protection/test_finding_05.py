@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import lapse
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
@@ -110,7 +110,7 @@ def test_a_writer_that_comes_while_files_are_being_deleted_keeps_the_rest(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     defaults = {**WITHOUT_COLD, "deletion": {"grace": "0s", "requests_per_second": 1}}
-    with Lifecycle.open(make_config(defaults=defaults), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
         overwrite(lifecycle, table, 5)
         plan = committed(lifecycle, table)
@@ -169,7 +169,7 @@ def test_every_other_kind_of_deletion_keeps_them_too(
         "dropped": {"keep": "0s", "approval": "guards"},
     }
     config = make_config(defaults=defaults, tables={"db.*": {}}, quarantine={"retain": "1ms"})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = place(lifecycle, table)
         lost = stray(folder)

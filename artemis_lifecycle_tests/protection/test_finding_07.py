@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
@@ -50,7 +50,7 @@ def test_a_dry_run_of_an_orphan_scan_says_what_the_real_run_does(
     make_config: MakeConfig, spark: SparkSession, anywhere: str
 ) -> None:
     config = make_config(defaults=WITHOUT_COLD)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = place(lifecycle, table)
         names = ("goes", "rewritten", "longer", "younger", "absent", "committed", "in-flight/written", "inner/nested")
@@ -102,13 +102,13 @@ def test_a_dry_run_says_what_became_hidden_or_outside_by_the_policy_of_now(
 ) -> None:
     defaults = {**WITHOUT_COLD, "orphans": {**AT_ONCE["orphans"], "hidden": "scan", "max_share": 1}}
     config = make_config(defaults=defaults)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
         files = [stray(place(lifecycle, table), name) for name in ("data/a.parquet", "_checkpoints/0")]
         scan = lifecycle.scan_orphans(table)
     orphans = config.defaults.orphans.model_copy(update={"hidden": "keep"})
     config = config.model_copy(update={"defaults": config.defaults.model_copy(update={"orphans": orphans})})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         outcome_of = require_the_same(
             lifecycle.delete_orphans(scan.scan_id, dry_run=True), lifecycle.delete_orphans(scan.scan_id)
         )
@@ -165,7 +165,7 @@ def test_a_dry_run_after_a_part_of_an_expiration_says_what_is_left(at_once: Life
 
 def test_a_dry_run_of_a_dropped_table_says_what_the_real_run_does(make_config: MakeConfig, spark: SparkSession) -> None:
     defaults = {**WITHOUT_COLD, "dropped": {"keep": "0s", "approval": "guards"}}
-    with Lifecycle.open(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 3)
         folder = place(lifecycle, table)
         lifecycle.observe_catalog()
@@ -190,7 +190,7 @@ def test_a_dry_run_of_a_dropped_table_says_what_the_real_run_does(make_config: M
 def test_a_dry_run_of_a_quarantine_says_what_the_real_run_does(make_config: MakeConfig, spark: SparkSession) -> None:
     defaults = {**WITHOUT_COLD, "deletion": {"grace": "0s", "mode": "quarantine"}}
     config = make_config(defaults=defaults, quarantine={"retain": "1ms"})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
         files = [stray(place(lifecycle, table), f"data/{name}.parquet") for name in "abc"]
         scan = lifecycle.scan_orphans(table)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
@@ -75,7 +75,7 @@ def test_a_scan_collects_the_former_locations_of_its_own_accord_and_by_name(at_o
 def test_a_former_location_stays_its_own_after_the_metadata_log_forgot_it(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
-    with Lifecycle.open(make_config(defaults=WITHOUT_COLD), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=WITHOUT_COLD), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1, properties="'write.metadata.previous-versions-max'='1'")
         lifecycle.list_objects(table)
         former = move(lifecycle, table, warehouse(lifecycle, "live") / "moved")
@@ -162,7 +162,7 @@ def test_a_former_location_outside_the_roots_is_the_expirations_only(
     make_config: MakeConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
     """What the table's own metadata names may go anywhere; what nobody names, only below the roots."""
-    with Lifecycle.open(make_config(defaults=WITHOUT_COLD), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=WITHOUT_COLD), spark=spark) as lifecycle:
         sql(lifecycle, "CREATE NAMESPACE {live}.db")
         create_at(lifecycle, "db.t", tmp_path / "outside")
         append(lifecycle, "db.t", 0)

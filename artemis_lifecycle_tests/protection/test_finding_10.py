@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.errors import Refused, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
     append,
@@ -216,7 +216,7 @@ def test_its_own_open_plan_keeps_its_files_from_the_outer_table_and_ends_with_it
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     policy = {**WITHOUT_COLD, "deletion": {"grace": "90d"}, "dropped": {"keep": "0s", "approval": "guards"}}
-    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
         outer = create(lifecycle, "db.outer")
         inner = create(lifecycle, "db.inner", outer / "data" / "inner")
         overwrite(lifecycle, "db.inner", 2)

@@ -24,7 +24,7 @@ from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.protection.databases import Databases, with_operations
@@ -70,13 +70,13 @@ CHANGES: dict[str, Callable[[Lifecycle, str], object]] = {
 def test_another_operations_database_is_refused_before_anything_changes_and_may_read(
     first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
 ) -> None:
-    with Lifecycle.open(first, spark=spark) as theirs:
+    with open_lifecycle(first, spark=spark) as theirs:
         table = make_table(theirs, "t", 3)
         plan = theirs.plan_expiration(table)
         theirs.hold(table, "legal", "case", snapshot_ids=ids_of(theirs, table)[:1])
         theirs.publish_results()
         pointer, files = theirs.snapshot_history(table).metadata_location, _files(first)
-    with Lifecycle.open(second, spark=spark) as ours:
+    with open_lifecycle(second, spark=spark) as ours:
         for name, change in CHANGES.items():
             with pytest.raises(OtherDeployment) as refused:
                 change(ours, table)
@@ -89,23 +89,23 @@ def test_another_operations_database_is_refused_before_anything_changes_and_may_
         assert ours.read(table).count() == 3
         assert ours.read(table, snapshot_id=ids_of(ours, table)[0]).count() == 1
     assert _files(first) == files
-    with Lifecycle.open(first, spark=spark) as theirs:
+    with open_lifecycle(first, spark=spark) as theirs:
         assert theirs.plans(table)[0].plan_id == plan.plan_id
 
 
 def test_one_operations_database_with_another_root_is_refused(
     first: LifecycleConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with Lifecycle.open(first, spark=spark) as lifecycle:
+    with open_lifecycle(first, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         lifecycle.plan_expiration(table)
     with (
-        Lifecycle.open(with_operations(first, root=f"file://{tmp_path}/elsewhere"), spark=spark) as elsewhere,
+        open_lifecycle(with_operations(first, root=f"file://{tmp_path}/elsewhere"), spark=spark) as elsewhere,
         pytest.raises(OtherDeployment, match="root differs"),
     ):
         elsewhere.plan_expiration(table)
     spelled = with_operations(first, root=str(first.operations.root).replace("file:///", "file:/"))
-    with Lifecycle.open(spelled, spark=spark) as same:
+    with open_lifecycle(spelled, spark=spark) as same:
         same.plan_expiration(table)
 
 
@@ -113,13 +113,13 @@ def test_a_copy_of_the_operations_database_is_another_deployment(
     first: LifecycleConfig, databases: Databases, spark: SparkSession
 ) -> None:
     own = with_operations(first, uri=databases.make())
-    with Lifecycle.open(own, spark=spark) as lifecycle:
+    with open_lifecycle(own, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         lifecycle.plan_expiration(table)
     copied = with_operations(own, uri=databases.make(copy_of=own.operations.uri))
-    with Lifecycle.open(copied, spark=spark) as lifecycle, pytest.raises(OtherDeployment, match="restored backup"):
+    with open_lifecycle(copied, spark=spark) as lifecycle, pytest.raises(OtherDeployment, match="restored backup"):
         lifecycle.plan_expiration(table)
-    with Lifecycle.open(own, spark=spark) as lifecycle:
+    with open_lifecycle(own, spark=spark) as lifecycle:
         lifecycle.plan_expiration(table)
 
 
@@ -137,7 +137,7 @@ def test_a_catalog_cloned_with_its_record_refuses_the_test_environment(
 ) -> None:
     catalogs = databases.make()
     production = make_config(catalogs={"live": {"uri": catalogs}, "cold": {"uri": catalogs}}, defaults=NOW)
-    with Lifecycle.open(production, spark=spark) as lifecycle:
+    with open_lifecycle(production, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         lifecycle.plan_expiration(table)
     spark.sql(f"DROP NAMESPACE IF EXISTS {production.catalogs.cold.name}.none")
@@ -159,7 +159,7 @@ def test_a_catalog_cloned_with_its_record_refuses_the_test_environment(
             "operations": production.operations.model_copy(update={"uri": clone}),
         }
     )
-    with Lifecycle.open(test_environment, spark=spark) as lifecycle:
+    with open_lifecycle(test_environment, spark=spark) as lifecycle:
         assert lifecycle.tables() == [table]
         with pytest.raises(OtherDeployment):
             lifecycle.scan_orphans(table)
@@ -199,7 +199,7 @@ def test_of_deployments_that_race_at_first_use_one_wins(
 def test_taking_over_is_on_record_and_refuses_the_other_one_from_then_on(
     first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
 ) -> None:
-    with Lifecycle.open(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
+    with open_lifecycle(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
         table = make_table(theirs, "t", 2)
         plan = theirs.plan_expiration(table)
         with pytest.raises(BadInput):
@@ -231,7 +231,7 @@ def _records(config: LifecycleConfig) -> list[dict[str, object]]:
 def test_a_takeover_in_the_middle_of_a_deletion_stops_it_before_the_next_files_go(
     first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
 ) -> None:
-    with Lifecycle.open(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
+    with open_lifecycle(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
         table = make_table(theirs, "t", 2)
         folder = theirs.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
         stray = f"{folder}/data/stray.parquet"
@@ -257,7 +257,7 @@ def test_the_command_takes_over(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    with Lifecycle.open(first, spark=spark) as theirs:
+    with open_lifecycle(first, spark=spark) as theirs:
         make_table(theirs, "t", 1)
         theirs.resources.require_deployment()
     written = tmp_path / "lifecycle.yaml"
@@ -302,7 +302,7 @@ def apart(make_config: MakeConfig, databases: Databases, spark: SparkSession) ->
     """A deployment whose database is its own, and a table of it; nobody has used the catalog yet."""
     uri = databases.make()
     config = make_config(catalogs={"live": {"uri": uri}, "cold": {"uri": uri}}, operations={"uri": uri}, defaults=NOW)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
         assert lifecycle.resources.deployment.place
     return config, table
@@ -313,14 +313,14 @@ def test_the_error_of_a_role_that_may_not_make_the_record_names_the_grant(
 ) -> None:
     config, table = apart
     limited = _as_login(config, _login(str(config.operations.uri), LIFECYCLE))
-    with Lifecycle.open(limited, spark=spark) as lifecycle:
+    with open_lifecycle(limited, spark=spark) as lifecycle:
         assert lifecycle.tables() == [table]
         with pytest.raises(Refused, match="GRANT it CREATE ON DATABASE") as refused:
             lifecycle.scan_orphans(table)
         assert "hush" not in str(refused.value)
-    with Lifecycle.open(config, spark=spark) as owner:
+    with open_lifecycle(config, spark=spark) as owner:
         owner.resources.require_deployment()
-    with Lifecycle.open(limited, spark=spark) as lifecycle:
+    with open_lifecycle(limited, spark=spark) as lifecycle:
         lifecycle.scan_orphans(table)
 
 
@@ -329,15 +329,15 @@ def test_a_role_for_ingest_claims_no_catalog_and_beats_only_where_it_is_seen(
 ) -> None:
     config, table = apart
     ingest = _as_login(config, _login(str(config.operations.uri), INGEST))
-    with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
+    with open_lifecycle(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
         writing.check()
-    with Lifecycle.open(config, spark=spark) as owner:
+    with open_lifecycle(config, spark=spark) as owner:
         assert owner.resources.live_catalog.deployments(owner.live_stores).newest() == []
         owner.resources.require_deployment()
-    with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
+    with open_lifecycle(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
         writing.check()
         elsewhere = with_operations(ingest, uri=databases.make())
-        with Lifecycle.open(elsewhere, spark=spark) as lost, pytest.raises(OtherDeployment):
+        with open_lifecycle(elsewhere, spark=spark) as lost, pytest.raises(OtherDeployment):
             lost.writing(table, "w2")
 
 
@@ -448,14 +448,14 @@ def test_an_operations_database_put_back_in_time_stops_until_a_person_takes_over
     make_config: MakeConfig, databases: Databases, spark: SparkSession
 ) -> None:
     config = make_config(operations={"uri": databases.make()}, defaults=NOW)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 3)
         lifecycle.plan_expiration(table)
         backup = _newest(config)
         lifecycle.hold(table, "legal", "case", snapshot_ids=ids_of(lifecycle, table)[:1])
         lifecycle.plan_expiration(table)
     _put_back(config, backup)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         with pytest.raises(OtherDeployment, match="restored from a backup"):
             lifecycle.plan_expiration(table)
         with pytest.raises(OtherDeployment, match="restored from a backup"):
@@ -470,7 +470,7 @@ def test_of_two_copies_of_a_server_the_one_behind_is_stopped(
     make_config: MakeConfig, databases: Databases, spark: SparkSession
 ) -> None:
     config = make_config(operations={"uri": databases.make()}, defaults=NOW)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         lifecycle.plan_expiration(table)
         both = _newest(config)
@@ -482,7 +482,7 @@ def test_of_two_copies_of_a_server_the_one_behind_is_stopped(
 
 
 def test_steps_side_by_side_do_not_stop_each_other(first: LifecycleConfig, spark: SparkSession) -> None:
-    with Lifecycle.open(first, spark=spark) as lifecycle:
+    with open_lifecycle(first, spark=spark) as lifecycle:
         tables = [make_table(lifecycle, f"t{number}", 1) for number in range(4)]
         failed: list[BaseException] = []
 

@@ -22,7 +22,7 @@ from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage import instants
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.types import StoredFile
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.protection.databases import Databases
@@ -82,7 +82,7 @@ JUDGED: dict[str, Callable[[Lifecycle, str], object]] = {
 def test_while_postgres_clock_is_a_month_off_nothing_is_judged_by_age(
     config: LifecycleConfig, spark: SparkSession, ahead: timedelta
 ) -> None:
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 3)
         plan = lifecycle.plan_expiration(table, snapshot_ids=ids_of(lifecycle, table)[:1])
         lifecycle.hand_off(plan)
@@ -93,7 +93,7 @@ def test_while_postgres_clock_is_a_month_off_nothing_is_judged_by_age(
     assert scan.summary.orphan_files >= 1
     files = _files(config)
     _set_postgres_clock(str(config.operations.uri), ahead)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         for name, judge in JUDGED.items():
             with pytest.raises(ClocksDisagree) as stopped:
                 judge(lifecycle, table)
@@ -117,7 +117,7 @@ def test_a_clock_that_steps_a_moment_after_it_was_right_is_noticed(
     config: LifecycleConfig, spark: SparkSession
 ) -> None:
     _set_postgres_clock(str(config.operations.uri), timedelta(0))
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         assert lifecycle.scan_orphans(table).summary.orphan_files == 0
         for ahead in (MONTH, -MONTH):
@@ -133,11 +133,11 @@ def test_a_host_whose_clock_is_off_stops_and_within_the_bound_it_goes_on(
 ) -> None:
     config = make_config(defaults=DUE, clocks={"max_difference": "10m"})
     truth = clocks.host_now
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         monkeypatch.setattr(clocks, "host_now", lambda: truth() - timedelta(minutes=9))
         lifecycle.plan_expiration(table)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         monkeypatch.setattr(clocks, "host_now", lambda: truth() - timedelta(minutes=11))
         with pytest.raises(ClocksDisagree, match=r"more than 10m .*this host says"):
             lifecycle.plan_expiration(table)
@@ -162,7 +162,7 @@ def _store_off(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Iterator[None]
 def test_a_store_whose_clock_is_off_stops(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Lifecycle.open(make_config(defaults=DUE), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         for by in (timedelta(hours=1), -timedelta(hours=1)):
             with _store_off(monkeypatch, by), pytest.raises(ClocksDisagree, match="the store of file:"):
@@ -184,7 +184,7 @@ def test_stores_are_asked_once_a_minute_and_again_in_a_long_step(
     monkeypatch.setattr(resources, "require_agreement", counted)
     passed = 0.0
     monkeypatch.setattr(resources, "elapsed", lambda: instants.elapsed() + passed)
-    with Lifecycle.open(make_config(defaults=DUE), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         for _ in range(3):
             lifecycle.plan_expiration(table)
@@ -207,7 +207,7 @@ def test_a_clock_set_in_the_middle_of_a_deletion_stops_it_before_the_next_files_
     passed = 0.0
     monkeypatch.setattr(resources, "elapsed", lambda: instants.elapsed() + passed)
     truth = clocks.host_now
-    with Lifecycle.open(make_config(defaults=DUE), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = lifecycle.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
         stray = f"{folder}/data/stray.parquet"

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
@@ -84,7 +84,7 @@ def test_with_the_root_listed_strays_go_and_what_is_outside_the_roots_stays(
 ) -> None:
     listed, beside = tmp_path / "lake", tmp_path / "lake-of-others"
     config = make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": [f"file:{listed}/"]}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1, properties=f"'write.data.path'='file://{listed}/t'")
         goes, stays = stray(listed / "t", "stray.parquet"), stray(beside, "t/stray.parquet")
         other = make_table(lifecycle, "u", 1, properties=f"'write.data.path'='file://{beside}/t'")
@@ -121,13 +121,13 @@ def test_a_root_that_is_taken_from_the_policy_after_the_scan_protects_again(
     make_config: MakeConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
     config = make_config(defaults=WITHOUT_COLD, catalogs={"live": {"roots": [f"file://{tmp_path}/lake"]}})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1, properties=f"'write.data.path'='file://{tmp_path}/lake/t'")
         lost = stray(tmp_path / "lake" / "t", "stray.parquet")
         scan = lifecycle.scan_orphans(table)
         assert scan.summary.orphan_files == 1
     live = config.catalogs.live.model_copy(update={"roots": ()})
     config = config.model_copy(update={"catalogs": config.catalogs.model_copy(update={"live": live})})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         done = lifecycle.delete_orphans(scan.scan_id)
         assert outcomes(done)[str(lost)] == ("kept", "outside_roots") and lost.exists()

@@ -20,7 +20,7 @@ from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import NOT_TRIED, Removals
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import make_table
@@ -133,7 +133,7 @@ def quarantine(make_config: MakeConfig) -> Any:
 def test_close_and_undelete_after_a_killed_batch_bring_everything_back(
     quarantine: Any, spark: SparkSession, point: str
 ) -> None:
-    with Lifecycle.open(quarantine, spark=spark) as lifecycle:
+    with open_lifecycle(quarantine, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         overwrite(lifecycle, table, 9)
         plan = lifecycle.plan_expiration(table)
@@ -157,7 +157,7 @@ def test_close_and_undelete_after_a_killed_batch_bring_everything_back(
 
 
 def test_an_orphan_deletion_that_was_killed_is_let_end_before_an_undelete(quarantine: Any, spark: SparkSession) -> None:
-    with Lifecycle.open(quarantine, spark=spark) as lifecycle:
+    with open_lifecycle(quarantine, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
         lost = stray(place(lifecycle, table))
         scan = lifecycle.scan_orphans(table)
@@ -182,7 +182,7 @@ def test_a_decision_to_keep_a_dropped_table_stops_its_running_deletion(
         "deletion": {"grace": "0s", "requests_per_second": 2},
         "dropped": {"keep": "0s", "approval": "guards"},
     }
-    with Lifecycle.open(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = place(lifecycle, table)
         lifecycle.observe_catalog()
@@ -234,7 +234,7 @@ def share_a_file(lifecycle: Lifecycle) -> Path:
 
 
 def test_a_neighbors_open_plan_and_its_grace_keep_its_files(around: Any, spark: SparkSession) -> None:
-    with Lifecycle.open(around, spark=spark) as lifecycle:
+    with open_lifecycle(around, spark=spark) as lifecycle:
         shared = share_a_file(lifecycle)
         theirs = lifecycle.plan_expiration("db.inner")
         ours = lifecycle.plan_expiration("db.outer")
@@ -247,7 +247,7 @@ def test_a_neighbors_open_plan_and_its_grace_keep_its_files(around: Any, spark: 
 
 
 def test_a_neighbors_grace_is_over_before_a_shared_file_goes(around: Any, spark: SparkSession) -> None:
-    with Lifecycle.open(around, spark=spark) as lifecycle:
+    with open_lifecycle(around, spark=spark) as lifecycle:
         shared = share_a_file(lifecycle)
         theirs = lifecycle.plan_expiration("db.inner")
         lifecycle.commit_expiration(theirs)
@@ -261,7 +261,7 @@ def test_a_neighbors_grace_is_over_before_a_shared_file_goes(around: Any, spark:
 
 
 def test_the_grace_of_a_table_elsewhere_keeps_what_it_read(around: Any, spark: SparkSession) -> None:
-    with Lifecycle.open(around, spark=spark) as lifecycle:
+    with open_lifecycle(around, spark=spark) as lifecycle:
         make_table(lifecycle, "owner", 1)
         make_table(lifecycle, "reader", 0)
         [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
@@ -279,7 +279,7 @@ def test_the_grace_of_a_table_elsewhere_keeps_what_it_read(around: Any, spark: S
 
 
 def test_a_neighbors_hold_keeps_what_it_covers(around: Any, spark: SparkSession) -> None:
-    with Lifecycle.open(around, spark=spark) as lifecycle:
+    with open_lifecycle(around, spark=spark) as lifecycle:
         shared = share_a_file(lifecycle)
         theirs = lifecycle.plan_expiration("db.inner")
         lifecycle.commit_expiration(theirs)
@@ -309,7 +309,7 @@ def test_a_writer_of_a_table_that_reads_this_location_delays_what_it_may_commit(
 
 def test_what_a_neighbor_undeleted_stays_until_that_is_closed(make_config: MakeConfig, spark: SparkSession) -> None:
     aside = {"deletion": {"grace": "0s", "mode": "quarantine"}}
-    with Lifecycle.open(make_config(defaults=WITHOUT_COLD, tables={"db.inner": aside}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=WITHOUT_COLD, tables={"db.inner": aside}), spark=spark) as lifecycle:
         make_table(lifecycle, "outer", 1)
         at = place(lifecycle, "db.outer") / "data" / "inner"
         sql(lifecycle, f"CREATE TABLE {{live}}.db.inner (id int) USING iceberg LOCATION 'file://{at}'")
@@ -374,7 +374,7 @@ def test_a_table_elsewhere_that_never_could_be_read_stops_deletions_unless_it_is
     make_config: MakeConfig, spark: SparkSession, broken: str
 ) -> None:
     config = make_config(defaults=WITHOUT_COLD)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table, other = make_table(lifecycle, "t", 1), make_table(lifecycle, "broken", 1)
         lost = stray(place(lifecycle, table))
         overwrite(lifecycle, table, 5)
@@ -401,7 +401,7 @@ def test_a_table_elsewhere_that_never_could_be_read_stops_deletions_unless_it_is
         assert before == files_below(place(lifecycle, table))
     live = config.catalogs.live.model_copy(update={"isolated": (other,)})
     config = config.model_copy(update={"catalogs": config.catalogs.model_copy(update={"live": live})})
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         assert lifecycle.delete_files(plan.plan_id).kept == 0
         lifecycle.delete_orphans(lifecycle.scan_orphans(table))
         assert not lost.exists() and ids(lifecycle, table) == [5]

@@ -20,7 +20,7 @@ from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.known_tables import beside_catalog
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
@@ -337,7 +337,7 @@ def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(l
     config = lifecycle.config.model_copy(
         update={"catalogs": lifecycle.config.catalogs.model_copy(update={"live": live})}
     )
-    with Lifecycle.open(config, spark=lifecycle.spark) as released:
+    with open_lifecycle(config, spark=lifecycle.spark) as released:
         released.scan_orphans("db.t")
         [check] = readers(config)
         assert check.status == "warning" and str(place(lifecycle, "db.t")) in check.detail
@@ -354,7 +354,7 @@ def test_a_view_inside_a_table_outlives_a_sweep(lifecycle: Lifecycle) -> None:
 
 
 def test_a_view_inside_a_cold_table_is_not_reported_as_unknown(make_config: MakeConfig, spark: SparkSession) -> None:
-    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
         create(lifecycle, "db.t")
         overwrite(lifecycle, "db.t", 2)
         lifecycle.expire("db.t")

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
@@ -21,7 +20,7 @@ from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Rows, Runner
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.conftest import on_executors
+from artemis_lifecycle_tests.conftest import on_executors, open_lifecycle
 
 RULES = LocationRules()
 
@@ -43,7 +42,7 @@ def metadata(module_config: LifecycleConfig, spark: SparkSession) -> TableMetada
     spark.sql(f"CALL {procedures}.compute_table_stats(table => 'db.walk')")
     spark.sql(f"ALTER TABLE {name} CREATE BRANCH side")
     spark.sql(f"INSERT INTO {name}.branch_side VALUES (99, 'p0')")
-    with Lifecycle.open(module_config, spark=spark) as lifecycle:
+    with open_lifecycle(module_config, spark=spark) as lifecycle:
         return read_table_metadata(Stores(), lifecycle.snapshot_history("db.walk").metadata_location)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -85,9 +86,29 @@ def running() -> Iterator[S3Server]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        yield S3Server(f"http://{host}:{port}")
+        with _conditions_hold():
+            yield S3Server(f"http://{host}:{port}")
     finally:
         server.stop()
+
+
+@contextmanager
+def _conditions_hold() -> Iterator[None]:
+    """S3 decides a conditional PUT and stores its object in one step. moto checks first and stores later, and of two
+    writers at once both could win. Here it takes one PUT after the other."""
+    from moto.s3.responses import S3Response
+
+    lock, put_object = threading.RLock(), S3Response.put_object
+
+    def one_at_a_time(response: S3Response) -> Any:
+        with lock:
+            return put_object(response)
+
+    S3Response.put_object = one_at_a_time  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        S3Response.put_object = put_object  # type: ignore[method-assign]
 
 
 @dataclass

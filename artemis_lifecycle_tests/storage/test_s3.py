@@ -4,7 +4,6 @@ import hashlib
 import logging
 import os
 import pickle
-import threading
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,18 +54,6 @@ def test_a_listing_goes_on_past_a_thousand_keys(s3: S3Server, bucket: str) -> No
     s3.fill(bucket, [f"t/data/{number:05}" for number in range(2_345)])
     assert _paths(stores, f"s3://{bucket}/t") == [f"s3://{bucket}/t/data/{number:05}" for number in range(2_345)]
     assert injected.requests.count("ListObjectsV2") == 3
-
-
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
-def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, bucket: str, scheme: str) -> None:
-    stores.write(f"s3://{bucket}/t/d/.x", b"12")
-    (file,) = stores.list(f"{scheme}://{bucket}/t")
-    assert file.path == f"{scheme}://{bucket}/t/d/.x"
-    assert file.size_in_bytes == 2
-    assert file.last_modified is not None
-    assert file.last_modified.utcoffset() is not None
-    assert stores.read(file.path) == b"12"
-    assert stores.children(f"{scheme}://{bucket}/t")[0] == [f"{scheme}://{bucket}/t/d/"]
 
 
 def test_a_neighboring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
@@ -156,26 +143,8 @@ def test_a_missing_bucket_is_an_error_and_not_an_empty_store(stores: Stores) -> 
 # --- reading and writing --------------------------------------------------------------------------------------------
 
 
-def test_an_object_reads_as_it_was_written(stores: Stores, bucket: str) -> None:
-    path = f"s3a://{bucket}/t/x"
-    stores.write(path, b"0123456789")
-    found = stores.head(path)
-    assert found is not None
-    assert (found.path, found.size_in_bytes) == (path, 10)
-    assert stores.read(path) == b"0123456789"
-    assert stores.read_range(path, 2, 3) == b"234"
-    assert stores.read_range(path, 8, 100) == b"89"
-    assert stores.read_range(path, 10, 5) == b""
-    assert stores.checksum(path) == "sha256:" + hashlib.sha256(b"0123456789").hexdigest()
-
-
-def test_an_absent_object_says_so(stores: Stores, bucket: str) -> None:
-    path = f"s3://{bucket}/none"
-    assert stores.head(path) is None
+def test_a_bucket_is_no_object(stores: Stores, bucket: str) -> None:
     assert stores.head(f"s3://{bucket}") is None
-    for reading in (stores.read, stores.open, stores.checksum, lambda path: stores.read_range(path, 0, 1)):
-        with pytest.raises(MissingFile, match="absent"):
-            reading(path)
 
 
 @pytest.mark.parametrize("path", ["s3:///x", "s3:/x"])
@@ -183,28 +152,6 @@ def test_a_path_without_a_bucket_is_refused(stores: Stores, path: str) -> None:
     with pytest.raises(StorageError, match="no bucket"):
         stores.read(path)
     assert stores.delete([path])[0].outcome == "failed"
-
-
-def test_a_stream_seeks_and_reads_like_a_file(stores: Stores, bucket: str) -> None:
-    data = os.urandom(3 * MIB + 17)
-    path = f"s3://{bucket}/x"
-    stores.write(path, data)
-    with stores.open(path) as file:
-        assert file.read(10) == data[:10]
-        file.seek(-100, os.SEEK_END)
-        assert file.read() == data[-100:]
-        file.seek(5)
-        assert file.tell() == 5
-        assert file.read() == data[5:]
-        assert file.read() == b""
-
-
-def test_an_empty_object_is_a_file(stores: Stores, bucket: str) -> None:
-    stores.write(f"s3://{bucket}/x", b"")
-    assert stores.read(f"s3://{bucket}/x") == b""
-    with stores.open(f"s3://{bucket}/x") as file:
-        assert file.read() == b""
-    assert stores.copy(f"s3://{bucket}/x", f"s3://{bucket}/y").size_in_bytes == 0
 
 
 class _Breaking:
@@ -253,38 +200,6 @@ def test_an_object_that_changes_while_it_is_read_is_not_read_mixed(s3: S3Server,
     injected.after("GetObject", breaking)
     with pytest.raises(StorageError, match="PreconditionFailed"), stores.open(path) as file:
         file.read()
-
-
-def test_a_written_object_is_not_overwritten_unless_asked(stores: Stores, bucket: str) -> None:
-    path = f"s3://{bucket}/x"
-    stores.write(path, b"first")
-    with pytest.raises(ExistingFile, match="exists"):
-        stores.write(path, b"second")
-    assert stores.read(path) == b"first"
-    stores.write(path, b"third", overwrite=True)
-    assert stores.read(path) == b"third"
-
-
-def test_of_many_writers_at_once_exactly_one_wins(stores: Stores, bucket: str) -> None:
-    for turn in range(5):
-        path, barrier = f"s3://{bucket}/{turn}", threading.Barrier(4)
-        won: list[int] = []
-
-        def write(number: int, path: str = path, barrier: Any = barrier, won: list[int] = won) -> None:
-            barrier.wait()
-            try:
-                stores.write(path, str(number).encode())
-                won.append(number)
-            except ExistingFile:
-                pass
-
-        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert stores.read(path) == str(won[0]).encode()
 
 
 def test_a_write_whose_answer_was_lost_knows_its_own_object(s3: S3Server, bucket: str) -> None:
@@ -652,19 +567,6 @@ def test_a_server_that_will_not_copy_by_itself_has_the_bytes_carried(
     assert uploads == []
 
 
-@pytest.mark.parametrize("server_side", [True, False])
-@pytest.mark.parametrize("there", [b"", b"dat", b"DATA", b"data and more"])
-def test_a_differing_copy_is_replaced(
-    s3: S3Server, bucket: str, tmp_path: Path, there: bytes, server_side: bool
-) -> None:
-    stores = s3.stores()
-    source = f"s3://{bucket}/x" if server_side else f"{tmp_path}/x"
-    stores.write(source, b"data")
-    stores.write(f"s3://{bucket}/y", there)
-    stores.copy(source, f"s3://{bucket}/y")
-    assert stores.read(f"s3://{bucket}/y") == b"data"
-
-
 def test_an_identical_copy_is_not_written_again(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"same")
@@ -773,11 +675,6 @@ def test_a_copy_that_could_not_be_read_back_is_refused(stores: Stores, bucket: s
     assert stores.head(f"s3://{bucket}/y") is None
 
 
-def test_an_absent_source_is_an_error_of_its_own(stores: Stores, bucket: str) -> None:
-    with pytest.raises(MissingFile):
-        stores.copy(f"s3://{bucket}/none", f"s3://{bucket}/y")
-
-
 # --- settings, secrets ----------------------------------------------------------------------------------------------
 
 
@@ -798,11 +695,6 @@ def test_settings_come_from_the_properties_that_pyiceberg_reads(s3: S3Server) ->
     assert StoreSettings.from_catalog(Catalog(name="live")) == StoreSettings()
     with pytest.raises(ConfigError, match="neither true nor false"):
         StoreSettings.from_catalog(Catalog(name="live", properties={"s3.path-style-access": "perhaps"}))
-
-
-def test_stores_travel_to_executors_with_their_settings(stores: Stores, bucket: str) -> None:
-    stores.write(f"s3://{bucket}/x", b"1")
-    assert pickle.loads(pickle.dumps(stores)).read(f"s3://{bucket}/x") == b"1"
 
 
 def test_a_given_client_is_used_in_process_and_settings_on_executors(s3: S3Server, bucket: str) -> None:
