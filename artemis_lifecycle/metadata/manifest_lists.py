@@ -83,7 +83,7 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     with within_memory(path):
         data = read_file(stores, path)
         container = open_container(data, path, stores.limits)
-        names = _list_names(container.schema, path)
+        names = list_names(container.schema, path)
         entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
         found = ManifestList(path, len(data), entries)
         if expected is not None:
@@ -313,11 +313,11 @@ def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
     )
 
 
-def _list_names(schema: Any, path: str) -> Mapping[str, str]:
+def list_names(schema: Any, path: str) -> Mapping[str, str]:
     """Return this module's name of each field of a manifest list -> its name in the file. Raises UnreadableMetadata."""
     return field_names(schema, _MANIFEST_FILE, frozenset({"manifest_path"}), path, _OLD_NAMES)
 
 
 def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple[str, ...]]:
-    names = _list_names(schema, path)
+    names = list_names(schema, path)
     return {name: (names[name],) for name in wanted if name in names}
