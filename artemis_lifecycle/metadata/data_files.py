@@ -1,5 +1,5 @@
 """Manifest entries as typed values, one object per file, with every statistic that they store. For single manifests;
-over many, `statistics` reads the same as columns. Source: format/spec.md, "Manifests".
+planning reads a few columns by `statistics`. Source: format/spec.md, "Manifests".
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     scan = _scan_entries(container, path, _REACHING)
     if scan is None:
         return _live_slowly(container, entry)
-    content, counts = _checked_scan(scan, entry)
+    content, counts = checked_scan(scan, entry)
     live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
     vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
@@ -224,7 +224,7 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
         scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"))
         if scan is None:
             return _sort_orders_slowly(container, entry)
-        _checked_scan(scan, entry)
+        checked_scan(scan, entry)
         live = scan.longs["status"] != 2
         if not scan.has("sort_order_id"):
             return frozenset({0} if live.any() else ())
@@ -244,7 +244,7 @@ def _sort_orders_slowly(container: Container, entry: ManifestListEntry) -> froze
     return frozenset(each or 0 for each in found)
 
 
-def _checked_scan(scan: Scan, entry: ManifestListEntry) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
+def checked_scan(scan: Scan, entry: ManifestListEntry) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
     """Return each entry's content, and the number of entries by status, after checking them against the list's
     records."""
     path, status, content = entry.manifest_path, scan.longs["status"], scan.longs.get("content")

@@ -1,25 +1,28 @@
-"""The live entries of a manifest with what planning a scan needs of them, checked against the manifest list. Only the
-statistics that a caller asks for become values. Source: format/spec.md, "Manifests"; field ids 104 to 145.
+"""The live entries of a manifest with the column statistics that planning a scan needs, checked against the manifest
+list. Source: format/spec.md, "Manifests"; field ids 104 to 145.
+
+A planner asks for a few of a table's columns. The compiled scan steps over the others: a reader that builds records
+takes twelve times as long where a table has a hundred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.metadata.avro.container import parsed_schema
-from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.schema import field_type, record_fields
-from artemis_lifecycle.metadata.manifests import (
-    check_added_by,
-    check_contents,
-    check_counts,
-    entry_names,
-    file_names,
-    open_manifest,
-)
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from artemis_lifecycle.metadata.avro.container import read_long
+from artemis_lifecycle.metadata.avro.programs import Further, Program, compile_scan
+from artemis_lifecycle.metadata.avro.scan import Scan, scan_records
+from artemis_lifecycle.metadata.avro.schema import field_type, record_fields, structure
+from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry
 from artemis_lifecycle.metadata.unreadable import encrypted, unreadable
 from artemis_lifecycle.storage.bounded import within_memory
@@ -27,14 +30,26 @@ from artemis_lifecycle.storage.bounded import within_memory
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
 
-_REQUIRED = ("file_path", "file_format", "file_size_in_bytes", "record_count")
-_TYPES = [str, str, int, int]
+_OF_ENTRY = ("status", "snapshot_id", "sequence_number")
+_TEXTS = ("file_path", "file_format", "referenced_data_file")
+_OF_FILE = ("content", "file_size_in_bytes", "record_count", "key_metadata", *_TEXTS)
+_OF_COLUMN = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+_VALUE = "value of"
+"""Columns with the places of partition values; those of null have none."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns' statistics and which partition fields to take, by their ids."""
+
+    columns: tuple[int, ...] = ()
+    partition_fields: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEntry:
-    """One live data or delete file. `content` is 0 (data), 1 (position deletes) or 2 (equality deletes); `partition`
-    has the values of the fields that were asked for, as Avro stores them, None where the manifest has none."""
+    """One live data or delete file. `content` is 0 (data), 1 (position deletes) or 2 (equality deletes). `partition`
+    has the wanted fields, as numbers, or else in single-value serialization; None is null, or not in the manifest."""
 
     content: int
     path: str
@@ -42,25 +57,22 @@ class LiveEntry:
     size_in_bytes: int
     record_count: int
     sequence_number: int
-    partition: tuple[object, ...]
-    _stored: Mapping[str, Any]
-    _names: Mapping[str, str]
+    referenced_data_file: str | None
+    equality_ids: tuple[int, ...]
+    partition: tuple[int | bytes | None, ...]
+    _statistics: tuple[Any, ...]
+    _places: Mapping[int, int]
 
-    def value(self, name: str) -> Any:
-        """Return `referenced_data_file` or `equality_ids`; None if not recorded."""
-        return self._stored.get(self._names.get(name, ""))
-
-    def statistic(self, name: str, field_id: int) -> Any:
-        """Return a column's `value_counts`, `null_value_counts`, `nan_value_counts`, `lower_bounds` (single-value
-        serialization) or `upper_bounds`; None if not recorded."""
-        for pair in self._stored.get(self._names.get(name, "")) or ():
-            if pair["key"] == field_id:
-                return pair["value"]
-        return None
+    def statistics(self, field_id: int) -> tuple[int | None, int | None, int | None, bytes | None, bytes | None]:
+        """Return the counts of values, nulls and NaNs of a wanted column, and its bounds in single-value serialization;
+        None is not recorded."""
+        first = len(_OF_COLUMN) * self._places[field_id]
+        values, nulls, nans, lower, upper = self._statistics[first : first + len(_OF_COLUMN)]
+        return values, nulls, nans, lower, upper
 
 
-def live_statistics(stores: Stores, entry: ManifestListEntry, partition_fields: Sequence[int]) -> list[LiveEntry]:
-    """Return the live entries of the manifest `entry`, with the values of `partition_fields` (ids).
+def live_statistics(stores: Stores, entry: ManifestListEntry, wanted: Wanted) -> list[LiveEntry]:
+    """Return the live entries of the manifest `entry`.
 
     Raises UnreadableMetadata if the manifest is missing, broken, not of the recorded length, or its entries differ from
     what the list records; EncryptedTable.
@@ -68,70 +80,110 @@ def live_statistics(stores: Stores, entry: ManifestListEntry, partition_fields: 
     path = entry.manifest_path
     with within_memory(path):
         container = open_manifest(stores, entry)
-        outer, inner, by_id = _names(container.schema_text)
-        fields = [by_id.get(each) for each in partition_fields]
-        counts, contents, added_by = [0, 0, 0], set(), set()
-        found = []
-        for record in read_records(container, path):
-            status, stored = record[outer["status"]], record[outer["data_file"]]
-            if status not in (0, 1, 2):
-                raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
-            counts[status] += 1
-            live = _live_entry(record, stored, outer, inner, fields, entry)
-            contents.add(live.content)
-            if status == EntryStatus.ADDED:
-                added_by.add(record.get(outer.get("snapshot_id", "")))
-            if status != EntryStatus.DELETED:
-                found.append(live)
-        check_counts(counts, entry)
-        check_contents(contents, entry)
-        check_added_by(added_by, entry)
+        program = _program(container.schema_text, wanted)
+        if program is None:
+            raise unreadable("The manifest's schema is not one that an Iceberg writer makes", path)
+        scan = scan_records(program, container.payload, container.records, path)
+        if scan.has("key_metadata") and scan.is_set("key_metadata").any():
+            raise encrypted("A file of the manifest", path)
+        contents, _ = checked_scan(scan, entry)
+        if not scan.is_set("record_count").all():
+            raise unreadable("A manifest entry has no record_count", path)
+        live = np.flatnonzero(scan.longs["status"] != EntryStatus.DELETED)
+        nothing = [()] * len(live)
+        try:
+            paths, formats, referenced = (_column(scan, name, live) for name in _TEXTS)
+        except pa.ArrowInvalid as error:
+            raise unreadable("A path or format of a manifest entry is not text", path) from error
+        statistics = [_column(scan, f"{kind} {field_id}", live) for field_id in wanted.columns for kind in _OF_COLUMN]
+        partition = [_column(scan, f"partition {field_id}", live) for field_id in wanted.partition_fields]
+        equality = _column(scan, "equality_ids", live) if entry.content else nothing
+        places = {field_id: place for place, field_id in enumerate(wanted.columns)}
+        columns: list[Iterable[Any]] = [
+            contents[live].tolist(),
+            paths,
+            formats,
+            scan.longs["file_size_in_bytes"][live].tolist(),
+            scan.longs["record_count"][live].tolist(),
+            _sequence_numbers(scan, entry, live),
+            referenced,
+            [_longs(each) if each else () for each in equality],
+            zip(*partition, strict=True) if partition else nothing,
+            zip(*statistics, strict=True) if statistics else nothing,
+            repeat(places, len(live)),
+        ]
+        return [LiveEntry(*values) for values in zip(*columns, strict=True)]
+
+
+def _column(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[Any]:
+    """Return a column of the scan as Python values; None is null, or that the manifest does not have it."""
+    if name in scan.sizes:
+        found: list[Any] = (scan.texts if name in _TEXTS else scan.binary)(name, rows).to_pylist()
         return found
+    if name not in scan.longs:
+        return [None] * len(rows)
+    # The smallest long stands for null in scans, and is a partition value like any other.
+    span = name.replace("partition", _VALUE)
+    known = scan.sizes[span][rows] >= 0 if span in scan.sizes else scan.is_set(name)[rows]
+    values: list[Any] = scan.longs[name][rows].tolist()
+    return values if known.all() else [each if is_known else None for each, is_known in zip(values, known, strict=True)]
 
 
-def _live_entry(
-    record: Mapping[str, Any],
-    stored: Any,
-    outer: Mapping[str, str],
-    inner: Mapping[str, str],
-    fields: Sequence[str | None],
-    entry: ManifestListEntry,
-) -> LiveEntry:
-    if type(stored) is not dict:
-        raise unreadable("A manifest entry has no data_file", entry.manifest_path)
-    if stored.get(inner.get("key_metadata", "")) is not None:
-        raise encrypted("A file of the manifest", entry.manifest_path)
-    values: list[Any] = [stored.get(inner.get(name, "")) for name in _REQUIRED]
-    if [type(value) for value in values] != _TYPES:
-        missing = [name for name, value, kind in zip(_REQUIRED, values, _TYPES, strict=True) if type(value) is not kind]
-        raise unreadable(f"A manifest entry has no {missing[0]}", entry.manifest_path)
-    path, file_format, size_in_bytes, record_count = values
-    own = record.get(outer.get("sequence_number", ""))
-    if own is None and entry.sequence_number and record[outer["status"]] == EntryStatus.EXISTING:
-        raise unreadable("An existing entry of the manifest has no sequence number", entry.manifest_path)
-    partition = stored.get(inner.get("partition", "")) or {}
-    return LiveEntry(
-        stored.get(inner.get("content", "")) or 0,
-        path,
-        file_format,
-        size_in_bytes,
-        record_count,
-        # An added entry without one has the manifest's, and in v1 all are 0 (spec, "Sequence Number Inheritance").
-        entry.sequence_number if own is None else own,
-        tuple(None if name is None else partition.get(name) for name in fields),
-        stored,
-        inner,
-    )
+def _sequence_numbers(scan: Scan, entry: ManifestListEntry, live: NDArray[np.int64]) -> list[int]:
+    """Return the data sequence numbers (spec, "Sequence Number Inheritance": an added entry without one has the
+    manifest's, and in v1 all are 0)."""
+    own = _column(scan, "sequence_number", live)
+    inherited = entry.sequence_number
+    if inherited and None in own:
+        added = (scan.longs["status"][live] == EntryStatus.ADDED).tolist()
+        if any(number is None and not is_added for number, is_added in zip(own, added, strict=True)):
+            raise unreadable("An existing entry of the manifest has no sequence number", entry.manifest_path)
+    return [inherited if each is None else each for each in own]
 
 
 @lru_cache(maxsize=256)
-def _names(schema_text: str) -> tuple[Mapping[str, str], Mapping[str, str], Mapping[int, str]]:
-    """Return this package's names of an entry's fields -> the file's; the same for `data_file`; and the names of
-    partition fields by id."""
-    schema = parsed_schema(schema_text)
-    outer = entry_names(schema, "a manifest")
-    inner = file_names(schema, outer, "a manifest")
+def _program(schema_text: str, wanted: Wanted) -> Program | None:
+    schema = json.loads(schema_text)
+    entry = entry_names(schema, "manifest")
+    outer = entry["data_file"]
+    inner = file_names(schema, entry, "manifest")
+    ways: dict[str, tuple[str, ...]] = {name: (entry[name],) for name in _OF_ENTRY if name in entry}
+    ways |= {name: (outer, inner[name]) for name in _OF_FILE if name in inner}
+    plain = list(ways)
+    names = _partition_names(schema, outer, inner)
+    fields = [each for each in wanted.partition_fields if each in names]
+    ways |= {f"partition {each}": (outer, inner["partition"], names[each]) for each in fields}
+    pairs: dict[tuple[str, ...], Mapping[int, str]] = {
+        (outer, inner[kind]): {each: f"{kind} {each}" for each in wanted.columns}
+        for kind in _OF_COLUMN
+        if kind in inner and wanted.columns
+    }
+    spans = {ways[f"partition {each}"]: f"{_VALUE} {each}" for each in fields}
+    if "equality_ids" in inner:
+        spans[outer, inner["equality_ids"]] = "equality_ids"
+    program = compile_scan(structure(schema, "manifest"), ways, Further(pairs, spans))
+    texts = {*_TEXTS, "key_metadata"}
+    if program is None:
+        return None
+    return program if all(name in (program.texts if name in texts else program.longs) for name in plain) else None
+
+
+def _partition_names(schema: Any, outer: str, inner: Mapping[str, str]) -> dict[int, str]:
     if "partition" not in inner:
-        return outer, inner, {}
-    fields = record_fields(field_type(schema, outer["data_file"], "a manifest"), inner["partition"])
-    return outer, inner, {each["field-id"]: each["name"] for each in fields if isinstance(each.get("field-id"), int)}
+        return {}
+    fields = record_fields(field_type(schema, outer, "manifest"), inner["partition"])
+    return {field["field-id"]: field["name"] for field in fields if isinstance(field.get("field-id"), int)}
+
+
+def _longs(encoded: bytes) -> tuple[int, ...]:
+    """Decode an Avro array of ints or longs."""
+    found: list[int] = []
+    count, at = read_long(encoded, 0)
+    while count:
+        if count < 0:
+            _, at = read_long(encoded, at)
+        for _ in range(abs(count)):
+            value, at = read_long(encoded, at)
+            found.append(value)
+        count, at = read_long(encoded, at)
+    return tuple(found)

@@ -1,5 +1,5 @@
 """Statistics of data files and manifests with names, and with bounds as Python values: what pruning compares. For
-people and single files; over many, `statistics` and `summaries` read the same as columns.
+people and single files; planning reads the same by `statistics`.
 
 Source: format/spec.md, "Appendix D: Single-value serialization".
 """

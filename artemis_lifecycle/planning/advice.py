@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from artemis_lifecycle.metadata.types import ManifestListEntry
-from artemis_lifecycle.planning.deletes import DataFile
-from artemis_lifecycle.planning.pruning import PartitionKey
+from artemis_lifecycle.planning.pruning import PartitionKey, Selected
 
 SECONDS_PER_REQUEST = 0.1
 """The time to the first byte of a GET: 100 to 200 ms (Amazon S3 User Guide, "Performance design patterns")."""
@@ -67,7 +66,7 @@ class Found:
     manifests: Sequence[ManifestListEntry]
     selected: Sequence[ManifestListEntry]
     in_partition: int
-    files: Sequence[DataFile]
+    files: Sequence[Selected]
     deletes: Sequence[Sequence[int]]
     delete_sizes: Sequence[int]
 
@@ -108,14 +107,14 @@ def _files(found: Found, targets: Targets) -> Advice | None:
     """Small files of one partition become files of the target size, where there are enough of them."""
     by_partition: dict[PartitionKey, list[int]] = {}
     for file in found.files:
-        if file.size_in_bytes < targets.small_bytes:
-            by_partition.setdefault(file.partition.key, []).append(file.size_in_bytes)
+        if file.live.size_in_bytes < targets.small_bytes:
+            by_partition.setdefault(file.partition.key, []).append(file.live.size_in_bytes)
     worth = [sizes for sizes in by_partition.values() if len(sizes) >= targets.min_input_files]
     if not worth:
         return None
     small = sum(map(len, worth))
     left = sum(min(math.ceil(sum(sizes) / targets.file_bytes), len(sizes)) for sizes in worth)
-    now, total = len(found.files), sum(file.size_in_bytes for file in found.files)
+    now, total = len(found.files), sum(file.live.size_in_bytes for file in found.files)
     return Advice(
         "data files",
         "artemis compact TABLE",

@@ -8,34 +8,21 @@ file; everything else to its own partition of its own spec. A deletion vector re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.metadata.kinds import Kind, kind_of
 from artemis_lifecycle.metadata.statistics import LiveEntry
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.planning.evaluation import ColumnMetrics
-from artemis_lifecycle.planning.pruning import Partition, metrics_of
+from artemis_lifecycle.planning.pruning import Partition, Selected, metrics_of
 
 if TYPE_CHECKING:
     from pyiceberg.types import NestedField
 
 DELETE_PATH = 2147483546
 """The field id of `file_path` in position delete files (spec, "Reserved Field IDs")."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file that a scan selects. `metrics` are those of the columns that equality deletes compare."""
-
-    path: str
-    size_in_bytes: int
-    record_count: int
-    sequence_number: int
-    partition: Partition
-    metrics: Mapping[int, ColumnMetrics]
 
 
 @dataclass(frozen=True)
@@ -46,18 +33,21 @@ class DeleteFile:
     partition: Partition
     kind: Kind
     target: str | None
-    equality_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, live: LiveEntry, partition: Partition) -> DeleteFile:
-        kind = kind_of(live.content, live.file_format)
-        if kind == "equality_deletes":
-            return cls(live, partition, kind, None, tuple(live.value("equality_ids") or ()))
-        target = live.value("referenced_data_file")
-        lower, upper = (live.statistic(name, DELETE_PATH) for name in ("lower_bounds", "upper_bounds"))
+    def of(cls, selected: Selected) -> DeleteFile:
+        """Return a selected entry, read with the metrics of DELETE_PATH, as a delete file."""
+        live = selected.live
+        kind, target = kind_of(live.content, live.file_format), live.referenced_data_file
+        *_, lower, upper = live.statistics(DELETE_PATH)
         if target is None and lower is not None and lower == upper:
             target = lower.decode("utf-8", "surrogateescape")
-        return cls(live, partition, kind, target, ())
+        return cls(live, selected.partition, kind, None if kind == "equality_deletes" else target)
+
+
+def equality_ids(deletes: Iterable[Selected | DeleteFile]) -> set[int]:
+    """Return the ids of the columns by which any of these files deletes."""
+    return {each for delete in deletes if delete.live.content == 2 for each in delete.live.equality_ids}
 
 
 class DeleteIndex:
@@ -65,7 +55,7 @@ class DeleteIndex:
     UnreadableMetadata if one of them is missing."""
 
     def __init__(self, deletes: Sequence[DeleteFile], fields: Mapping[int, NestedField]) -> None:
-        unknown = {each for delete in deletes for each in delete.equality_ids} - fields.keys()
+        unknown = equality_ids(deletes) - fields.keys()
         if unknown:
             raise unreadable(
                 f"An equality delete file deletes by field {min(unknown)}, which no schema has", "a delete manifest"
@@ -79,43 +69,39 @@ class DeleteIndex:
                 target = None if everywhere else delete.partition.key
             self._by_target.setdefault(target, []).append(place)
 
-    def applicable(self, data: DataFile) -> list[int]:
+    def applicable(self, data: Selected) -> list[int]:
         """Return the places of the delete files that apply to a data file. Raises UnreadableMetadata if it has two
         deletion vectors, or one that is older."""
         if not self.deletes:
             return []
-        targets = (None, data.path, data.partition.key)
+        targets = (None, data.live.path, data.partition.key)
         found = sorted(place for target in targets for place in self._by_target.get(target, ()))
         vectors = [place for place in found if self.deletes[place].kind == "deletion_vectors"]
         vectors = [place for place in vectors if self.deletes[place].target is not None]
         if len(vectors) > 1:
-            raise unreadable("A data file has two deletion vectors", data.path)
-        if any(data.sequence_number > self.deletes[place].live.sequence_number for place in vectors):
-            raise unreadable("A deletion vector is older than its data file", data.path)
+            raise unreadable("A data file has two deletion vectors", data.live.path)
+        if any(data.live.sequence_number > self.deletes[place].live.sequence_number for place in vectors):
+            raise unreadable("A deletion vector is older than its data file", data.live.path)
         return [place for place in found if place in vectors or self._applies(place, data, bool(vectors))]
 
-    def _applies(self, place: int, data: DataFile, has_vector: bool) -> bool:
+    def _applies(self, place: int, data: Selected, has_vector: bool) -> bool:
         delete, sequence = self.deletes[place], self.deletes[place].live.sequence_number
         if delete.kind == "deletion_vectors" or sequence <= 0:
             return False
         if delete.kind == "equality_deletes":
-            return data.sequence_number < sequence and self._may_delete(place, data)
-        return data.sequence_number <= sequence and not has_vector
+            return data.live.sequence_number < sequence and self._may_delete(place, data)
+        return data.live.sequence_number <= sequence and not has_vector
 
-    @cached_property
-    def _metrics(self) -> dict[tuple[int, int], ColumnMetrics]:
-        return {
-            (place, each): metrics_of(delete.live, each, self.fields[each].field_type)
-            for place, delete in enumerate(self.deletes)
-            for each in delete.equality_ids
-        }
-
-    def _may_delete(self, place: int, data: DataFile) -> bool:
+    def _may_delete(self, place: int, data: Selected) -> bool:
         """Return True if the data file may have a row that the equality delete file deletes."""
         return all(
-            _may_share(data.metrics[each], self._metrics[place, each], optional=not self.fields[each].required)
-            for each in self.deletes[place].equality_ids
-            if self.fields[each].field_type.is_primitive
+            _may_share(
+                metrics_of(data.live, each, field.field_type),
+                metrics_of(self.deletes[place].live, each, field.field_type),
+                optional=not field.required,
+            )
+            for each in self.deletes[place].live.equality_ids
+            if (field := self.fields[each]).field_type.is_primitive
         )
 
 

@@ -15,6 +15,7 @@ Evaluator, InclusiveMetricsEvaluator, ParquetMetricsRowGroupFilter.
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from artemis_lifecycle.metadata.unreadable import unreadable
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
+    from artemis_lifecycle.metadata.types import PartitionSummary
     from artemis_lifecycle.planning.predicates import Leaf
 
 Key: TypeAlias = Any
@@ -36,6 +38,12 @@ Key: TypeAlias = Any
 IN_LIMIT = 200
 """Iceberg's own limit: more values of an IN are not compared with bounds."""
 
+_COMPARE: dict[str, Callable[[Key, Key], bool]] = {
+    "lt": operator.lt,
+    "lt_eq": operator.le,
+    "gt": operator.gt,
+    "gt_eq": operator.ge,
+}
 _DECIMAL_BYTES = 16
 NAN = 0x7FF8000000000000
 _POSITIVE = 0x7FFFFFFFFFFFFFFF
@@ -56,11 +64,12 @@ def key_of_bytes(kind: IcebergType) -> Callable[[bytes], Key]:
         return _checked(kind, lambda stored: struct.unpack(">qq", stored))
     if isinstance(kind, DecimalType):
         return _checked(kind, _decimal)
-    narrow, wide = ("<f", "<d") if is_float(kind) else ("<i", "<q")
+    formats = {4: "<f", 8: "<d"} if is_float(kind) else {4: "<i", 8: "<q"}
+    widest = 4 if str(kind) in ("int", "date", "float") else 8
 
     def number(stored: bytes) -> Key:
-        size = 8 if len(stored) >= 8 and str(kind) not in ("int", "date", "float") else 4
-        (value,) = struct.unpack(wide if size == 8 else narrow, stored[:size])
+        size = widest if len(stored) >= widest else 4
+        (value,) = struct.unpack(formats[size], stored[:size])
         return _float_key(value) if isinstance(value, float) else value
 
     return _checked(kind, number)
@@ -80,20 +89,6 @@ def _checked(kind: IcebergType, decode: Callable[[bytes], Key]) -> Callable[[byt
             raise unreadable(f"A bound of a {kind} column has {len(stored)} bytes", "a manifest") from error
 
     return decoded
-
-
-def key_of_stored(kind: IcebergType) -> Callable[[Any], Key]:
-    """Return what makes a key of a partition value as Avro stores it."""
-    decode = key_of_bytes(kind)
-
-    def key(value: Any) -> Key:
-        if isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass")
-        if isinstance(value, float):
-            return _float_key(value)
-        return decode(value) if isinstance(value, bytes) else value
-
-    return key
 
 
 def literal_key(kind: IcebergType, value: Any) -> Key:
@@ -126,19 +121,11 @@ def _float_key(value: float) -> int:
     return int(bits if bits >= 0 else bits ^ _POSITIVE)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The partition summary of one field of a manifest; None is not recorded."""
-
-    contains_null: bool
-    contains_nan: bool | None
-    lower: Key
-    upper: Key
-
-
-def summary_matches(leaf: Leaf, summary: Summary) -> bool:
+def summary_matches(leaf: Leaf, summary: PartitionSummary) -> bool:
     """Return True if the manifest may have an entry whose partition value matches the (projected) leaf."""
-    lower, upper = summary.lower, summary.upper
+    lower, upper = (
+        None if each is None else key_of_bytes(leaf.kind)(each) for each in (summary.lower_bound, summary.upper_bound)
+    )
     all_null = summary.contains_null and lower is None and (not leaf.is_float or summary.contains_nan is False)
     match leaf.op:
         case "is_null":
@@ -238,20 +225,7 @@ def value_matches(leaf: Leaf, value: Key) -> bool:
             return True
         case "starts_with":
             return value is not None and value.startswith(leaf.key)
-    return value is not None and _compares(leaf.op, value, leaf.key)
-
-
-def _compares(op: str, value: Key, key: Key) -> bool:
-    match op:
-        case "lt":
-            return bool(value < key)
-        case "lt_eq":
-            return bool(value <= key)
-        case "gt":
-            return bool(value > key)
-        case "gt_eq":
-            return bool(value >= key)
-    raise AssertionError(op)
+    return value is not None and _COMPARE[leaf.op](value, leaf.key)
 
 
 def _beyond_limit(leaf: Leaf) -> bool:
@@ -263,9 +237,9 @@ def _in_bounds(leaf: Leaf, lower: Key, upper: Key) -> bool:
     nothing: ORC's statistics have one where the first value is NaN."""
     match leaf.op:
         case "lt" | "lt_eq":
-            return lower is None or leaf.is_nan(lower) or _compares(leaf.op, lower, leaf.key)
+            return lower is None or leaf.is_nan(lower) or _COMPARE[leaf.op](lower, leaf.key)
         case "gt" | "gt_eq":
-            return upper is None or _compares(leaf.op, upper, leaf.key)
+            return upper is None or _COMPARE[leaf.op](upper, leaf.key)
         case "eq":
             below = lower is None or leaf.is_nan(lower) or lower <= leaf.key
             return below and (upper is None or upper >= leaf.key)

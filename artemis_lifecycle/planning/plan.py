@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,18 @@ import pyarrow as pa
 
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
-from artemis_lifecycle.metadata.statistics import LiveEntry
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, ManifestList, ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.metadata.values import table_schema
 from artemis_lifecycle.planning.advice import Found, Targets, advice
-from artemis_lifecycle.planning.deletes import DataFile, DeleteFile, DeleteIndex
+from artemis_lifecycle.planning.deletes import DELETE_PATH, DeleteFile, DeleteIndex, equality_ids
 from artemis_lifecycle.planning.passes import Pass
 from artemis_lifecycle.planning.predicates import bind_predicate, parse_predicate, text_of, without_not
 from artemis_lifecycle.planning.pruning import (
     Entries,
     Filter,
-    Partition,
+    Selected,
     manifest_matches,
     matching_entries,
-    metrics_of,
 )
 from artemis_lifecycle.planning.query_plan import FILES, QueryPlan
 from artemis_lifecycle.planning.row_groups import read_row_groups
@@ -77,7 +75,7 @@ def plan_query(
     read = _read_entries(stores, first.selected, condition)
     second = _second_pass(first.selected, read, time.monotonic() - started)
     files = [file for part in read.data for file in part.selected]
-    paths = [(file.path, file.partition.residual) for file in files]
+    paths = [(file.live.path, file.partition.residual) for file in files]
     third, skipped = read_row_groups(stores, paths, query.footers) if query.footers else (None, {})
     known = Found(
         manifests=first.listed.entries,
@@ -106,7 +104,7 @@ def plan_query(
         files_selected=len(files),
         files_without_residual=rows.column("residual").to_pylist().count("true"),
         bytes_selected=second.bytes_selected,
-        records_selected=sum(file.record_count for file in files),
+        records_selected=sum(file.live.record_count for file in files),
         delete_files=dict(sorted(Counter(read.deletes[place].kind for place in read.used).items())),
         delete_bytes=sum(known.delete_sizes),
         delete_opens=sum(map(len, read.applicable)),
@@ -183,27 +181,25 @@ class _Read:
     """What the manifests of a scan have: data files; delete files; for each data file the places of those that apply to
     it; and the places of all that apply to any."""
 
-    data: list[Entries[DataFile]]
-    deletes: list[DeleteFile]
+    data: list[Entries]
+    deletes: Sequence[DeleteFile]
     applicable: list[list[int]]
     used: list[int]
 
 
 def _read_entries(stores: Stores, manifests: Sequence[ManifestListEntry], condition: Filter) -> _Read:
     deleting = [each for each in manifests if each.content == 1]
-    parts = matching_entries(stores, deleting, condition, DeleteFile.of)
-    deletes = [delete for part in parts for delete in part.selected]
-    fields = _fields(condition.metadata, {each for delete in deletes for each in delete.equality_ids})
-    index = DeleteIndex(deletes, fields)
 
-    def data_file(live: LiveEntry, partition: Partition) -> DataFile:
-        metrics = {each: metrics_of(live, each, fields[each].field_type) for each in fields}
-        return DataFile(live.path, live.size_in_bytes, live.record_count, live.sequence_number, partition, metrics)
+    def deletes(further: Iterable[int]) -> list[Selected]:
+        parts = matching_entries(stores, deleting, condition, [DELETE_PATH, *further])
+        return [each for part in parts for each in part.selected]
 
-    reading = [each for each in manifests if each.content == 0]
-    data = list(matching_entries(stores, reading, condition, data_file))
+    found = deletes(())
+    fields = _fields(condition.metadata, equality_ids(found))
+    index = DeleteIndex([DeleteFile.of(each) for each in (deletes(fields) if fields else found)], fields)
+    data = list(matching_entries(stores, [each for each in manifests if each.content == 0], condition, fields))
     applicable = [index.applicable(file) for part in data for file in part.selected]
-    return _Read(data, deletes, applicable, sorted({place for places in applicable for place in places}))
+    return _Read(data, index.deletes, applicable, sorted({place for places in applicable for place in places}))
 
 
 def _second_pass(manifests: Sequence[ManifestListEntry], read: _Read, seconds: float) -> Pass:
@@ -212,23 +208,23 @@ def _second_pass(manifests: Sequence[ManifestListEntry], read: _Read, seconds: f
         sum(part.files for part in read.data),
         sum(len(part.selected) for part in read.data),
         sum(part.size_in_bytes for part in read.data),
-        sum(file.size_in_bytes for part in read.data for file in part.selected),
+        sum(file.live.size_in_bytes for part in read.data for file in part.selected),
         len(manifests),
         _bytes(manifests),
         seconds,
     )
 
 
-def _rows(files: Sequence[DataFile], read: _Read) -> pa.Table:
+def _rows(files: Sequence[Selected], read: _Read) -> pa.Table:
     residuals = {id(file.partition): file.partition for file in files}
     texts = {key: text_of(partition.residual) for key, partition in residuals.items()}
     deletes = [[read.deletes[place].live for place in places] for places in read.applicable]
     columns = {
-        "path": [file.path for file in files],
-        "size_in_bytes": [file.size_in_bytes for file in files],
-        "record_count": [file.record_count for file in files],
+        "path": [file.live.path for file in files],
+        "size_in_bytes": [file.live.size_in_bytes for file in files],
+        "record_count": [file.live.record_count for file in files],
         "spec_id": [file.partition.key[0] for file in files],
-        "sequence_number": [file.sequence_number for file in files],
+        "sequence_number": [file.live.sequence_number for file in files],
         "residual": [texts[id(file.partition)] for file in files],
         "deletes": [[each.path for each in lives] for lives in deletes],
         "delete_bytes": [sum(each.size_in_bytes for each in lives) for lives in deletes],

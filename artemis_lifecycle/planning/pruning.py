@@ -7,21 +7,19 @@ once for each partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from artemis_lifecycle.metadata.statistics import LiveEntry, live_statistics
+from artemis_lifecycle.metadata.statistics import LiveEntry, Wanted, live_statistics
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary, TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.metadata.values import partition_spec
 from artemis_lifecycle.planning.evaluation import (
     ColumnMetrics,
     Key,
-    Summary,
     key_of_bytes,
-    key_of_stored,
     metrics_match,
     summary_matches,
     value_matches,
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression, BoundPredicate
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType
-
-T = TypeVar("T")
 
 _THREADS = 16
 
@@ -66,6 +62,13 @@ class Filter:
     pruning: BooleanExpression
     residual: BooleanExpression
     reads_all: bool
+
+    @cached_property
+    def columns(self) -> set[int]:
+        """The ids of the predicate's columns."""
+        from pyiceberg.expressions.visitors import extract_field_ids
+
+        return extract_field_ids(self.pruning)
 
     @cached_property
     def metrics(self) -> Callable[[Callable[[int, IcebergType], ColumnMetrics]], bool]:
@@ -103,14 +106,11 @@ class SpecFilter:
     @cached_property
     def summaries(self) -> Callable[[Sequence[PartitionSummary]], bool]:
         """What decides whether a manifest may have a matching entry, by its partition summaries."""
-        readers = [key_of_bytes(column.kind) for column in self.columns]
 
         def one(position: int, projection: Projection, recorded: Sequence[PartitionSummary]) -> bool:
             if isinstance(projection, bool) or position >= len(recorded):
                 return projection is not False
-            found, read = recorded[position], readers[position]
-            lower, upper = (None if each is None else read(each) for each in (found.lower_bound, found.upper_bound))
-            return summary_matches(projection, Summary(found.contains_null, found.contains_nan, lower, upper))
+            return summary_matches(projection, recorded[position])
 
         return compiled(self.pruning, lambda leaf: self._all(leaf, one))
 
@@ -123,12 +123,13 @@ class SpecFilter:
         return lambda given: all(one(position, each, given) for position, each in found)
 
     @cached_property
-    def _keys(self) -> tuple[Callable[[Any], Key], ...]:
-        return tuple(key_of_stored(column.kind) for column in self.columns)
+    def _keys(self) -> tuple[Callable[[bytes], Key], ...]:
+        return tuple(key_of_bytes(column.kind) for column in self.columns)
 
-    def partition(self, stored: Sequence[object]) -> Partition:
+    def partition(self, stored: Sequence[int | bytes | None]) -> Partition:
         """Return what the predicate says of the partition with these values."""
-        keys = tuple([None if value is None else key(value) for key, value in zip(self._keys, stored, strict=True)])
+        pairs = zip(self._keys, stored, strict=True)
+        keys = tuple([key(value) if isinstance(value, bytes) else value for key, value in pairs])
         found = self._partitions.get(keys)
         if found is None:
             residual = with_decided(self.residual, lambda each: self._decided(each, keys))
@@ -172,36 +173,43 @@ def manifest_matches(entry: ManifestListEntry, condition: Filter, path: str) -> 
     return condition.reads_all or condition.of_spec(entry.partition_spec_id, path).summaries(entry.partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """An entry that a scan selects."""
+
+    live: LiveEntry
+    partition: Partition
+
+
 @dataclass(frozen=True)
-class Entries(Generic[T]):
-    """The live entries of one manifest: files and bytes of all, those whose partition matches, and what the caller
-    keeps of those that a scan selects."""
+class Entries:
+    """The live entries of one manifest: files and bytes of all, those whose partition matches, those selected."""
 
     files: int
     size_in_bytes: int
     in_partition: int
-    selected: list[T]
+    selected: list[Selected]
 
 
 def matching_entries(
-    stores: Stores,
-    manifests: Sequence[ManifestListEntry],
-    condition: Filter,
-    keep: Callable[[LiveEntry, Partition], T],
-) -> Iterator[Entries[T]]:
-    """Pass two: read the manifests and yield what a scan selects of each. Raises UnreadableMetadata, EncryptedTable."""
+    stores: Stores, manifests: Sequence[ManifestListEntry], condition: Filter, further: Iterable[int]
+) -> Iterator[Entries]:
+    """Pass two: read the manifests and yield what a scan selects of each. `further` are columns whose metrics the
+    caller needs. Raises UnreadableMetadata, EncryptedTable."""
     if not manifests:
         return
     average = sum(max(each.manifest_length, 0) for each in manifests) / len(manifests)
     threads = stores.readers(manifests[0].manifest_path, _THREADS, average)
+    columns = tuple(sorted({*condition.columns, *further}))
 
-    def read(entry: ManifestListEntry) -> Entries[T]:
+    def read(entry: ManifestListEntry) -> Entries:
         spec = condition.of_spec(entry.partition_spec_id, entry.manifest_path)
-        entries = live_statistics(stores, entry, [column.field_id for column in spec.columns])
-        placed = [(live, spec.partition(live.partition)) for live in entries]
+        wanted = Wanted(columns, tuple(column.field_id for column in spec.columns))
+        entries = live_statistics(stores, entry, wanted)
+        placed = [Selected(live, spec.partition(live.partition)) for live in entries]
         if not condition.reads_all:
-            placed = [(live, partition) for live, partition in placed if partition.matches]
-        selected = [keep(live, partition) for live, partition in placed if _may_match(live, condition)]
+            placed = [each for each in placed if each.partition.matches]
+        selected = [each for each in placed if _may_match(each.live, condition)]
         return Entries(len(entries), sum(live.size_in_bytes for live in entries), len(placed), selected)
 
     yield from threaded(read, manifests, threads)
@@ -223,9 +231,11 @@ def _may_match(live: LiveEntry, condition: Filter) -> bool:
 
 def metrics_of(live: LiveEntry, field_id: int, kind: IcebergType) -> ColumnMetrics:
     """Return the counts and bounds of a column in one file. Raises UnreadableMetadata."""
-    counts = (live.statistic(name, field_id) for name in ("value_counts", "null_value_counts", "nan_value_counts"))
-    bounds: list[Key] = [None, None]
-    if kind.is_primitive:
-        stored = (live.statistic(name, field_id) for name in ("lower_bounds", "upper_bounds"))
-        bounds = [None if each is None else key_of_bytes(kind)(each) for each in stored]
-    return ColumnMetrics(*(None if each is None or each < 0 else each for each in counts), *bounds)
+    *counts, lower, upper = live.statistics(field_id)
+    values, nulls, nans = [None if each is None or each < 0 else each for each in counts]
+    if not kind.is_primitive:
+        return ColumnMetrics(values, nulls, nans, None, None)
+    key = key_of_bytes(kind)
+    return ColumnMetrics(
+        values, nulls, nans, None if lower is None else key(lower), None if upper is None else key(upper)
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
-from artemis_lifecycle.metadata.statistics import live_statistics
+from artemis_lifecycle.metadata.statistics import Wanted, live_statistics
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner
@@ -24,7 +24,7 @@ def test_a_manifest_that_differs_from_its_list_stops_the_scan(spark: object, tmp
     assert metadata.current_snapshot is not None
     listed = manifests_of(stores, metadata.current_snapshot).entries
     assert listed[0].added_files_count is not None
-    assert listed[0].added_snapshot_id is not None and len(live_statistics(stores, listed[0], ()))
+    assert listed[0].added_snapshot_id is not None and len(live_statistics(stores, listed[0], Wanted()))
     wrong = (
         replace(listed[0], added_snapshot_id=listed[0].added_snapshot_id + 1),
         replace(listed[0], added_files_count=listed[0].added_files_count + 1),
@@ -33,4 +33,4 @@ def test_a_manifest_that_differs_from_its_list_stops_the_scan(spark: object, tmp
     )
     for entry in wrong:
         with pytest.raises(UnreadableMetadata, match="manifest"):
-            live_statistics(stores, entry, ())
+            live_statistics(stores, entry, Wanted())

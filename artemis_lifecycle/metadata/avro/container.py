@@ -42,7 +42,7 @@ class Container:
     @property
     def schema(self) -> Any:
         """The schema as parsed JSON. All files with the same spelling share it: do not change it."""
-        return parsed_schema(self.schema_text)
+        return _parsed(self.schema_text)
 
     def with_header(self, key: str, value: str) -> Container:
         """Return the same file with another value for `key` in its header; all other bytes of the head stay."""
@@ -73,7 +73,7 @@ def schema_of(data: bytes, path: str) -> Any:
     with _naming(path):
         if data[:4] != _MAGIC:
             raise _Broken("it does not begin as an Avro file")
-        return parsed_schema(_Head.of(data).schema_text)
+        return _parsed(_Head.of(data).schema_text)
 
 
 @contextmanager
@@ -119,8 +119,7 @@ def _open(data: bytes, allowance: Allowance) -> Container:
 
 
 @lru_cache(maxsize=64)
-def parsed_schema(schema_text: str) -> Any:
-    """Return a schema as parsed JSON, which all files with the same spelling share: do not change it."""
+def _parsed(schema_text: str) -> Any:
     return json.loads(schema_text)
 
 
@@ -157,7 +156,7 @@ class _Head:
             schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
             # Readers recurse to its depth, and keep the schemas of several files.
             require_bounded_json(schema_text.encode(), "its header", 0, _SCHEMA_VALUES)
-            parsed_schema(schema_text)
+            _parsed(schema_text)
         except (ValueError, RecursionError, TooLarge) as error:
             raise _Broken(f"its header has no schema ({error})") from error
         texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}

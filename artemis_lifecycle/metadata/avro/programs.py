@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,14 @@ class Program:
 class Further:
     """What a scan takes besides single numbers and texts.
 
-    A way through an array has the step `ITEM`; a field behind it has `items` columns (`name[0]` and so on) and one that
-    is set only if there are more. Fractions, flags and fixed bytes are taken as their bytes, like texts.
+    `pairs`: the way to an array of pairs -> the keys to take, each with the name of its column. `spans`: the way to a
+    value -> the name of the column that gets its encoded bytes. A way through an array has the step `ITEM`; a field
+    behind it has `items` columns (`name[0]` and so on) and one that is set only if there are more. Fractions, flags and
+    fixed bytes are taken as their bytes, like texts.
     """
 
+    pairs: Mapping[tuple[str, ...], Mapping[int, str]] = dataclass_field(default_factory=dict)
+    spans: Mapping[tuple[str, ...], str] = dataclass_field(default_factory=dict)
     items: int = 0
 
 
@@ -102,6 +107,20 @@ class _Compiler:
         self.added += 1
         if self.added > MOST_STEPS:
             raise _CannotFollow
+        span = None if way is None else self.further.spans.get(way)
+        if span is not None and schema != "null":
+            # Behind a union, only the branch that has a value is the span.
+            if isinstance(schema, list):
+                self._union(schema, way)
+                return
+            column = self._column(self.texts, self.longs, span)
+            self._step(steps.MARK, column)
+            self._value(schema, way)
+            self._step(steps.END_MARK, column)
+            return
+        self._value(schema, way)
+
+    def _value(self, schema: Any, way: tuple[str, ...] | None) -> None:
         if isinstance(schema, list):
             self._union(schema, way)
             return
@@ -211,8 +230,19 @@ class _Compiler:
 
     def _blocks(self, schema: Any, kind: str, way: tuple[str, ...] | None) -> None:
         pair = self._pair(schema["items"]) if kind == "array" else None
-        if pair is not None:
+        keys = None if way is None else self.further.pairs.get(way)
+        if pair is not None and keys is None:
             self._step(steps.SKIP_PAIRS, pair)
+            return
+        if keys is not None:
+            if pair is None:
+                raise _CannotFollow
+            mine, other = (self.texts, self.longs) if pair else (self.longs, self.texts)
+            place = len(self.targets)
+            self.targets.append(len(keys))
+            for key, name in keys.items():
+                self.targets += [key, self._column(mine, other, name)]
+            self._step(steps.TAKE_PAIRS, pair, place)
             return
         begin = self._step(steps.BLOCKS)
         if kind == "map":

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import fastavro
 from fastavro.schema import SchemaParseException
 
-from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
-from artemis_lifecycle.metadata.avro.container import Container, parsed_schema
-from artemis_lifecycle.metadata.avro.programs import Program, compile_scan
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.metadata.avro.container import Container
 from artemis_lifecycle.metadata.avro.scan import require_bounded
 from artemis_lifecycle.metadata.avro.schema import structure
 from artemis_lifecycle.metadata.unreadable import unreadable
@@ -28,14 +26,10 @@ def read_records(container: Container, path: str) -> Iterator[dict[str, Any]]:
 
     Raises UnreadableMetadata if the payload is not exactly these records.
     """
-    try:
-        schema, program = _structure(container.schema_text)
-    except UnreadableMetadata:
-        # Again, for an error with this file's path.
-        schema, program = structure(container.schema, path), None
-    require_bounded(schema, program, container.payload, container.records, path)
+    schema = structure(container.schema, path)
+    require_bounded(schema, container.payload, container.records, path)
     with decoding(path):
-        parsed, stream = _parsed(container.schema_text), io.BytesIO(container.payload)
+        parsed, stream = fastavro.parse_schema(schema), io.BytesIO(container.payload)
         for _ in range(container.records):
             record = fastavro.schemaless_reader(stream, parsed, None)
             if not isinstance(record, dict):
@@ -43,18 +37,6 @@ def read_records(container: Container, path: str) -> Iterator[dict[str, Any]]:
             yield record
         if stream.tell() != len(container.payload):
             raise unreadable("The Avro file's blocks have more than their records", path)
-
-
-@lru_cache(maxsize=64)
-def _structure(schema_text: str) -> tuple[Any, Program | None]:
-    # A table's files have one schema, and there are tens of thousands of them.
-    schema = structure(parsed_schema(schema_text), "")
-    return schema, compile_scan(schema, {})
-
-
-@lru_cache(maxsize=64)
-def _parsed(schema_text: str) -> Any:
-    return fastavro.parse_schema(_structure(schema_text)[0])
 
 
 def with_records(container: Container, records: Iterable[dict[str, Any]], path: str) -> bytes:

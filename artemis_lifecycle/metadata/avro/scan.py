@@ -140,12 +140,13 @@ def _ends_elsewhere(at: int, records: int, path: str) -> UnreadableMetadata:
     return unreadable(what, path)
 
 
-def require_bounded(schema: Any, program: Program | None, payload: bytes, records: int, path: str) -> None:
+def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> None:
     """Walk records before a reader in C reads them: it would nest as deep, and build as many empty items, as they
-    claim. `program` takes nothing; None if none can follow the schema.
+    claim.
 
     Raises UnreadableMetadata if the payload is not exactly these records, or nests without end.
     """
+    program = compile_scan(schema, {})
     if program is not None and program.widthless <= _MOST_WIDTHLESS:
         scan_records(program, payload, records, path)
         return

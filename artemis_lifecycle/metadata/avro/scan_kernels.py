@@ -15,8 +15,10 @@ from numba import njit, types
 from artemis_lifecycle.metadata.avro.steps import (
     BLOCKS,
     END,
+    END_MARK,
     INDEX,
     JUMP,
+    MARK,
     MAX_EMPTY,
     NEXT,
     SKIP_FIXED,
@@ -25,6 +27,7 @@ from artemis_lifecycle.metadata.avro.steps import (
     TAKE_BYTES,
     TAKE_FIXED,
     TAKE_LONG,
+    TAKE_PAIRS,
     UNION,
 )
 
@@ -114,6 +117,41 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                 at += two
             elif code == INDEX:
                 offset = min(items[depth - 1], one)
+            elif code == MARK:
+                starts[one, record] = at
+            elif code == END_MARK:
+                sizes[one, record] = at - starts[one, record]
+            elif code == TAKE_PAIRS:
+                keys = targets[two]
+                while True:
+                    count, at = _block(data, at, end)
+                    if at < 0:
+                        return CUT, record
+                    if count == 0:
+                        break
+                    if count < 0 or count > end - at:
+                        return CUT, record
+                    for _pair in range(count):
+                        key, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                        value, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                        column = -1
+                        for index in range(keys):
+                            if targets[two + 1 + 2 * index] == key:
+                                column = targets[two + 2 + 2 * index]
+                        if one == 0:
+                            if column >= 0:
+                                longs[column, record] = value
+                        else:
+                            if value < 0 or value > end - at:
+                                return CUT, record
+                            if column >= 0:
+                                starts[column, record] = at
+                                sizes[column, record] = value
+                            at += value
             elif code == SKIP_PAIRS:
                 while True:
                     count, at = _block(data, at, end)
