@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -111,17 +112,24 @@ of the same files; and problems: uses of files that are gone or cannot be told a
 
 
 class Reuse:
-    """Decides for one table. `current` is its metadata as of now, if it is newer than the demand's. `committed` is when
-    each snapshot was committed, in microseconds since 1970."""
+    """Decides for one table. `current` is its metadata as of now, if it is newer than the demand's. `committed` and
+    `archived` are when each snapshot of the live table and of the archive was committed, in microseconds since 1970."""
 
     def __init__(
-        self, runner: Runner, source: Stores, target: Stores, metadata: TableMetadata, current: TableMetadata | None
+        self,
+        runner: Runner,
+        source: Stores,
+        target: Stores,
+        metadata: TableMetadata,
+        current: TableMetadata | None,
+        archived: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         known = {snapshot.snapshot_id: snapshot for each in (current, metadata) if each for snapshot in each.snapshots}
         self._runner, self._source, self._target = runner, source, target
         self._metadata = replace(metadata, snapshots=tuple(known.values()))
         self._known: Mapping[int, Snapshot] = known
         self._uses: Uses | None = None
+        self._archived = archived
         self.committed = {each.snapshot_id: each.timestamp_ms * 1000 for each in known.values()}
 
     def overwritten(self, path: str, use: int | None, rules: LocationRules) -> int | None:
@@ -172,6 +180,8 @@ class Reuse:
                 elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
                     when = of_microseconds(head.since).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
+                elif held is not None and here and self._is_of_later(held.added_by, use, head.since, path):
+                    why = f"it was overwritten: snapshot {held.added_by} added another file there, archived before it"
                 elif held is None and (mapping.owns(place) or not self._is_occupied(self._target.head(place), path)):
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
@@ -218,11 +228,24 @@ class Reuse:
     ) -> int | None:
         """Return the snapshot to which the file at `path` (`StoredFile.since`) belongs now, if that is another than
         `use`."""
-        committed = None if use is None else self.committed.get(use)
-        grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
-        if since != NO_TIME and committed is not None and since + grain <= committed:
+        if self._is_older(path, use, since):
             return None
         return self._later(use, others) or self.overwritten(path, use, rules)
+
+    def _is_older(self, path: str, use: int | None, since: int) -> bool:
+        """Return True if the file has been at its path since before `use` was committed."""
+        committed = None if use is None else self.committed.get(use)
+        grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
+        return since != NO_TIME and committed is not None and since + grain <= committed
+
+    def _is_of_later(self, archived: int | None, use: int | None, since: int, path: str) -> bool:
+        """Return True if the file at `path` may be that of a later snapshot, which was archived first and which the
+        live table no longer has."""
+        committed = None if use is None else self.committed.get(use)
+        if archived is None or archived in self._known or committed is None:
+            return False
+        is_earlier = self._archived.get(archived, committed) < committed
+        return not is_earlier and not self._is_older(path, use, since)
 
     def _problems(
         self, demand: Demand, lost: Sequence[tuple[str, int | None, list[dict[str, Any]]]]

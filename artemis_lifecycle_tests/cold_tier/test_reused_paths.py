@@ -518,3 +518,35 @@ def test_a_file_at_a_path_that_another_table_archived_goes_to_the_tables_own_fol
     job.lifecycle.expire("db.other")
     assert sorted(row["id"] for row in job.lifecycle.read("db.other", snapshot_id=second).collect()) == [4, 5]
     assert job.rows(first) == [1, 2]
+
+
+def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_lost(job: Job) -> None:
+    """By then the live table names only the older snapshot: the archive knows of the younger one."""
+    path = f"{job.folder}/part-0.parquet"
+    older = job.add(path, 1, 2)
+    job.sql("ALTER TABLE {live}.db.t CREATE TAG keep")
+    job.overwrite(90)
+    younger = job.add(path, 4, 5)
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    job.sql("ALTER TABLE {live}.db.t DROP TAG keep")
+    with pytest.raises(HandoffFailed, match="archived before it") as failed:
+        job.lifecycle.expire(TABLE)
+    assert str(older) in str(failed.value)
+    assert job.exists(path)
+    assert job.rows(younger) == [4, 5]
+
+
+def test_a_file_that_a_younger_snapshot_added_again_is_archived_for_the_older_one_too(job: Job) -> None:
+    path = f"{job.folder}/part-0.parquet"
+    size = job.write(path, 1, 2)
+    time.sleep(0.05)
+    job.added(path, size, 1, 2)
+    job.sql("ALTER TABLE {live}.db.t CREATE TAG keep")
+    job.overwrite(90)
+    job.added(path, size, 1, 2)
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    job.sql("ALTER TABLE {live}.db.t DROP TAG keep")
+    job.lifecycle.expire(TABLE)
+    job.expect_all_rows()
