@@ -103,7 +103,8 @@ def test_a_catalog_keeps_the_defaults_of_its_tier_that_the_file_does_not_speak_o
 
 def test_other_catalogs_keep_their_places_and_secrets(tmp_path: Path) -> None:
     text = (
-        "home: h\ncatalogs:\n  others:\n    lake: {type: paimon, warehouse: lake}\n"
+        "home: h\ncatalogs:\n  live: {uri: postgresql://h/db}\n  cold: {uri: postgresql://h/db}\n"
+        "  others:\n    lake: {type: paimon, warehouse: lake}\n"
         "    versions: {type: nessie, uri: 'http://me:topsecret@h/api/v2', warehouse: s3://b/n, "
         "properties: {token: topsecret}}\n"
     )
