@@ -6,6 +6,7 @@ that prevent a truncated or incomplete file from being read as a shorter history
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     its subclass TooLarge if the content exceeds `limits`.
     """
     try:
-        with within_memory(metadata_location):
+        with within_memory(metadata_location), _no_collection():
             return _table_metadata(_plain(data, metadata_location, limits), metadata_location)
     except _Malformed as error:
         raise unreadable(str(error), metadata_location) from None
@@ -254,6 +255,18 @@ _SCHEMA = msgspec.json.Decoder(_Schema)
 _SPEC = msgspec.json.Decoder(_Spec)
 _SORT_ORDER = msgspec.json.Decoder(_SortOrder)
 _PATHS = msgspec.json.Decoder(tuple[str, ...])
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector: it would scan all snapshots repeatedly as they are added, and there is no cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:

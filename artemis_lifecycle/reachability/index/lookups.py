@@ -142,14 +142,29 @@ def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: ND
         kept[state.place_of[members]] = manifests[members]
         if not kept.any():
             return np.zeros(len(wanted), np.bool_)
-        segment_hashes, owners = columns_of(view.index, state, number)
-        return among(segment_hashes[kept[owners]], wanted)
+        return _among_kept(wanted, *columns_of(view.index, state, number), kept)
 
     found = np.zeros(len(wanted), np.bool_)
     threads = view.index.files.readers(view.index.folder, view.index.settings.threads)
     for part in threaded(in_segment, range(len(state.segments)), threads):
         found |= part
     return np.flatnonzero(~found[inverse])
+
+
+def _among_kept(
+    wanted: NDArray[np.uint64], hashes: NDArray[np.uint64], owners: NDArray[np.uint32], kept: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which of `wanted` a row of the sorted `hashes` has whose owner is kept."""
+    found, rows, places = np.zeros(len(wanted), np.bool_), np.arange(len(wanted)), hashes.searchsorted(wanted)
+    while len(rows):
+        # Several rows may have one hash: each turn looks at the next of them.
+        inside = places < len(hashes)
+        rows, places = rows[inside], places[inside]
+        same = hashes[places] == wanted[rows]
+        rows, places = rows[same], places[same]
+        found[rows] |= kept[owners[places]]
+        places = places + 1
+    return found
 
 
 def above_entries(view: IndexView, manifests: NDArray[np.bool_], without: set[int]) -> NDArray[np.uint64]:
