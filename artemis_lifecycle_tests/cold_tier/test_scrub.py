@@ -3,6 +3,7 @@ while live has it and reported as lost from then on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -214,6 +215,19 @@ def test_a_copy_is_compared_with_its_newest_record(opened: Callable[[str], Lifec
     copies.ledger.write("a", 0, [record])
     assert not again().damaged
     assert lifecycle.scrub_cold("db.t", NOON).problems == ()
+
+
+def test_renewed_identities_are_those_of_files_with_the_same_content(opened: Callable[[str], Lifecycle]) -> None:
+    lifecycle = opened("1d")
+    handed_off(lifecycle)
+    archived = {path.rpartition("/")[2] for path in copied(lifecycle) if path.endswith(".parquet")}
+    live = sorted(files_below(warehouse(lifecycle, "live")))
+    same, other, *_ = (path for path in live if path.rpartition("/")[2] in archived)
+    os.utime(same, (1, 1))
+    flip(Path(other))
+    done = lifecycle.renew_identities("db.t", who="ann", why="moved")
+    assert (done.renewed, [Path(path).name for path in done.others]) == (1, [Path(other).name])
+    assert lifecycle.renew_identities("db.t", who="ann", why="moved").renewed == 0
 
 
 @pytest.mark.parametrize("never", ["never", "0d"])
