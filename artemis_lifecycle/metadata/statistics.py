@@ -22,6 +22,7 @@ from artemis_lifecycle.metadata.avro.container import read_long
 from artemis_lifecycle.metadata.avro.programs import Further, Program, compile_scan
 from artemis_lifecycle.metadata.avro.scan import Scan, scan_records
 from artemis_lifecycle.metadata.avro.schema import field_type, record_fields, structure
+from artemis_lifecycle.metadata.kinds import DATA, Kind, kind_of
 from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry
 from artemis_lifecycle.metadata.unreadable import encrypted, unreadable
@@ -48,12 +49,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LiveEntry:
-    """One live data or delete file. `content` is 0 (data), 1 (position deletes) or 2 (equality deletes). `partition`
-    has the wanted fields, as numbers, or else in single-value serialization; None is null, or not in the manifest."""
+    """One live data or delete file. `partition` has the wanted fields, as numbers, or else in single-value
+    serialization; None is null, or not in the manifest. Data files have no `referenced_data_file` and `equality_ids`.
+    """
 
-    content: int
+    kind: Kind
     path: str
-    file_format: str
     size_in_bytes: int
     record_count: int
     sequence_number: int
@@ -91,23 +92,28 @@ def live_statistics(stores: Stores, entry: ManifestListEntry, wanted: Wanted) ->
             raise unreadable("A manifest entry has no record_count", path)
         live = np.flatnonzero(scan.longs["status"] != EntryStatus.DELETED)
         nothing = [()] * len(live)
+        kinds: list[Kind] = [DATA] * len(live)
+        referenced: list[Any] = [None] * len(live)
+        equality: list[tuple[int, ...]] = [()] * len(live)
         try:
-            paths, formats, referenced = (_column(scan, name, live) for name in _TEXTS)
+            paths = _column(scan, "file_path", live)
+            if entry.content == 1:
+                formats, referenced = (_column(scan, name, live) for name in ("file_format", "referenced_data_file"))
+                kinds = list(map(kind_of, contents[live].tolist(), formats))
+                equality = [_longs(each) if each else () for each in _column(scan, "equality_ids", live)]
         except pa.ArrowInvalid as error:
             raise unreadable("A path or format of a manifest entry is not text", path) from error
         statistics = [_column(scan, f"{kind} {field_id}", live) for field_id in wanted.columns for kind in _OF_COLUMN]
         partition = [_column(scan, f"partition {field_id}", live) for field_id in wanted.partition_fields]
-        equality = _column(scan, "equality_ids", live) if entry.content else nothing
         places = {field_id: place for place, field_id in enumerate(wanted.columns)}
         columns: list[Iterable[Any]] = [
-            contents[live].tolist(),
+            kinds,
             paths,
-            formats,
             scan.longs["file_size_in_bytes"][live].tolist(),
             scan.longs["record_count"][live].tolist(),
             _sequence_numbers(scan, entry, live),
             referenced,
-            [_longs(each) if each else () for each in equality],
+            equality,
             zip(*partition, strict=True) if partition else nothing,
             zip(*statistics, strict=True) if statistics else nothing,
             repeat(places, len(live)),

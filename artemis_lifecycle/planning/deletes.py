@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.metadata.kinds import Kind, kind_of
+from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, EQUALITY_DELETES, Kind
 from artemis_lifecycle.metadata.statistics import LiveEntry
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.planning.evaluation import ColumnMetrics
@@ -31,23 +32,23 @@ class DeleteFile:
 
     live: LiveEntry
     partition: Partition
-    kind: Kind
     target: str | None
 
     @classmethod
     def of(cls, selected: Selected) -> DeleteFile:
         """Return a selected entry, read with the metrics of DELETE_PATH, as a delete file."""
         live = selected.live
-        kind, target = kind_of(live.content, live.file_format), live.referenced_data_file
+        target = live.referenced_data_file
         *_, lower, upper = live.statistics(DELETE_PATH)
         if target is None and lower is not None and lower == upper:
             target = lower.decode("utf-8", "surrogateescape")
-        return cls(live, selected.partition, kind, None if kind == "equality_deletes" else target)
+        return cls(live, selected.partition, None if live.kind == EQUALITY_DELETES else target)
 
 
 def equality_ids(deletes: Iterable[Selected | DeleteFile]) -> set[int]:
     """Return the ids of the columns by which any of these files deletes."""
-    return {each for delete in deletes if delete.live.content == 2 for each in delete.live.equality_ids}
+    by_values = [delete.live for delete in deletes if delete.live.kind == EQUALITY_DELETES]
+    return {each for live in by_values for each in live.equality_ids}
 
 
 class DeleteIndex:
@@ -65,7 +66,7 @@ class DeleteIndex:
         for place, delete in enumerate(deletes):
             target: object = delete.target
             if target is None:
-                everywhere = delete.kind == "equality_deletes" and not delete.partition.key[1]
+                everywhere = delete.live.kind == EQUALITY_DELETES and not delete.partition.key[1]
                 target = None if everywhere else delete.partition.key
             self._by_target.setdefault(target, []).append(place)
 
@@ -76,33 +77,46 @@ class DeleteIndex:
             return []
         targets = (None, data.live.path, data.partition.key)
         found = sorted(place for target in targets for place in self._by_target.get(target, ()))
-        vectors = [place for place in found if self.deletes[place].kind == "deletion_vectors"]
-        vectors = [place for place in vectors if self.deletes[place].target is not None]
+        sequence = data.live.sequence_number
+        vectors = [place for place in self._by_target.get(data.live.path, ()) if self._kind(place) == DELETION_VECTORS]
         if len(vectors) > 1:
             raise unreadable("A data file has two deletion vectors", data.live.path)
-        if any(data.live.sequence_number > self.deletes[place].live.sequence_number for place in vectors):
+        if any(sequence > self.deletes[place].live.sequence_number for place in vectors):
             raise unreadable("A deletion vector is older than its data file", data.live.path)
-        return [place for place in found if place in vectors or self._applies(place, data, bool(vectors))]
+        own: dict[int, ColumnMetrics] = {}
 
-    def _applies(self, place: int, data: Selected, has_vector: bool) -> bool:
-        delete, sequence = self.deletes[place], self.deletes[place].live.sequence_number
-        if delete.kind == "deletion_vectors" or sequence <= 0:
-            return False
-        if delete.kind == "equality_deletes":
-            return data.live.sequence_number < sequence and self._may_delete(place, data)
-        return data.live.sequence_number <= sequence and not has_vector
+        def applies(place: int) -> bool:
+            kind, of_delete = self._kind(place), self.deletes[place].live.sequence_number
+            if kind == DELETION_VECTORS or of_delete <= 0:
+                return place in vectors
+            if kind != EQUALITY_DELETES:
+                return sequence <= of_delete and not vectors
+            return sequence < of_delete and self._may_delete(place, data.live, own)
 
-    def _may_delete(self, place: int, data: Selected) -> bool:
-        """Return True if the data file may have a row that the equality delete file deletes."""
-        return all(
-            _may_share(
-                metrics_of(data.live, each, field.field_type),
-                metrics_of(self.deletes[place].live, each, field.field_type),
-                optional=not field.required,
-            )
-            for each in self.deletes[place].live.equality_ids
-            if (field := self.fields[each]).field_type.is_primitive
-        )
+        return [place for place in found if applies(place)]
+
+    def _kind(self, place: int) -> Kind:
+        return self.deletes[place].live.kind
+
+    @cached_property
+    def _compared(self) -> list[dict[int, ColumnMetrics]]:
+        """For each delete file the metrics of the columns by which it deletes, as far as they have bounds."""
+        kinds = {each: field.field_type for each, field in self.fields.items() if field.field_type.is_primitive}
+        return [
+            {each: metrics_of(delete.live, each, kinds[each]) for each in delete.live.equality_ids if each in kinds}
+            for delete in self.deletes
+        ]
+
+    def _may_delete(self, place: int, data: LiveEntry, own: dict[int, ColumnMetrics]) -> bool:
+        """Return True if the data file may have a row that the equality delete file deletes. `own` are the metrics of
+        the data file that were needed before."""
+        for each, metrics in self._compared[place].items():
+            field = self.fields[each]
+            if each not in own:
+                own[each] = metrics_of(data, each, field.field_type)
+            if not _may_share(own[each], metrics, optional=not field.required):
+                return False
+        return True
 
 
 def _may_share(data: ColumnMetrics, delete: ColumnMetrics, *, optional: bool) -> bool:

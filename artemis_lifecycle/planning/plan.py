@@ -105,7 +105,7 @@ def plan_query(
         files_without_residual=rows.column("residual").to_pylist().count("true"),
         bytes_selected=second.bytes_selected,
         records_selected=sum(file.live.record_count for file in files),
-        delete_files=dict(sorted(Counter(read.deletes[place].kind for place in read.used).items())),
+        delete_files=dict(sorted(Counter(read.deletes[place].live.kind for place in read.used).items())),
         delete_bytes=sum(known.delete_sizes),
         delete_opens=sum(map(len, read.applicable)),
         footers_read=0 if third is None else third.reads_requests,
