@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 from artemis_lifecycle.storage.s3.client import make_client, shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
@@ -100,15 +101,12 @@ def _conditions_hold() -> Iterator[None]:
 
     lock, put_object = threading.RLock(), S3Response.put_object
 
-    def one_at_a_time(response: S3Response) -> Any:
+    def one_at_a_time(self: S3Response) -> Any:
         with lock:
-            return put_object(response)
+            return put_object(self)
 
-    S3Response.put_object = one_at_a_time  # type: ignore[method-assign]
-    try:
+    with patch.object(S3Response, "put_object", one_at_a_time):
         yield
-    finally:
-        S3Response.put_object = put_object  # type: ignore[method-assign]
 
 
 @dataclass

@@ -42,17 +42,15 @@ MakePlace = Callable[[str], Place]
 def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
     def make(store: str) -> Place:
         if store == "disk":
-            stems = ("{}", "{}/", "file:{}", "file://{}", "FILE://{}", "{}//")
-            root = tmp_path / "table"
-            return Place(Stores(), str(root), stems, lambda: list(tmp_path.rglob("*.tmp")))
+            spellings = ("{}", "{}/", "file:{}", "file://{}", "FILE://{}", "{}//")
+            return Place(Stores(), f"{tmp_path}/table", spellings, lambda: list(tmp_path.rglob("*.tmp")))
         server: S3Server = request.getfixturevalue("s3")
         bucket: str = request.getfixturevalue("bucket")
-        stems = ("s3://{}", "s3a://{}", "s3n://{}", "S3A://{}")
 
         def uploads() -> list[Any]:
             return list(server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ()))
 
-        return Place(server.stores(), f"s3://{bucket}/table", stems, uploads)
+        return Place(server.stores(), f"s3://{bucket}/table", ("s3://{}", "s3a://{}", "s3n://{}", "S3A://{}"), uploads)
 
     return make
 
