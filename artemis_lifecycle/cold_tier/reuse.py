@@ -168,7 +168,8 @@ class Reuse:
         aliases: list[CopiedFile] = []
         lost: list[tuple[str, int | None, list[dict[str, Any]]]] = []
         for (path, by), head, several in zip(uses.items(), heads, places, strict=True):
-            held = next((records[place] for place in reversed(several) if place in records), None)
+            copies = [records[place] for place in several if place in records]
+            held = copies[-1] if copies else None
             for use in sorted(by, key=self._order):
                 place, size = by[use][0]["destination"], by[use][0]["size_in_bytes"]
                 here = held is not None and held.destination == place
@@ -180,8 +181,8 @@ class Reuse:
                 elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
                     when = of_microseconds(head.since).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
-                elif held is not None and here and self._is_of_later(held.added_by, use, head.since, path):
-                    why = f"it was overwritten: snapshot {held.added_by} added another file there, archived before it"
+                elif (other := self._archived_before(copies, use, head.since, path)) is not None:
+                    why = f"it was overwritten: snapshot {other} added another file there, which was archived before it"
                 elif held is None and (mapping.owns(place) or not self._is_occupied(self._target.head(place), path)):
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
@@ -238,14 +239,14 @@ class Reuse:
         grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
         return since != NO_TIME and committed is not None and since + grain <= committed
 
-    def _is_of_later(self, archived: int | None, use: int | None, since: int, path: str) -> bool:
-        """Return True if the file at `path` may be that of a later snapshot, which was archived first and which the
-        live table no longer has."""
+    def _archived_before(self, copies: Sequence[CopiedFile], use: int | None, since: int, path: str) -> int | None:
+        """Return a later snapshot whose file the one at `path` may be: it was archived first, and the live table no
+        longer has the snapshot."""
         committed = None if use is None else self.committed.get(use)
-        if archived is None or archived in self._known or committed is None:
-            return False
-        is_earlier = self._archived.get(archived, committed) < committed
-        return not is_earlier and not self._is_older(path, use, since)
+        if committed is None or self._is_older(path, use, since):
+            return None
+        gone = (each.added_by for each in copies if each.added_by not in self._known)
+        return next((each for each in gone if each and self._archived.get(each, committed) >= committed), None)
 
     def _problems(
         self, demand: Demand, lost: Sequence[tuple[str, int | None, list[dict[str, Any]]]]

@@ -520,9 +520,15 @@ def test_a_file_at_a_path_that_another_table_archived_goes_to_the_tables_own_fol
     assert job.rows(first) == [1, 2]
 
 
-def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_lost(job: Job) -> None:
-    """By then the live table names only the older snapshot: the archive knows of the younger one."""
+@pytest.mark.parametrize("archived", [0, 1], ids=["the first", "the second"])
+def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_lost(job: Job, archived: int) -> None:
+    """By then the live table names only the older snapshot: the archive knows of the younger one. `archived`: files
+    that were archived from the path before both."""
     path = f"{job.folder}/part-0.parquet"
+    if archived:
+        job.add(path, 7, 8)
+        job.overwrite(89)
+        job.lifecycle.expire(TABLE)
     older = job.add(path, 1, 2)
     job.sql("ALTER TABLE {live}.db.t CREATE TAG keep")
     job.overwrite(90)
@@ -530,7 +536,7 @@ def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_l
     job.overwrite(91)
     job.lifecycle.expire(TABLE)
     job.sql("ALTER TABLE {live}.db.t DROP TAG keep")
-    with pytest.raises(HandoffFailed, match="archived before it") as failed:
+    with pytest.raises(HandoffFailed, match="which was archived before it") as failed:
         job.lifecycle.expire(TABLE)
     assert str(older) in str(failed.value)
     assert job.exists(path)
