@@ -17,7 +17,7 @@ from pydantic import Field, create_model
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
-from artemis_lifecycle.defs.pool import SPARK_POOL
+from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
