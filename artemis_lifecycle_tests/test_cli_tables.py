@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+from contextlib import nullcontext
 
 import pytest
+import typer
 from rich.console import Console
 
 from artemis_lifecycle.cli import output
+from artemis_lifecycle.cli.command import command
 
 COSTS = ("tier", "class", "snapshots", "files", "bytes", "requests", "USD a month", "for requests", "to read it all")
 PLANS = ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved")
@@ -36,3 +40,20 @@ def test_words_and_ids_are_whole_at_80_columns(
     words = {word for name in columns for word in name.split()} - {"due", "at", "to", "it", "a"}
     for word in (*words, *(each for each in row if isinstance(each, str) and " " not in each)):
         assert word in text, word
+
+
+def test_what_json_prints_reaches_the_standard_output_of_a_terminal_with_a_spinner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = typer.Typer()
+
+    @command(app, "looking at {table}", "Found in {table}")
+    def look(lifecycle: object, table: str) -> object:
+        return {"table": table}
+
+    monkeypatch.setattr(output, "err", Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr("artemis_lifecycle.cli.command.opened", lambda *_: nullcontext())
+    app(["db.t", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == {"table": "db.t"}
+    app(["db.t"], standalone_mode=False)
+    assert "Found in db.t" in capsys.readouterr().out

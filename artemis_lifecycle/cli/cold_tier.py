@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -10,31 +10,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.options import (
     AsOfOption,
-    ConfigOption,
     DryRunOption,
-    JsonOption,
     NowOption,
     PersonOption,
     PlotOption,
     ReasonOption,
     TableArgument,
     ThawArgument,
-    instant,
-    require_picture,
 )
-from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.maintenance.costs import TierCost
     from artemis_lifecycle.operations.deep_archive import ThawRecord
 
 app = typer.Typer()
 
 
-@app.command()
+@command(app, "restoring {table}")
 def restore(
+    lifecycle: Lifecycle,
     table: TableArgument,
     branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
     snapshot_id: Annotated[int | None, typer.Argument(help="An expired snapshot.", metavar="[SNAPSHOT]")] = None,
@@ -42,23 +41,18 @@ def restore(
     why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
     ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
     owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Restore an expired snapshot from the cold tier, as a new snapshot on a branch of the live table."""
-    with opened(config, f"restoring {table}") as lifecycle:
-        done = lifecycle.restore(table, snapshot_id, branch, as_of=instant(as_of), why=why, who=owner, ticket=ticket)
-        show(done, json=json, title=f"{table}: snapshot {done.source_snapshot_id} on branch {branch}")
+    done = lifecycle.restore(table, snapshot_id, branch, as_of=as_of, why=why, who=owner, ticket=ticket)
+    return show(done, title=f"{table}: snapshot {done.source_snapshot_id} on branch {branch}")
 
 
-@app.command()
-def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading the restores")
+def restores(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """Show restores from the cold tier, newest first, including unfinished ones."""
-    with opened(config, "reading the restores") as lifecycle:
-        found = lifecycle.restores(table)
-    show_list(
+    found = lifecycle.restores(table)
+    return show_list(
         found,
-        json=json,
         title=f"Restores of {table}",
         columns=("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended"),
         row=lambda record: (
@@ -74,23 +68,14 @@ def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption
     )
 
 
-@app.command()
-def costs(
-    table: TableArgument,
-    plot: PlotOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "adding up {table}")
+def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
     """Show what a table holds in each tier and for each tag, and what that costs by the price table in
     lifecycle.yaml."""
-    require_picture(plot)
-    with opened(config, f"adding up {table}") as lifecycle:
-        found = lifecycle.costs(table)
+    found = lifecycle.costs(table)
     if plot is not None:
         plot.write_bytes(found.plot(plot.suffix[1:]))
-    if json:
-        show_json({**asdict(found), "per_month": found.per_month})
-        return
+    yield {**asdict(found), "per_month": found.per_month}
 
     def money(amount: float | None) -> str:
         return "" if amount is None else f"{amount:,.4f}"
@@ -119,69 +104,50 @@ def costs(
         say(f"Written to {plot}", dim=True)
 
 
-@app.command(name="deep-archive")
+@command(app, "archiving {table}", name="deep-archive")
 def deep_archive(
-    table: TableArgument,
-    now: NowOption = None,
-    dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+    lifecycle: Lifecycle, table: TableArgument, now: NowOption = None, dry_run: DryRunOption = False
+) -> Iterator[object]:
     """Move cold snapshots past their retention to the deep archive. Files that others read, or that a hold keeps,
     stay."""
-    with opened(config, f"archiving {table}") as lifecycle:
-        done = lifecycle.deep_archive(table, instant(now), dry_run=dry_run)
-        show(done, json=json, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
+    done = lifecycle.deep_archive(table, now, dry_run=dry_run)
+    return show(done, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
 
 
-@app.command(name="scrub-cold")
+@command(app, "reading the cold files of {table}", name="scrub-cold")
 def scrub_cold(
+    lifecycle: Lifecycle,
     table: TableArgument,
     now: NowOption = None,
     limit: Annotated[int | None, typer.Option(help="Read about this many files; default: all that are due.")] = None,
     losses: Annotated[bool, typer.Option("--losses", help="List the files that are still lost; read nothing.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Read the due cold files and compare checksums. Copies lost files again while the live table has them."""
-    with opened(config, f"reading the cold files of {table}") as lifecycle:
-        if losses:
-            show_list(
-                lifecycle.cold_losses(table),
-                json=json,
-                title=f"Lost cold files of {table}",
-                columns=("path", "copy of", "reason", "found", "checked"),
-                row=lambda loss: (loss.path, loss.source, loss.reason, loss.found_at, loss.checked_at),
-            )
-            return
-        done = lifecycle.scrub_cold(table, instant(now), limit=limit)
-    if json:
-        show_json(done)
-    else:
-        show({**asdict(done), "problems": len(done.problems)}, json=False, title=f"Cold files of {table}")
-        rows = [(each.path, "repaired" if each.repaired else "lost", each.reason) for each in done.problems]
-        if rows:
-            show_table("Problems", ("path", "outcome", "reason"), rows)
-    if done.open_losses:
-        raise typer.Exit(1)
+    if losses:
+        yield from show_list(
+            lifecycle.cold_losses(table),
+            title=f"Lost cold files of {table}",
+            columns=("path", "copy of", "reason", "found", "checked"),
+            row=lambda loss: (loss.path, loss.source, loss.reason, loss.found_at, loss.checked_at),
+        )
+        return
+    done = lifecycle.scrub_cold(table, now, limit=limit)
+    yield Result(done, exit_code=1 if done.open_losses else 0)
+    print_fields({**asdict(done), "problems": len(done.problems)}, title=f"Cold files of {table}")
+    rows = [(each.path, "repaired" if each.repaired else "lost", each.reason) for each in done.problems]
+    if rows:
+        show_table("Problems", ("path", "outcome", "reason"), rows)
 
 
-@app.command(name="renew-identities")
-def renew_identities(
-    table: TableArgument,
-    who: PersonOption,
-    why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "comparing the files of {table}", "Identities of {table}", name="renew-identities")
+def renew_identities(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> object:
     """Compare archived files with the live store by content, after the whole store was copied or re-encrypted."""
-    with opened(config, f"comparing the files of {table}") as lifecycle:
-        done = lifecycle.renew_identities(table, who=who, why=why)
-        show(done, json=json, title=f"Identities of {table}")
+    return lifecycle.renew_identities(table, who=who, why=why)
 
 
-@app.command()
+@command(app, "asking for a thaw of {table}")
 def thaw(
+    lifecycle: Lifecycle,
     table: TableArgument,
     case: Annotated[str, typer.Option(prompt=True, help="The case for which it is needed.")],
     requester: Annotated[str, typer.Option(prompt=True, help="Who requests it.")],
@@ -190,74 +156,58 @@ def thaw(
     as_of: AsOfOption = None,
     tag: str | None = None,
     days: Annotated[int | None, typer.Option(help="How long it stays readable; default: deep_archive.days.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Request that archived snapshots be readable. Nothing is thawed before a second person approves it."""
-    with opened(config, f"asking for a thaw of {table}") as lifecycle:
-        asked = lifecycle.request_thaw(
-            table,
-            tuple(snapshot_id or ()),
-            case_id=case,
-            requester=requester,
-            reason=reason,
-            as_of=instant(as_of),
-            tag=tag,
-            days=days,
-        )
-    _show_thaw(asked, json)
+    asked = lifecycle.request_thaw(
+        table,
+        tuple(snapshot_id or ()),
+        case_id=case,
+        requester=requester,
+        reason=reason,
+        as_of=as_of,
+        tag=tag,
+        days=days,
+    )
+    return _show_thaw(asked)
 
 
-@app.command(name="approve-thaw")
+@command(app, "approving the thaw", name="approve-thaw")
 def approve_thaw(
+    lifecycle: Lifecycle,
     thaw_id: ThawArgument,
     who: Annotated[str, typer.Option(prompt=True, help="You; not the requester.")],
     why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Approve a thaw as the second person, and request its files from the store."""
-    with opened(config, "approving the thaw") as lifecycle:
-        done = lifecycle.approve_thaw(thaw_id, who, why)
-    _show_thaw(done, json)
+    done = lifecycle.approve_thaw(thaw_id, who, why)
+    return _show_thaw(done)
 
 
-@app.command(name="refuse-thaw")
-def refuse_thaw(
-    thaw_id: ThawArgument,
-    who: PersonOption,
-    why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "ending the thaw", name="refuse-thaw")
+def refuse_thaw(lifecycle: Lifecycle, thaw_id: ThawArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
     """End a thaw that is unwanted or no longer needed."""
-    with opened(config, "ending the thaw") as lifecycle:
-        done = lifecycle.refuse_thaw(thaw_id, who, why)
-    _show_thaw(done, json)
+    done = lifecycle.refuse_thaw(thaw_id, who, why)
+    return _show_thaw(done)
 
 
-@app.command()
+@command(app, "reading the thaws")
 def thaws(
+    lifecycle: Lifecycle,
     table: Annotated[str | None, typer.Argument(help="namespace.table; default: every table.", metavar="TABLE")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Check the state of each, and record it.")] = False,
     ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
     files: Annotated[str | None, typer.Option("--files", help="Show the files of this thaw instead.")] = None,
     limit: int = 20,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show thaws: case, requester, approver, state, and until when their files are readable."""
-    with opened(config, "reading the thaws") as lifecycle:
-        if files is not None:
-            show_rows(lifecycle.thaw_files(files), json=json, limit=limit, title=f"Files of {files}")
-            return
-        if follow:
-            for due in lifecycle.thaws(table):
-                lifecycle.follow_thaw(due.thaw_id)
-        found = lifecycle.thaws(table, ended=ended)
-    if json:
-        show_json([{"state": record.state, **asdict(record)} for record in found])
+    if files is not None:
+        yield from show_rows(lifecycle.thaw_files(files), limit=limit, title=f"Files of {files}")
         return
+    if follow:
+        for due in lifecycle.thaws(table):
+            lifecycle.follow_thaw(due.thaw_id)
+    found = lifecycle.thaws(table, ended=ended)
+    yield [{"state": record.state, **asdict(record)} for record in found]
     columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
     rows = [
         (
@@ -277,10 +227,10 @@ def thaws(
     show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
 
 
-def _show_thaw(record: ThawRecord, json: bool) -> None:
+def _show_thaw(record: ThawRecord) -> Iterator[object]:
     said = {"state": record.state, **asdict(record)}
-    if not json:
-        # Unknown values are omitted; instants are written as in lists.
-        known = {key: value for key, value in said.items() if value is not None}
-        said = {key: cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
-    show(said, json=json, title=f"Thaw for case {record.case_id}")
+    yield said
+    # Unknown values are omitted; instants are written as in lists.
+    known = {key: value for key, value in said.items() if value is not None}
+    said = {key: cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
+    print_fields(said, title=f"Thaw for case {record.case_id}")

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.asking import agreed, table_of_plan
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.options import (
-    ConfigOption,
     DryRunOption,
     FilesOption,
-    JsonOption,
     NowOption,
     OlderThanOption,
     PlanArgument,
     TableArgument,
-    YesOption,
-    instant,
 )
-from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
 from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.reasons import few, first_few
 
 if TYPE_CHECKING:
     from artemis_lifecycle.expiration.plan import ExpirationPlan
+    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.operations.plans import PlanRecord
     from artemis_lifecycle.operations.scans import ScanRecord
 
 app = typer.Typer()
 
 
-@app.command()
+@command(app, "planning {table}")
 def plan(
+    lifecycle: Lifecycle,
     table: TableArgument,
     now: NowOption = None,
     older_than: OlderThanOption = None,
@@ -44,30 +43,24 @@ def plan(
         str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
     ] = None,
     limit: int = 50,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Plan an expiration: seal which snapshots and files it removes, and say why the others stay. Does not change the
     table."""
-    with opened(config, f"planning {table}") as lifecycle:
-        made = lifecycle.plan_expiration(
-            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
-        )
-        if explain is not None:
-            show(lifecycle.explain_in_plan(made, explain), json=json, title=f"Plan {made.plan_id}")
-        elif files:
-            show_rows(
-                made.files().orderBy("kind", "path"), json=json, limit=limit, title=f"Files of plan {made.plan_id}"
-            )
-        elif json:
-            show_json(made)
-        else:
-            _show_plan(made, limit)
+    made = lifecycle.plan_expiration(
+        table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id
+    )
+    if explain is not None:
+        yield from show(lifecycle.explain_in_plan(made, explain), title=f"Plan {made.plan_id}")
+    elif files:
+        yield from show_rows(made.files().orderBy("kind", "path"), limit=limit, title=f"Files of plan {made.plan_id}")
+    else:
+        yield made
+        _show_plan(made, limit)
 
 
 def _show_plan(plan: ExpirationPlan, limit: int) -> None:
     summary = plan.summary
-    show(
+    print_fields(
         {
             "plan": plan.plan_id,
             "rule": plan.settings.rule,
@@ -76,7 +69,6 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
             "snapshots": f"{summary.snapshots_expired:,} go, {summary.snapshots_kept:,} stay",
             "refs": few(plan.expired_refs) or "all stay",
         },
-        json=False,
         title=f"Plan of {plan.table}",
     )
     kinds = [(kind.kind, f"{kind.files:,}", f"{kind.size_in_bytes:,}") for kind in summary.by_kind]
@@ -94,25 +86,21 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
         say(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", dim=True)
 
 
-@app.command("plan-diff")
+@command(app, "comparing the plans", name="plan-diff")
 def plan_diff(
+    lifecycle: Lifecycle,
     before: Annotated[str, typer.Argument(help="The id of a plan.", metavar="A")],
     after: Annotated[str, typer.Argument(help="The id of another plan of the same table.", metavar="B")],
     files: FilesOption = False,
     limit: int = 50,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show what plan B removes and plan A does not, and the opposite: snapshots and why, refs, files and bytes."""
-    with opened(config, "comparing the plans") as lifecycle:
-        found = lifecycle.plan_difference(before, after)
-        if files:
-            listed = found.files().orderBy("change", "kind", "path")
-            show_rows(listed, json=json, limit=limit, title=f"From plan {before} to {after}")
-            return
-    if json:
-        show_json(found)
+    found = lifecycle.plan_difference(before, after)
+    if files:
+        listed = found.files().orderBy("change", "kind", "path")
+        yield from show_rows(listed, limit=limit, title=f"From plan {before} to {after}")
         return
+    yield found
     refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
     say(f"{found.table}: refs removed by one alone: {few(refs) or 'none'}")
     snapshots = [
@@ -134,14 +122,12 @@ def plan_diff(
     show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
 
 
-@app.command()
-def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading the plans")
+def plans(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """List the plans of a table, newest first, with their status."""
-    with opened(config, "reading the plans") as lifecycle:
-        found = lifecycle.plans(table)
-    show_list(
+    found = lifecycle.plans(table)
+    return show_list(
         found,
-        json=json,
         title=f"Plans of {table}",
         columns=("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"),
         row=lambda record: (
@@ -165,78 +151,48 @@ def approvals(record: PlanRecord | ScanRecord) -> list[str]:
     return [f"{what}: {who}, {cell(at)}: {why}" for what, who, at, why in given if who]
 
 
-@app.command("hand-off")
-def hand_off(
-    plan: PlanArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+@command(app, "copying to the cold tier", "Handoff of {plan}", name="hand-off")
+def hand_off(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
     """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
-    with opened(config, "copying to the cold tier") as lifecycle:
-        show(lifecycle.hand_off(plan, dry_run=dry_run), json=json, title=f"Handoff of {plan}")
+    return lifecycle.hand_off(plan, dry_run=dry_run)
 
 
-@app.command()
-def check(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "checking")
+def check(lifecycle: Lifecycle, plan: PlanArgument) -> Iterator[object]:
     """Run a plan's checks again. A plan with a failed check is neither committed nor deleted."""
-    with opened(config, "checking") as lifecycle:
-        found = lifecycle.check_plan(plan)
-        if json:
-            show_json([asdict(each) for each in found])
-        else:
-            show_table(
-                f"Checks of {plan}",
-                ["check", "result", "found"],
-                [
-                    (each.check, "passed" if each.passed else "FAILED", "; ".join((each.text, *each.offenders[:3])))
-                    for each in found
-                ],
-            )
-    if not all(each.passed for each in found):
-        raise typer.Exit(CheckFailed.exit_code)
+    found = lifecycle.check_plan(plan)
+    passed = all(each.passed for each in found)
+    yield Result([asdict(each) for each in found], exit_code=0 if passed else CheckFailed.exit_code)
+    show_table(
+        f"Checks of {plan}",
+        ["check", "result", "found"],
+        [
+            (each.check, "passed" if each.passed else "FAILED", "; ".join((each.text, *each.offenders[:3])))
+            for each in found
+        ],
+    )
 
 
-@app.command()
-def commit(
-    plan: PlanArgument,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "committing", "Commit of {plan}", confirm="plan")
+def commit(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
     """Remove a plan's snapshots from the table's metadata in one commit."""
-    first = agreed(table_of_plan(plan), yes=yes, json=json, dry_run=dry_run)
-    with opened(config, "committing", first) as lifecycle:
-        show(lifecycle.commit_expiration(plan, dry_run=dry_run), json=json, title=f"Commit of {plan}")
+    return lifecycle.commit_expiration(plan, dry_run=dry_run)
 
 
-@app.command()
-def delete(
-    plan: PlanArgument,
-    now: NowOption = None,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "deleting", "Deletion of {plan}", confirm="plan")
+def delete(lifecycle: Lifecycle, plan: PlanArgument, now: NowOption = None, dry_run: DryRunOption = False) -> object:
     """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
-    first = agreed(table_of_plan(plan), yes=yes, json=json, dry_run=dry_run)
-    with opened(config, "deleting", first) as lifecycle:
-        show(lifecycle.delete_files(plan, now=instant(now), dry_run=dry_run), json=json, title=f"Deletion of {plan}")
+    return lifecycle.delete_files(plan, now=now, dry_run=dry_run)
 
 
-@app.command()
+@command(app, "expiring {table}", "Expiration of {table}", confirm="table")
 def expire(
+    lifecycle: Lifecycle,
     table: TableArgument,
     now: NowOption = None,
     older_than: OlderThanOption = None,
     retain_last: int | None = None,
     snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Plan, hand off, commit, and delete if the grace is over: all steps in order."""
-    with opened(config, f"expiring {table}", agreed(lambda _: table, yes=yes, json=json)) as lifecycle:
-        report = lifecycle.expire(
-            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
-        )
-        show(report, json=json, title=f"Expiration of {table}")
+    return lifecycle.expire(table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.options import (
+    AnyTableArgument,
     ConfigOption,
     DryRunOption,
     JsonOption,
@@ -16,13 +19,14 @@ from artemis_lifecycle.cli.options import (
     ReasonOption,
     TableArgument,
 )
-from artemis_lifecycle.cli.output import opened, say, show, show_list
+from artemis_lifecycle.cli.output import say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from artemis_lifecycle.gate.rules import Finding
+    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.lifecycle.gate import GateStatus
 
 app = typer.Typer()
@@ -65,86 +69,70 @@ def serve(
     )
 
 
-@gate.command()
-def enable(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(gate, "enabling the gate")
+def enable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
     """Refuse commits without lineage to tables whose lineage.mode is reject, or bring the gate's rules up to date."""
-    with opened(config, "enabling the gate") as lifecycle:
-        _show(lifecycle.enable_gate(dry_run=dry_run), json=json)
+    return _show(lifecycle.enable_gate(dry_run=dry_run))
 
 
-@gate.command()
-def disable(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(gate, "disabling the gate")
+def disable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
     """Let every engine commit again. Recorded attempts stay."""
-    with opened(config, "disabling the gate") as lifecycle:
-        _show(lifecycle.disable_gate(dry_run=dry_run), json=json)
+    return _show(lifecycle.disable_gate(dry_run=dry_run))
 
 
-@gate.command()
-def status(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(gate, "reading the gate")
+def status(lifecycle: Lifecycle) -> Iterator[object]:
     """Show whether the gate is enabled and whole, and how its rules differ from lifecycle.yaml."""
-    with opened(config, "reading the gate") as lifecycle:
-        found = lifecycle.gate_status()
-    _show(found, json=json)
-    if found.problems:
-        raise typer.Exit(3)
+    found = lifecycle.gate_status()
+    return _show(found, exit_code=3 if found.problems else 0)
 
 
-def _show(found: GateStatus, *, json: bool) -> None:
-    show(found, json=json, title=f"Lineage gate of catalog {found.catalog}")
+def _show(found: GateStatus, exit_code: int = 0) -> Iterator[object]:
+    return show(found, title=f"Lineage gate of catalog {found.catalog}", exit_code=exit_code)
 
 
-@gate.command()
-def attempts(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; default: all tables", metavar="TABLE")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(gate, "reading the gate's attempts")
+def attempts(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
     """List commits that the gate refused, or recorded in mode report, newest first."""
-    with opened(config, "reading the gate's attempts") as lifecycle:
-        found = lifecycle.gate_attempts(table)
-    show_list(
+    found = lifecycle.gate_attempts(table)
+    return show_list(
         found,
-        json=json,
         title="Commits with problems",
         columns=("when", "table", "login", "application", "refused", "problems"),
         row=lambda each: (
-            each.attempted_at, each.table, each.attempted_by, each.application, each.refused, each.problems,
+            each.attempted_at,
+            each.table,
+            each.attempted_by,
+            each.application,
+            each.refused,
+            each.problems,
         ),
-    )  # fmt: skip
+    )
 
 
-@gate.command()
-def unmet(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(gate, "reading the watch of {table}")
+def unmet(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """List the snapshots that do not meet the table's requirements and are not acknowledged."""
-    with opened(config, f"reading the watch of {table}") as lifecycle:
-        found = lifecycle.check_lineage(table)
-    show_list(
+    found = lifecycle.check_lineage(table)
+    return show_list(
         found.unmet,
-        json=json,
         title=f"Unmet snapshots of {table}, whose mode is {found.mode}",
         columns=("snapshot", "committed", "found", "problems"),
         row=lambda each: (each.snapshot_id, each.committed_at, each.found_at, each.problems),
     )
 
 
-@gate.command()
-def acknowledge(
-    table: TableArgument,
-    who: PersonOption,
-    why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(gate, "acknowledging the snapshots of {table}")
+def acknowledge(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
     """Accept the table's unmet snapshots: the check lineage_gate is green again. Records who, when and why."""
-    with opened(config, f"acknowledging the snapshots of {table}") as lifecycle:
-        found = lifecycle.acknowledge_lineage(table, who=who, why=why)
-    if not json and not found:
+    found = lifecycle.acknowledge_lineage(table, who=who, why=why)
+    yield found
+    if not found:
         say("nothing to acknowledge")
         return
-    show_list(
-        found,
-        json=json,
-        title=f"Acknowledged snapshots of {table}",
-        columns=("snapshot", "committed", "problems"),
-        row=lambda each: (each.snapshot_id, each.committed_at, each.problems),
+    show_table(
+        f"Acknowledged snapshots of {table}",
+        ("snapshot", "committed", "problems"),
+        [(each.snapshot_id, each.committed_at, each.problems) for each in found],
     )

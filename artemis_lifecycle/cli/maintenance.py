@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.options import ConfigOption, JsonOption, PlotOption, TableArgument, require_picture
-from artemis_lifecycle.cli.output import opened, say, show_json, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import PlotOption, TableArgument
+from artemis_lifecycle.cli.output import say, show_table
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer()
 
 
-@app.command()
-def health(
-    table: TableArgument, plot: PlotOption = None, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+@command(app, "measuring {table}")
+def health(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
     """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
     Spark."""
-    require_picture(plot)
-    with opened(config, f"measuring {table}") as lifecycle:
-        found = lifecycle.health(table)
-        currency = lifecycle.config.prices.currency
-        if plot is not None:
-            plot.write_bytes(lifecycle.health_history(table).plot(plot.suffix[1:]))
-    if json:
-        show_json(found.figures() | {"parts": found.parts, "next_part": found.next_part})
-        return
+    found = lifecycle.health(table)
+    currency = lifecycle.config.prices.currency
+    if plot is not None:
+        plot.write_bytes(lifecycle.health_history(table).plot(plot.suffix[1:]))
+    yield found.figures() | {"parts": found.parts, "next_part": found.next_part}
     show_table(
         f"{table}: {found.score:.3g} of 100",
         ("part", "score", "figure", "seconds", f"{currency}/month"),
@@ -53,32 +52,25 @@ def health(
         say(f"Written to {plot}", dim=True)
 
 
-@app.command("commit-costs")
+@command(app, "reading the commits of {table}", name="commit-costs")
 def commit_costs(
+    lifecycle: Lifecycle,
     table: TableArgument,
     plot: PlotOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
     limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
-) -> None:
+) -> Iterator[object]:
     """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the
     table."""
-    require_picture(plot)
-    with opened(config, f"reading the commits of {table}") as lifecycle:
-        found = lifecycle.commit_costs(table)
+    found = lifecycle.commit_costs(table)
     if plot is not None:
         plot.write_bytes(found.plot(plot.suffix[1:]))
-    if json:
-        show_json(
-            {
-                "table": found.table,
-                "rows": found.rows,
-                "unknown": found.unknown,
-                "trends": found.trends,
-                "warnings": found.warnings,
-            }
-        )
-        return
+    yield {
+        "table": found.table,
+        "rows": found.rows,
+        "unknown": found.unknown,
+        "trends": found.trends,
+        "warnings": found.warnings,
+    }
     show_table(
         f"{table}: {len(found.rows)} commits",
         ("committed", "operation", "files", "metadata", "list", "manifests", "requests"),

@@ -5,35 +5,48 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.asking import agreed
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.expiration import approvals
 from artemis_lifecycle.cli.options import (
+    AnyTableArgument,
     ConfigOption,
     DryRunOption,
     JsonOption,
     PersonOption,
     PlanArgument,
+    PlanOrScanArgument,
     ReasonOption,
     TableArgument,
-    YesOption,
 )
-from artemis_lifecycle.cli.output import opened, say, say_check, show, show_json, show_list, show_table, spinner
+from artemis_lifecycle.cli.output import (
+    print_fields,
+    say,
+    say_check,
+    show,
+    show_json,
+    show_list,
+    show_table,
+    spinner,
+)
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.operations.plans import Approval
 
 app = typer.Typer()
 
 
-@app.command()
+@command(app, "approving")
 def approve(
+    lifecycle: Lifecycle,
     plan: Annotated[str, typer.Argument(help="The id of a plan, or of a scan.", metavar="PLAN")],
     who: PersonOption,
     why: ReasonOption,
@@ -44,9 +57,7 @@ def approve(
         ),
     ] = False,
     lost: Annotated[bool, typer.Option("--lost", help="Its handoff may omit snapshots whose files are gone.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Records who, when and why."""
     if not large and not lost:
         raise BadInput(
@@ -54,72 +65,56 @@ def approve(
             untouched="the plan",
             hint=f"artemis approve {plan} --large, or --lost",
         )
-    with opened(config, "approving") as lifecycle:
-        # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
-        wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
-        for what in (what for what, asked in wanted if asked):
-            approved = lifecycle.approve(plan, who=who, why=why, what=what)
-    if json:
-        show_json(approved)
-    else:
-        show({"table": approved.table, "approved": approvals(approved)}, json=False, title=f"Plan {plan}")
+    # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
+    wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
+    for what in (what for what, asked in wanted if asked):
+        approved = lifecycle.approve(plan, who=who, why=why, what=what)
+    yield approved
+    print_fields({"table": approved.table, "approved": approvals(approved)}, title=f"Plan {plan}")
 
 
-@app.command()
-def close(
-    plan: PlanArgument,
-    who: PersonOption,
-    why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "closing", "Plan {plan}")
+def close(lifecycle: Lifecycle, plan: PlanArgument, who: PersonOption, why: ReasonOption) -> object:
     """End a plan permanently. Orphan scans take over the files of a committed one."""
-    with opened(config, "closing") as lifecycle:
-        show(lifecycle.close_plan(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+    return lifecycle.close_plan(plan, who=who, why=why)
 
 
-@app.command()
-def receipt(
-    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "reading a receipt")
+def receipt(lifecycle: Lifecycle, plan: PlanOrScanArgument) -> Iterator[object]:
     """Print the receipt of a finished deletion as Markdown: what happened to the files, who decided it, and where every
     path is listed."""
-    with opened(config, "reading a receipt") as lifecycle:
-        found = lifecycle.receipt(plan)
-    if json:
-        show_json(found)
-    else:
-        say(*found.to_markdown().splitlines(), unbroken=True)
-        say(found.location, dim=True, unbroken=True)
+    found = lifecycle.receipt(plan)
+    yield found
+    say(*found.to_markdown().splitlines(), unbroken=True)
+    say(found.location, dim=True, unbroken=True)
 
 
-@app.command("take-over")
-def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "taking the catalog over", name="take-over")
+def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Iterator[object]:
     """Transfer the live catalog to this deployment, if another operations database is recorded for it."""
-    with opened(config, "taking the catalog over") as lifecycle:
-        found = lifecycle.take_over(who=who, why=why)
-    show_list(
+    found = lifecycle.take_over(who=who, why=why)
+    return show_list(
         found,
-        json=json,
         title="Deployment of the live catalog",
         columns=("catalog", "operations database", "root", "since", "who", "why"),
         row=lambda each: (
-            each.catalog, each.deployment.address, each.deployment.root, each.recorded_at, each.who, each.why,
+            each.catalog,
+            each.deployment.address,
+            each.deployment.root,
+            each.recorded_at,
+            each.who,
+            each.why,
         ),
-    )  # fmt: skip
+    )
 
 
-@app.command()
-def init(config: ConfigOption = None, dry_run: DryRunOption = False, json: JsonOption = False) -> None:
+@command(app, "preparing the databases")
+def init(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
     """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
     needs it where its own login has the rights."""
-    with opened(config, "preparing the databases") as lifecycle:
-        found = lifecycle.prepare(dry_run=dry_run)
-    show_list(
+    found = lifecycle.prepare(dry_run=dry_run)
+    return show_list(
         found,
-        json=json,
         title="In the databases",
         columns=("where", "what", "making it needs", ""),
         row=lambda each: (each.where, each.what, each.needs, each.state),
@@ -150,82 +145,74 @@ def doctor(
         raise typer.Exit(1)
 
 
-@app.command()
+@command(app, "pausing", "Paused")
 def pause(
+    lifecycle: Lifecycle,
     table: Annotated[str | None, typer.Argument(help="namespace.table; default: every table.")] = None,
     who: Annotated[str, typer.Option(prompt=True)] = "",
     why: Annotated[str, typer.Option(prompt=True)] = "",
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Stop all work on a table, or on every table, on all machines. Workers notice within seconds."""
-    with opened(config, "pausing") as lifecycle:
-        show(lifecycle.pause(table, who=who, why=why), json=json, title="Paused")
+    return lifecycle.pause(table, who=who, why=why)
 
 
-@app.command()
+@command(app, "resuming")
 def resume(
+    lifecycle: Lifecycle,
     table: Annotated[str | None, typer.Argument(help="namespace.table; default: end the pause of all tables.")] = None,
     who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
     why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """End a pause. The next run continues what was stopped."""
-    with opened(config, "resuming") as lifecycle:
-        ended = lifecycle.resume(table, who=lifecycle.resources.owner if who is None else who, why=why)
-        left = lifecycle.pauses()
-    if json:
-        show_json({"ended": ended, "in_force": left})
-        return
+    ended = lifecycle.resume(table, who=lifecycle.resources.owner if who is None else who, why=why)
+    left = lifecycle.pauses()
+    yield {"ended": ended, "in_force": left}
     over = [f"ended: {each}" for each in ended] or ["there was no such pause"]
     say(*over, *(f"still in force: {each}" for each in left))
 
 
-@app.command()
+@command(app, "reading decisions")
 def decisions(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; default: all tables", metavar="TABLE")] = None,
+    lifecycle: Lifecycle,
+    table: AnyTableArgument = None,
     about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show who approved, closed, held, released, paused, resumed or restored what, when, why and with which account."""
-    with opened(config, "reading decisions") as lifecycle:
-        found = lifecycle.decisions(table, about=about)
-    show_list(
+    found = lifecycle.decisions(table, about=about)
+    return show_list(
         found,
-        json=json,
         title="Decisions",
         columns=("when", "decision", "about", "table", "who", "why", "account", "login of Postgres"),
         row=lambda each: (
-            each.decided_at, each.kind, each.subject, each.table, each.who, each.why, each.account,
+            each.decided_at,
+            each.kind,
+            each.subject,
+            each.table,
+            each.who,
+            each.why,
+            each.account,
             each.login if each.address is None else f"{each.login} from {each.address}",
         ),
-    )  # fmt: skip
+    )
 
 
-@app.command()
-def pauses(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading pauses")
+def pauses(lifecycle: Lifecycle) -> Iterator[object]:
     """List the active pauses."""
-    with opened(config, "reading pauses") as lifecycle:
-        found = lifecycle.pauses()
-    show_list(
+    found = lifecycle.pauses()
+    return show_list(
         found,
-        json=json,
         title="Pauses in force",
         columns=("table", "who", "why", "since"),
         row=lambda each: (each.table or "every table", each.who, each.why, each.since),
     )
 
 
-@app.command()
-def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading the quarantine of {table}")
+def quarantine(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
-    with opened(config, f"reading the quarantine of {table}") as lifecycle:
-        found = lifecycle.quarantined(table)
-    if json:
-        show_json([asdict(record) | {"state": record.state} for record in found])
-        return
+    found = lifecycle.quarantined(table)
+    yield [asdict(record) | {"state": record.state} for record in found]
     rows = [
         (
             record.job_id,
@@ -239,56 +226,36 @@ def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOpti
     show_table(f"Quarantine of {table}", ["plan or scan", "state", "since", "kept until", "brought back by"], rows)
 
 
-@app.command()
-def undelete(
-    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
-    who: PersonOption,
-    why: ReasonOption,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "bringing files back")
+def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
     """Move files from quarantine back to their paths. They are protected there until `artemis close PLAN`."""
-    with opened(config, "bringing files back") as lifecycle:
-        done = lifecycle.undelete(plan, who=who, why=why)
-    show(done, json=json, title=f"Undelete of {plan}")
-    if done.failed:
-        raise typer.Exit(1)
+    done = lifecycle.undelete(plan, who=who, why=why)
+    return show(done, title=f"Undelete of {plan}", exit_code=1 if done.failed else 0)
 
 
-@app.command("purge-quarantine")
-def purge_quarantine(
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "purging the quarantine of {table}", name="purge-quarantine", confirm="table")
+def purge_quarantine(lifecycle: Lifecycle, table: TableArgument, dry_run: DryRunOption = False) -> Iterator[object]:
     """Delete permanently what was in quarantine for longer than `quarantine.retain`."""
-    first = agreed(lambda _: table, yes=yes, json=json, dry_run=dry_run)
-    with opened(config, f"purging the quarantine of {table}", first) as lifecycle:
-        done = lifecycle.purge_quarantine(table, dry_run=dry_run)
-    show_list(
+    done = lifecycle.purge_quarantine(table, dry_run=dry_run)
+    return show_list(
         done,
-        json=json,
         title=f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
         columns=("plan or scan", "files", "bytes", "failed"),
         row=lambda each: (each.job_id, each.deleted, each.bytes, each.failed),
     )
 
 
-@app.command("forget-records")
-def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "checking old records", "Records", name="forget-records")
+def forget_records(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> object:
     """Delete the details of old work: batches, steps, leases, listings, refused commits (`records` in
     lifecycle.yaml)."""
-    with opened(config, "checking old records") as lifecycle:
-        show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
+    return lifecycle.forget_records(dry_run=dry_run)
 
 
-@app.command()
-def publish(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "publishing", "Result tables")
+def publish(lifecycle: Lifecycle) -> object:
     """Append pending rows of plans and deletions to the result tables lifecycle.plan_files and deletions."""
-    with opened(config, "publishing") as lifecycle:
-        show({"plans_and_deletions": lifecycle.publish_results()}, json=json, title="Result tables")
+    return {"plans_and_deletions": lifecycle.publish_results()}
 
 
 @app.command()
@@ -299,9 +266,9 @@ def workers(
     ] = 50,
 ) -> None:
     """Take Dagster's runs with live Spark sessions, so that no run starts a JVM. See docs/dagster.md."""
-    command = ["-m", "artemis_lifecycle.defs.workers", "--count", str(count), "--recycle-after", str(recycle_after)]
+    arguments = ["-m", "artemis_lifecycle.defs.workers", "--count", str(count), "--recycle-after", str(recycle_after)]
     # In its place, so that it gets the signals: it loads Dagster, which the other commands do not need.
-    os.execv(sys.executable, [sys.executable, *command])
+    os.execv(sys.executable, [sys.executable, *arguments])
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -312,5 +279,5 @@ def demo(context: typer.Context) -> None:
     examples = next(folder for folder in beside if (folder / "mission").is_dir())
     path = os.pathsep.join(filter(None, [str(examples), os.environ.get("PYTHONPATH")]))
     # In a separate process: it loads Dagster, which the other commands do not need.
-    command = [sys.executable, "-m", "mission", *context.args]
-    raise typer.Exit(subprocess.call(command, env={**os.environ, "PYTHONPATH": path}))
+    arguments = [sys.executable, "-m", "mission", *context.args]
+    raise typer.Exit(subprocess.call(arguments, env={**os.environ, "PYTHONPATH": path}))

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from importlib.abc import MetaPathFinder
@@ -61,11 +61,23 @@ def show_json(value: object) -> None:
     print(json_text(as_json(value), indent=2))
 
 
-def show(value: object, *, json: bool, title: str) -> None:
-    """Print one result: as JSON, or as a two-column table of its public fields."""
-    if json:
-        show_json(value)
-        return
+@dataclass(frozen=True)
+class Result:
+    """What a command found: `value` as --json prints it, then `warnings` for the standard error, and the exit code."""
+
+    value: object
+    exit_code: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def show(value: object, *, title: str, exit_code: int = 0) -> Iterator[Result]:
+    """Show one result (see `command`): a two-column table of its public fields."""
+    yield Result(value, exit_code)
+    print_fields(value, title=title)
+
+
+def print_fields(value: object, *, title: str) -> None:
+    """Print the public fields of `value` as a two-column table."""
     public = as_json(value)
     table = Table(show_header=False)
     table.add_column(style="bold")
@@ -186,13 +198,11 @@ def _show_titled(title: str, table: Table) -> None:
 
 
 def show_list(
-    found: Iterable[T], *, json: bool, title: str, columns: Sequence[str], row: Callable[[T], Sequence[object]]
-) -> None:
-    """Print a list of results: as JSON, or as a table with one row of plain values per result."""
-    if json:
-        show_json(found)
-    else:
-        show_table(title, columns, map(row, found))
+    found: Iterable[T], *, title: str, columns: Sequence[str], row: Callable[[T], Sequence[object]]
+) -> Iterator[object]:
+    """Show a list of results (see `command`): a table with one row of plain values per result."""
+    yield found
+    show_table(title, columns, map(row, found))
 
 
 def cell(value: object) -> str:
@@ -215,14 +225,17 @@ def collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
     return [{name: as_json(value) for name, value in row.asDict(recursive=True).items()} for row in rows]
 
 
-def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
-    """Print at most `limit` rows of a DataFrame."""
+def show_rows(frame: DataFrame, *, limit: int, title: str) -> Iterator[object]:
+    """Show at most `limit` rows of a DataFrame (see `command`)."""
     rows = collected(frame, limit)
-    if json:
-        show_json(rows)
-        return
+    yield rows
+    print_rows(frame.columns, rows, limit, title)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], limit: int, title: str) -> None:
+    """Print rows, the first `limit` of a frame."""
     # A row's own lists and structures are one line, in Python's notation.
-    show_table(title, frame.columns, [[str(item) for item in row.values()] for row in rows])
+    show_table(title, columns, [[str(item) for item in row.values()] for row in rows])
     if len(rows) == limit:
         say(f"(the first {limit}; --limit shows more)", dim=True)
 
@@ -248,19 +261,16 @@ def _leave_pandas_to_who_wants_it() -> None:
 
 
 @contextmanager
-def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] | None = None) -> Iterator[Lifecycle]:
-    """Yield an open Lifecycle, with a spinner on a terminal that shows the activity; `first` may ask before it."""
+def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
+    """Yield an open Lifecycle, with a spinner on a terminal while it opens. Records what was interrupted."""
     from artemis_lifecycle.lifecycle import Lifecycle
 
     _leave_pandas_to_who_wants_it()
     with ExitStack() as stack:
         with spinner(doing):
             lifecycle = stack.enter_context(Lifecycle.open(config, owner="artemis"))
-        if first is not None:
-            first(lifecycle)
         try:
-            with spinner(doing):
-                yield lifecycle
+            yield lifecycle
         except KeyboardInterrupt:
             interrupted.append(lifecycle.resources.under_way or doing)
             raise

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.options import ConfigOption, DryRunOption, JsonOption, NowOption, OlderThanOption, instant
-from artemis_lifecycle.cli.output import opened, show, show_list
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import DryRunOption, NowOption, OlderThanOption
+from artemis_lifecycle.cli.output import show_list
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer()
 paimon = typer.Typer(no_args_is_help=True)
@@ -16,8 +21,9 @@ app.add_typer(paimon, name="paimon", help="Expire snapshots and tags of Paimon t
 PaimonTable = Annotated[str, typer.Argument(help="catalog:database.table", metavar="TABLE")]
 
 
-@paimon.command("expire-snapshots")
+@command(paimon, "expiring {table}", "Expiration of {table}", name="expire-snapshots")
 def expire_snapshots(
+    lifecycle: Lifecycle,
     table: PaimonTable,
     retain_max: Annotated[int | None, typer.Option(help="Keep at most this many snapshots.")] = None,
     retain_min: Annotated[int | None, typer.Option(help="Keep at least this many snapshots.")] = None,
@@ -28,70 +34,54 @@ def expire_snapshots(
     ] = None,
     now: NowOption = None,
     dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Expire snapshots by the table's options, and delete the files that only they reach."""
-    with opened(config, f"expiring {table}") as lifecycle:
-        done = lifecycle.paimon(table).expire_snapshots(
-            table,
-            retain_max=retain_max,
-            retain_min=retain_min,
-            older_than=instant(older_than),
-            max_deletes=max_deletes,
-            options=options,
-            now=instant(now),
-            dry_run=dry_run,
-        )
-        show(done, json=json, title=f"Expiration of {table}")
+    return lifecycle.paimon(table).expire_snapshots(
+        table,
+        retain_max=retain_max,
+        retain_min=retain_min,
+        older_than=older_than,
+        max_deletes=max_deletes,
+        options=options,
+        now=now,
+        dry_run=dry_run,
+    )
 
 
-@paimon.command("expire-tags")
+@command(paimon, "expiring tags of {table}", "Tags of {table}", name="expire-tags")
 def expire_tags(
-    table: PaimonTable,
-    older_than: OlderThanOption = None,
-    dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+    lifecycle: Lifecycle, table: PaimonTable, older_than: OlderThanOption = None, dry_run: DryRunOption = False
+) -> object:
     """Delete the tags whose retention is over, and the files that only they reach."""
-    with opened(config, f"expiring tags of {table}") as lifecycle:
-        done = lifecycle.paimon(table).expire_tags(table, older_than=instant(older_than), dry_run=dry_run)
-        show(done, json=json, title=f"Tags of {table}")
+    return lifecycle.paimon(table).expire_tags(table, older_than=older_than, dry_run=dry_run)
 
 
-@paimon.command("rollback-to")
+@command(paimon, "rolling back {table}", "Rollback of {table}", name="rollback-to")
 def rollback_to(
+    lifecycle: Lifecycle,
     table: PaimonTable,
     snapshot_id: Annotated[int | None, typer.Option(help="The snapshot that becomes the latest.")] = None,
     tag: Annotated[str | None, typer.Option(help="The tag whose snapshot becomes the latest.")] = None,
     dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Make an earlier snapshot the latest again: later snapshots, changelogs and tags go."""
-    with opened(config, f"rolling back {table}") as lifecycle:
-        done = lifecycle.paimon(table).rollback_to(table, snapshot_id=snapshot_id, tag=tag, dry_run=dry_run)
-        show(done, json=json, title=f"Rollback of {table}")
+    return lifecycle.paimon(table).rollback_to(table, snapshot_id=snapshot_id, tag=tag, dry_run=dry_run)
 
 
-@paimon.command("remove-orphan-files")
+@command(paimon, "removing orphans of {table}", name="remove-orphan-files")
 def remove_orphan_files(
+    lifecycle: Lifecycle,
     table: Annotated[
         str, typer.Argument(help="catalog:database.table, or catalog:database.* for all its tables", metavar="TABLE")
     ],
     older_than: OlderThanOption = None,
     dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Delete the files that no snapshot, tag, branch or changelog reaches."""
-    with opened(config, f"removing orphans of {table}") as lifecycle:
-        done = lifecycle.paimon(table).remove_orphan_files(table, older_than=instant(older_than), dry_run=dry_run)
-        show_list(
-            done,
-            json=json,
-            title=f"Orphans of {table}",
-            columns=("table", "scan", "files", "bytes"),
-            row=lambda each: (each.table, each.scan_id, each.deleted_file_count, each.deleted_file_total_len_in_bytes),
-        )
+    done = lifecycle.paimon(table).remove_orphan_files(table, older_than=older_than, dry_run=dry_run)
+    return show_list(
+        done,
+        title=f"Orphans of {table}",
+        columns=("table", "scan", "files", "bytes"),
+        row=lambda each: (each.table, each.scan_id, each.deleted_file_count, each.deleted_file_total_len_in_bytes),
+    )

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.options import (
-    ConfigOption,
-    FilesOption,
-    JsonOption,
-    PlotOption,
-    TableArgument,
-    require_picture,
-)
-from artemis_lifecycle.cli.output import opened, say, show_json, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import FilesOption, PlotOption, TableArgument
+from artemis_lifecycle.cli.output import say, show_table
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.planning.query_plan import QueryPlan
 
 
 app = typer.Typer()
 
 
-@app.command("plan-query")
+@command(app, "planning a query of {table}", name="plan-query")
 def plan_query(
+    lifecycle: Lifecycle,
     table: TableArgument,
     predicate: Annotated[str, typer.Argument(help="A row filter, e.g. \"day >= '2024-03-15' and region = 'eu'\".")],
     snapshot_id: Annotated[int | None, typer.Option(help="Plan on this snapshot.")] = None,
@@ -35,21 +32,15 @@ def plan_query(
     files: FilesOption = False,
     limit: Annotated[int, typer.Option(help="The most files to list.")] = 20,
     plot: PlotOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show what a query reads: manifests, files, row groups; and what maintenance would spare it. Starts no Spark."""
-    require_picture(plot)
-    with opened(config, f"planning a query of {table}") as lifecycle:
-        plan = lifecycle.plan_query(
-            table, predicate, snapshot_id=snapshot_id, ref=ref, case_sensitive=not ignore_case, footers=footers
-        )
+    plan = lifecycle.plan_query(
+        table, predicate, snapshot_id=snapshot_id, ref=ref, case_sensitive=not ignore_case, footers=footers
+    )
     if plot is not None:
         plot.write_bytes(plan.plot(plot.suffix[1:]))
     listed = plan.to_arrow().slice(0, limit).to_pylist() if files else []
-    if json:
-        show_json({**plan.figures(), "files": listed} if files else plan.figures())
-        return
+    yield {**plan.figures(), "files": listed} if files else plan.figures()
     _show(plan)
     if files:
         rows = [

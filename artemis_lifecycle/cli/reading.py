@@ -3,69 +3,67 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.options import AsOfOption, ConfigOption, JsonOption, TableArgument, instant
-from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows, show_table
-from artemis_lifecycle.cli.tags_and_holds import show_tag
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import AsOfOption, TableArgument, instant_option
+from artemis_lifecycle.cli.output import as_json, collected, err, plain, print_rows, say, show, show_rows, show_table
+from artemis_lifecycle.cli.tags_and_holds import print_tag
 from artemis_lifecycle.config.durations import format_duration
+from artemis_lifecycle.errors import LifecycleError
 
 if TYPE_CHECKING:
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.cold_tier.reads import Route
+    from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer()
 
 
-@app.command()
+@command(app, "searching for the file")
 def explain(
+    lifecycle: Lifecycle,
     table: TableArgument,
     path: Annotated[str, typer.Argument(help="A file's path, in the spelling of the metadata or the store.")],
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show what holds this file, since when and until when; or which plan or scan deleted it. Exits with 2 for a path
     that nothing knows."""
-    with opened(config, "searching for the file") as lifecycle:
-        found = lifecycle.explain(table, path)
-    show(found, json=json, title=path)
-    if found.verdict == "unknown":
-        # A script that checks a file before it removes it must not take this for an answer.
-        raise typer.Exit(2)
+    found = lifecycle.explain(table, path)
+    # A script that checks a file before it removes it must not take `unknown` for an answer.
+    return show(found, title=path, exit_code=2 if found.verdict == "unknown" else 0)
 
 
-@app.command()
+@command(app, "reading {table}")
 def read(
+    lifecycle: Lifecycle,
     table: TableArgument,
     as_of: AsOfOption = None,
     snapshot_id: int | None = None,
     tag: str | None = None,
     limit: int = 20,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Read rows of a table now, at an instant, of a snapshot or a tag, from the live or the cold catalog. Shows
     which."""
-    with opened(config, f"reading {table}") as lifecycle:
-        route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
-        if route.readable_in is not None:
-            _show_in_archive({table: route}, json)
-            return
-        frame = lifecycle.read(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
-        began = time.monotonic()
-        show_rows(
-            frame, json=json, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
-        )
-        if not json:
-            _show_latency([route], time.monotonic() - began)
+    route = lifecycle.route(table, as_of=as_of, snapshot_id=snapshot_id, tag=tag)
+    if route.readable_in is not None:
+        yield from _show_in_archive({table: route})
+        return
+    frame = lifecycle.read(table, as_of=as_of, snapshot_id=snapshot_id, tag=tag)
+    began = time.monotonic()
+    yield from show_rows(
+        frame, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
+    )
+    _show_latency([route], time.monotonic() - began)
 
 
-@app.command()
+@command(app, "querying")
 def query(
+    lifecycle: Lifecycle,
     sql: Annotated[
         str,
         typer.Argument(
@@ -74,45 +72,51 @@ def query(
     ],
     table: Annotated[str | None, typer.Option(help="The table of a TAG statement without one.")] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="An instant with its time zone, for tables without a FOR clause.")
+        datetime | None,
+        instant_option("--as-of", help="An instant with its time zone, for tables without a FOR clause."),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with a tag.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who is responsible for a tag; default: you.")] = None,
     translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
     limit: int = 20,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Read a table's history in SQL, from the tier that has it, and tag snapshots in SQL. Also shows the Spark SQL."""
     from artemis_lifecycle.cold_tier.queries import Query
     from artemis_lifecycle.lifecycle import Tagged
 
-    with opened(config, "querying") as lifecycle:
-        found = lifecycle.translate(sql, table=table, as_of=instant(as_of))
-        shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
-        if isinstance(found, Query):
-            shown["sources"] = as_json(found.sources)
-        if not json:
-            _show_translation(found)
-        sources = {source.table: source for source in getattr(found, "sources", ())}
-        if any(source.readable_in is not None for source in sources.values()) and not translate:
-            _show_in_archive(sources, json)
-            return
-        if not translate:
-            began = time.monotonic()
-            result = lifecycle.query(found, who=owner, why=reason)
-            if isinstance(result, Tagged):
-                shown["tag"] = as_json(result)
-                if not json:
-                    show_tag(result, False)
-            elif json:
-                shown["rows"] = collected(result, limit)
-                shown["seconds"] = round(time.monotonic() - began, 3)
-            else:
-                show_rows(result, json=False, limit=limit, title="Rows")
-                _show_latency(getattr(found, "sources", ()), time.monotonic() - began)
-        if json:
-            show_json(shown)
+    found = lifecycle.translate(sql, table=table, as_of=as_of)
+    shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
+    if isinstance(found, Query):
+        shown["sources"] = as_json(found.sources)
+    sources = {source.table: source for source in getattr(found, "sources", ())}
+    if any(source.readable_in is not None for source in sources.values()) and not translate:
+        waiting = _show_in_archive(sources)
+        yield next(waiting)
+        _show_translation(found)
+        next(waiting, None)
+        return
+    if translate:
+        yield shown
+        _show_translation(found)
+        return
+    began = time.monotonic()
+    try:
+        result = lifecycle.query(found, who=owner, why=reason)
+        rows = [] if isinstance(result, Tagged) else collected(result, limit)
+    except LifecycleError:
+        # The statement that failed, beside what is wrong with it.
+        err.print(plain(found.spark_sql), style="dim", soft_wrap=True)
+        raise
+    seconds = time.monotonic() - began
+    if isinstance(result, Tagged):
+        yield shown | {"tag": as_json(result)}
+        _show_translation(found)
+        print_tag(result)
+    else:
+        yield shown | {"rows": rows, "seconds": round(seconds, 3)}
+        _show_translation(found)
+        print_rows(result.columns, rows, limit, "Rows")
+        _show_latency(getattr(found, "sources", ()), seconds)
 
 
 def _show_translation(found: Query | TagStatement) -> None:
@@ -127,24 +131,20 @@ def _show_translation(found: Query | TagStatement) -> None:
     show_table("", ("", ""), rows, header=False)
 
 
-def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
+def _show_in_archive(found: Mapping[str, Route]) -> Iterator[object]:
     """Say that there is an answer, and how long it takes until it is readable."""
     waiting = {table: source for table, source in found.items() if source.readable_in is not None}
-    if json:
-        show_json(
-            [
-                {
-                    "table": table,
-                    "tier": source.tier,
-                    "snapshot_id": source.snapshot_id,
-                    "storage_class": source.storage_class,
-                    "hours_until_readable": round(source.hours_until_readable, 1),
-                    "thaw": source.thaw,
-                }
-                for table, source in waiting.items()
-            ]
-        )
-        return
+    yield [
+        {
+            "table": table,
+            "tier": source.tier,
+            "snapshot_id": source.snapshot_id,
+            "storage_class": source.storage_class,
+            "hours_until_readable": round(source.hours_until_readable, 1),
+            "thaw": source.thaw,
+        }
+        for table, source in waiting.items()
+    ]
     for table, source in waiting.items():
         hours = source.hours_until_readable
         where = f"the deep archive ({source.storage_class})"

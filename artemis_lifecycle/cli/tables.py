@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import STRING
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.options import (
-    ConfigOption,
-    DryRunOption,
-    JsonOption,
-    NowOption,
-    PlotOption,
-    TableArgument,
-    instant,
-    require_picture,
-)
-from artemis_lifecycle.cli.output import err, opened, plain, say, show, show_json, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import ConfigOption, DryRunOption, NowOption, PlotOption, TableArgument, instant
+from artemis_lifecycle.cli.output import Result, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer()
 
 
-@app.command()
-def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading the catalogs")
+def tables(lifecycle: Lifecycle) -> Iterator[object]:
     """List the tables of all catalogs, and which entry of lifecycle.yaml governs each; `a = b` where two match
     equally well, which is an error before any step of the table. Fails, after the list, for a
     catalog in `catalogs.others` that does not answer."""
-    with opened(config, "reading the catalogs") as lifecycle:
-        names, errors = lifecycle.answering_tables()
-        entries = {name: " = ".join(lifecycle.config.matching(name)) or None for name in names}
-    if json:
-        show_json(entries)
-    else:
-        rows = [(name, entry or "defaults, manual only") for name, entry in entries.items()]
-        show_table("Tables", ("table", "governed by"), rows)
-    for catalog, error in errors.items():
-        err.print(f"The tables of catalog {plain(catalog)} are missing here. {plain(str(error))}", soft_wrap=True)
-    if errors:
-        raise typer.Exit(max(error.exit_code for error in errors.values()))
+    names, errors = lifecycle.answering_tables()
+    entries = {name: " = ".join(lifecycle.config.matching(name)) or None for name in names}
+    code = max((error.exit_code for error in errors.values()), default=0)
+    missing = [f"The tables of catalog {catalog} are missing here. {error}" for catalog, error in errors.items()]
+    yield Result(entries, code, tuple(missing))
+    rows = [(name, entry or "defaults, manual only") for name, entry in entries.items()]
+    show_table("Tables", ("table", "governed by"), rows)
 
 
-@app.command()
+@command(app, "reading the fleet")
 def fleet(
+    lifecycle: Lifecycle,
     html: Annotated[Path | None, typer.Option(help="Also write the fleet page to this file.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show every governed table at a glance: what waits for a person, is overdue, was freed. Starts no Spark."""
-    with opened(config, "reading the fleet") as lifecycle:
-        found = lifecycle.fleet()
+    found = lifecycle.fleet()
     if html is not None:
         html.write_text(found.html, encoding="utf-8")
-    if json:
-        show_json(found)
-        return
+    yield found
     rows = [
         (
             each.table,
@@ -81,29 +69,25 @@ def metrics(
     config: ConfigOption = None,
 ) -> None:
     """Print the fleet as Prometheus metrics by table, or serve them at /metrics. Starts no Spark."""
+    from artemis_lifecycle.cli.serving import serve
+
     with opened(config, "reading the fleet") as lifecycle:
         if port is None:
             typer.echo(lifecycle.metrics(), nl=False)
-            return
-        from artemis_lifecycle.cli.serving import serve
-
-        serve(host, port, lifecycle.metrics)
+        else:
+            serve(host, port, lifecycle.metrics)
 
 
-@app.command()
+@command(app, "reading the history of {table}")
 def history(
+    lifecycle: Lifecycle,
     table: TableArgument,
     cold: Annotated[bool, typer.Option("--cold", help="Show what the cold tier and the deep archive have.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
     limit: int = 20,
-) -> None:
+) -> Iterator[object]:
     """Show the snapshots, refs and log of a table, pinned to one metadata file."""
-    with opened(config, f"reading the history of {table}") as lifecycle:
-        found = lifecycle.cold_history(table) if cold else lifecycle.snapshot_history(table)
-    if json:
-        show_json(found)
-        return
+    found = lifecycle.cold_history(table) if cold else lifecycle.snapshot_history(table)
+    yield found
     live = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
     shown = ["snapshot_id", "committed_at", "tier", "operation", "tags", "data_files", "records"] if cold else live
     frame = found.to_pandas()
@@ -116,29 +100,19 @@ def history(
     say(found.metadata_location, dim=True, unbroken=True)
 
 
-@app.command()
-def reachable(
-    table: TableArgument, now: NowOption = None, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+@command(app, "walking {table}", "Reachable set of {table}")
+def reachable(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
     """Count the files that the table's kept snapshots reach, by kind."""
-    with opened(config, f"walking {table}") as lifecycle:
-        found = lifecycle.reachable_set(table, now=instant(now))
-        show(
-            {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts},
-            json=json,
-            title=f"Reachable set of {table}",
-        )
+    found = lifecycle.reachable_set(table, now=now)
+    return {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts}
 
 
-@app.command("schema-history")
-def schema_history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "reading the schemas of {table}", name="schema-history")
+def schema_history(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """Show the schemas that the table has had, what each changed, and since when and until when it was used for
     writes."""
-    with opened(config, f"reading the schemas of {table}") as lifecycle:
-        found = lifecycle.schema_history(table)
-    if json:
-        show_json(found)
-        return
+    found = lifecycle.schema_history(table)
+    yield found
     rows = found.to_pandas()
     used = [rows[name].dt.strftime("%Y-%m-%d %H:%M:%S").fillna("") for name in ("first_used", "last_used")]
     shown = [rows[name] for name in ("schema_id", "columns", "added", "removed", "changed")]
@@ -149,29 +123,25 @@ def schema_history(table: TableArgument, config: ConfigOption = None, json: Json
     )
 
 
-@app.command("compact-history")
-def compact_history(
-    table: TableArgument, now: NowOption = None, config: ConfigOption = None, json: JsonOption = False
-) -> None:
+@command(app, "compacting the history of {table}", "History of {table}", name="compact-history")
+def compact_history(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
     """Summarize the history before the retention window into ranges, for `snapshot-at`. The table does not change."""
-    with opened(config, f"compacting the history of {table}") as lifecycle:
-        show(lifecycle.compact_history(table, now=instant(now)), json=json, title=f"History of {table}")
+    return lifecycle.compact_history(table, now=now)
 
 
-@app.command("snapshot-at")
+@command(app, "reading the past of {table}", "{table} at {at:%Y-%m-%d %H:%M:%S %Z}", name="snapshot-at")
 def snapshot_at(
+    lifecycle: Lifecycle,
     table: TableArgument,
-    at: Annotated[str, typer.Argument(help="An instant with its time zone.", metavar="INSTANT")],
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+    at: Annotated[
+        datetime,
+        typer.Argument(click_type=STRING, callback=instant, help="An instant with its time zone.", metavar="INSTANT"),
+    ],
+) -> object:
     """Show which snapshot was current at an instant, also if it has expired: since when, with which schema, by which
     writer. Starts no Spark."""
-    asked = instant(at)
-    assert asked is not None
-    with opened(config, f"reading the past of {table}") as lifecycle:
-        found = lifecycle.current_at(table, asked)
-    figures = {
+    found = lifecycle.current_at(table, at)
+    return {
         "snapshot_id": found.snapshot_id,
         "since": in_calendar(found.since_ms),
         "schema_id": found.schema_id,
@@ -179,51 +149,42 @@ def snapshot_at(
         "operation": found.operation,
         "trigger": found.trigger,
     }
-    show(figures, json=json, title=f"{table} at {at}")
 
 
-@app.command()
+@command(app, "compacting {table}", "Compaction of {table}")
 def compact(
+    lifecycle: Lifecycle,
     table: TableArgument,
     manifests: Annotated[bool, typer.Option("--manifests", help="Compact manifests instead of data files.")] = False,
     dry_run: DryRunOption = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Rewrite small data files, or small manifests, if the table's health requires it."""
-    with opened(config, f"compacting {table}") as lifecycle:
-        work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
-        show(work(table, dry_run=dry_run), json=json, title=f"Compaction of {table}")
+    work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
+    return work(table, dry_run=dry_run)
 
 
-@app.command("record-lineage")
-def record_lineage(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "recording the lineage of {table}", "Lineage of {table}", name="record-lineage")
+def record_lineage(lifecycle: Lifecycle, table: TableArgument) -> object:
     """Append who wrote the table's snapshots to the lineage ledger, before the snapshots expire."""
-    with opened(config, f"recording the lineage of {table}") as lifecycle:
-        show(lifecycle.record_lineage(table), json=json, title=f"Lineage of {table}")
+    return lifecycle.record_lineage(table)
 
 
-@app.command("retention-curve")
+@command(app, "comparing windows", name="retention-curve")
 def retention_curve(
+    lifecycle: Lifecycle,
     table: TableArgument,
     window: Annotated[
         list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
     ] = None,
     plot: PlotOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show what the table would hold under other windows, and what each tag and branch costs to keep. Changes
     nothing."""
-    require_picture(plot)
     windows = None if not window else [parse_duration(text) for text in window]
-    with opened(config, "comparing windows") as lifecycle:
-        curve = lifecycle.retention_curve(table, windows=windows)
+    curve = lifecycle.retention_curve(table, windows=windows)
     if plot is not None:
         plot.write_bytes(curve.plot(plot.suffix[1:]))
-    if json:
-        show_json(curve)
-        return
+    yield curve
     most = max((point.size_in_bytes for point in curve.points), default=0) or 1
     show_table(
         f"What {table} would hold",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.options import ConfigOption, JsonOption, TableArgument, instant
-from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.options import AnyTableArgument, TableArgument, instant_option
+from artemis_lifecycle.cli.output import cell, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Tagged
+    from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 
 app = typer.Typer()
 
@@ -22,8 +25,9 @@ class HoldKind(StrEnum):
     CONSUMER = "consumer"
 
 
-@app.command()
+@command(app, "tagging")
 def tag(
+    lifecycle: Lifecycle,
     table: TableArgument,
     name: str,
     snapshot_id: int,
@@ -31,54 +35,48 @@ def tag(
     reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the tag.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Tag a snapshot, so that it is kept for that long. Records who, when and why: see `artemis tags`."""
-    with opened(config, "tagging") as lifecycle:
-        made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
-        show_tag(made, json)
+    made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
+    return show_tag(made)
 
 
-def show_tag(tag: Tagged, json: bool) -> None:
-    """Show the tag and its record."""
-    if json:
-        show_json(tag)
-        return
+def show_tag(tag: Tagged) -> Iterator[object]:
+    """Show the tag and its record (see `command`)."""
+    yield tag
+    print_tag(tag)
+
+
+def print_tag(tag: Tagged) -> None:
+    """Print the tag and its record."""
     said: dict[str, object] = {"table": tag.table, "snapshot": tag.snapshot_id, "who": tag.who, "when": cell(tag.at)}
     said |= {"why": tag.why or "", "ends": cell(tag.ends_at) or "never"}
     if tag.snapshot_id is None:
         said = {"table": tag.table, "removed by": tag.who, "when": cell(tag.at), "why": tag.why or ""}
-    show(said, json=False, title=f"Tag {tag.name}")
+    print_fields(said, title=f"Tag {tag.name}")
 
 
-@app.command()
+@command(app, "removing the tag")
 def untag(
+    lifecycle: Lifecycle,
     table: TableArgument,
     name: str,
     reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the removal.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Remove a tag. From then on, its snapshot expires by the table's rule."""
-    with opened(config, "removing the tag") as lifecycle:
-        show_tag(lifecycle.untag(table, name, why=reason, who=owner), json)
+    return show_tag(lifecycle.untag(table, name, why=reason, who=owner))
 
 
-@app.command()
+@command(app, "reading the refs")
 def tags(
+    lifecycle: Lifecycle,
     table: TableArgument,
     removed: Annotated[bool, typer.Option("--removed", help="Include removed tags.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show the table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
-    with opened(config, "reading the refs") as lifecycle:
-        found = lifecycle.tags(table, with_removed=removed)
-    if json:
-        show_json(found)
-        return
+    found = lifecycle.tags(table, with_removed=removed)
+    yield found
     rows = [
         (
             f"{ref.type} {ref.name}",
@@ -103,8 +101,9 @@ def tags(
     say(found.metadata_location, dim=True, unbroken=True)
 
 
-@app.command()
+@command(app, "placing the hold", "Hold on {table}")
 def hold(
+    lifecycle: Lifecycle,
     table: TableArgument,
     reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may be removed.")],
     owner: Annotated[str, typer.Option(prompt=True, help="Who is responsible for it.")],
@@ -113,38 +112,31 @@ def hold(
         typer.Option(help="legal; lease: for a reader, for a time; consumer: its next snapshot and all later ones."),
     ] = HoldKind.LEGAL,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
-    until: Annotated[str | None, typer.Option(help="An instant; without it, until released.")] = None,
+    until: Annotated[datetime | None, instant_option(help="An instant; without it, until released.")] = None,
     ttl: Annotated[str | None, typer.Option(help="How long from now, such as 2h; a lease must have an end.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
-    with opened(config, "placing the hold") as lifecycle:
-        placed = lifecycle.hold(
-            table,
-            owner,
-            reason,
-            snapshot_ids=tuple(snapshot_id or ()),
-            until=instant(until),
-            kind=kind.value,
-            ttl=ttl,
-        )
-        show(placed, json=json, title=f"Hold on {table}")
+    return lifecycle.hold(
+        table,
+        owner,
+        reason,
+        snapshot_ids=tuple(snapshot_id or ()),
+        until=until,
+        kind=kind.value,
+        ttl=ttl,
+    )
 
 
-@app.command()
+@command(app, "reading the holds")
 def holds(
+    lifecycle: Lifecycle,
     table: TableArgument,
     ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Iterator[object]:
     """Show the holds on a table: their kind, owner, reason, snapshots and end."""
-    with opened(config, "reading the holds") as lifecycle:
-        found = lifecycle.holds(table, ended=ended)
-    show_list(
+    found = lifecycle.holds(table, ended=ended)
+    return show_list(
         found,
-        json=json,
         title=f"Holds on {table}",
         columns=("hold", "kind", "owner", "why", "on", "until", *(["released", "by", "for"] if ended else [])),
         row=lambda held: (
@@ -159,58 +151,41 @@ def holds(
     )
 
 
-@app.command()
+@command(app, "renewing", "Hold {hold_id}")
 def renew(
-    hold_id: str,
-    ttl: Annotated[str, typer.Option(help="How long from now, such as 2h.")],
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+    lifecycle: Lifecycle, hold_id: str, ttl: Annotated[str, typer.Option(help="How long from now, such as 2h.")]
+) -> object:
     """Extend a reader's lease."""
-    with opened(config, "renewing") as lifecycle:
-        show(lifecycle.renew(hold_id, ttl), json=json, title=f"Hold {hold_id}")
+    return lifecycle.renew(hold_id, ttl)
 
 
-@app.command()
+@command(app, "advancing", "Hold {hold_id}")
 def advance(
+    lifecycle: Lifecycle,
     hold_id: str,
     snapshot_id: Annotated[int, typer.Argument(help="The snapshot that the consumer reads next.")],
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Move a consumer's position: what it has read may expire."""
-    with opened(config, "advancing") as lifecycle:
-        show(lifecycle.advance(hold_id, snapshot_id), json=json, title=f"Hold {hold_id}")
+    return lifecycle.advance(hold_id, snapshot_id)
 
 
-@app.command()
+@command(app, "releasing", "Hold {hold_id}")
 def release(
+    lifecycle: Lifecycle,
     hold_id: str,
     who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
     why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> object:
     """Release a hold. Records who, when and why."""
-    with opened(config, "releasing") as lifecycle:
-        show(lifecycle.release(hold_id, who=who, why=why), json=json, title=f"Hold {hold_id}")
+    return lifecycle.release(hold_id, who=who, why=why)
 
 
-@app.command()
-def writers(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; default: all tables", metavar="TABLE")] = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "reading heartbeats")
+def writers(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
     """Show the active writers, by their heartbeats. No orphan scan touches their files."""
     from artemis_lifecycle.operations.heartbeats import SHOWN
 
-    with opened(config, "reading heartbeats") as lifecycle:
-        found = lifecycle.writers(table)
-    show_list(
-        found,
-        json=json,
-        title="Active writers",
-        columns=("table", *SHOWN),
-        row=lambda beat: (beat.table, *beat.shown),
+    found = lifecycle.writers(table)
+    return show_list(
+        found, title="Active writers", columns=("table", *SHOWN), row=lambda beat: (beat.table, *beat.shown)
     )

@@ -27,9 +27,9 @@ from dagster import (
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.failures import as_dagster_failure
-from artemis_lifecycle.defs.kinds import lacks
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import lacks
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict

@@ -34,9 +34,8 @@ from artemis_lifecycle.defs.failures import (
     Waiting,
     as_dagster_failure,
 )
-from artemis_lifecycle.defs.kinds import lacks
 from artemis_lifecycle.defs.partitions import table_of, tables
-from artemis_lifecycle.defs.pool import SPARK_POOL
+from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import (
     ASSET_TAG,
@@ -46,6 +45,7 @@ from artemis_lifecycle.defs.tags import (
     OUTCOME_TAG,
     PRIORITY_TAG,
     WAITS_FOR_TAG,
+    lacks,
 )
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import LifecycleError, NotApplicable, Refused

@@ -1,9 +1,8 @@
 """Jobs that a person launches from the UI: decisions about plans, pauses, holds, restores and the fate of a file, and
-audit questions.
+audit questions with their answers as tables and drawn graphs.
 
-Each calls the public method of the same name. The person's name is required: Dagster does not know who is at the
-browser.
-Snapshot ids are texts, because the launchpad rounds numbers of this size.
+Each calls the public method of the same name with the fields of its configuration. The person's name is required:
+Dagster does not know who is at the browser. Snapshot ids are texts, because the launchpad rounds numbers of this size.
 """
 
 import uuid
@@ -13,102 +12,66 @@ from datetime import datetime
 from typing import Any, Literal, Optional
 
 from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, job, op
-from pydantic import Field
+from pydantic import Field, create_model
 
 from artemis_lifecycle.cli.options import instant
-from artemis_lifecycle.defs import questions, ui_metadata
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
-from artemis_lifecycle.defs.pool import SPARK_POOL
-from artemis_lifecycle.defs.questions import snapshot_id
+from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-
-_TABLE = Field(description="namespace.table", min_length=1)
-_WHO = Field(description="Your name. It is recorded with the decision.", min_length=1)
-_WHY = Field(description="The reason. It is recorded with the decision.", min_length=1)
-_JOB = Field(description="The id of a plan or of an orphan scan.", min_length=1)
+from artemis_lifecycle.lineage.audit import Lineage
 
 
-class Decision(Config):
-    """Who decides, and why."""
-
-    who: str = _WHO
-    why: str = _WHY
+def _text_field(description: str) -> Any:
+    return str, Field(description=description, min_length=1)
 
 
-class ApproveConfig(Decision):
-    """What is approved."""
-
-    plan: str = _JOB
-    what: Literal["large", "lost"] = Field(
-        description="large: it may exceed max_files, max_bytes and max_share_of_table. lost: its handoff may omit "
-        "snapshots whose files are gone."
-    )
+def _optional(description: str, **limits: Any) -> Any:
+    return Optional[str], Field(default=None, description=description, **limits)
 
 
-class PlanConfig(Decision):
-    """Which plan or scan."""
-
-    plan: str = _JOB
+def _switch(description: str, *, default: bool = False) -> Any:
+    return bool, Field(default=default, description=description)
 
 
-class PauseConfig(Decision):
-    """Which table; all tables need a word of their own, so that an empty field pauses nothing."""
-
-    table: Optional[str] = Field(default=None, description="namespace.table", min_length=1)
-    all_tables: bool = Field(default=False, description="All tables of the deployment, instead of one.")
-
-
-class HoldConfig(Config):
-    """What is held, for whom, and until when."""
-
-    table: str = _TABLE
-    owner: str = Field(description="Who holds it, such as legal.", min_length=1)
-    reason: str = Field(description="Why, such as a case number.", min_length=1)
-    snapshot_ids: list[str] = Field(default_factory=list, description="Snapshots; none holds the whole table.")
-    until: Optional[str] = Field(default=None, description="When it ends, such as 2027-01-31T00:00:00Z.")
-
-
-class ReleaseConfig(Decision):
-    """Which hold."""
-
-    hold: str = Field(description="The id of the hold.", min_length=1)
+_TABLE = {"table": _text_field("namespace.table")}
+_DECISION = {
+    "who": _text_field("Your name. It is recorded with the decision."),
+    "why": _text_field("The reason. It is recorded with the decision."),
+}
+_PLAN = {"plan": _text_field("The id of a plan or of an orphan scan."), **_DECISION}
+# All tables need a word of their own, so that an empty field pauses nothing.
+_PAUSE = {
+    "table": _optional("namespace.table", min_length=1),
+    "all_tables": _switch("All tables of the deployment, instead of one."),
+    **_DECISION,
+}
+_SNAPSHOT = {**_TABLE, "snapshot_id": (str, Field(description="The id of the snapshot, live or expired."))}
+_LATER = _switch("Also readers of later states of a table, which contain it.", default=True)
 
 
-class RestoreConfig(Decision):
-    """Which snapshot, and the new branch that has its rows."""
-
-    table: str = _TABLE
-    snapshot_id: Optional[str] = Field(default=None, description="The id of the expired snapshot.")
-    as_of: Optional[str] = Field(default=None, description="What was current then, in place of the id.")
-    branch: str = Field(description="The name of a new branch.", min_length=1)
-    ticket: Optional[str] = Field(default=None, description="Recorded in the snapshot's summary.")
+def snapshot_id(text: str) -> int:
+    """Return a snapshot id. Raises BadInput."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a snapshot id", untouched="everything", hint="use its digits") from error
 
 
-class UndropConfig(Decision):
-    """Which dropped table, and its name from now on."""
-
-    table: str = Field(description="namespace.table, or its uuid.", min_length=1)
-    uuid: Optional[str] = Field(default=None, description="Which one, if several tables of that name were dropped.")
-    as_name: Optional[str] = Field(default=None, description="Another name for it.")
-    incomplete: bool = Field(default=False, description="Also if files of its current state are missing.")
-
-
-class ExplainConfig(Config):
-    """Which file."""
-
-    table: str = _TABLE
-    path: str = Field(description="The location of the file, as metadata or the store spells it.", min_length=1)
+_PARSED: dict[str, Callable[[Any], object]] = {
+    "snapshot_id": snapshot_id,
+    "snapshot_ids": lambda texts: [snapshot_id(each) for each in texts],
+    "as_of": instant,
+    "until": instant,
+}
+"""How the launchpad's texts become arguments, by the name of the field."""
 
 
-class IncidentConfig(Config):
-    """Which snapshot."""
-
-    table: str = _TABLE
-    snapshot_id: str = Field(description="The id of the snapshot, live or expired.")
-    states: bool = Field(default=True, description="Also readers of later states of a table, which contain it.")
+class Page(dict[str, Any]):
+    """Values of Dagster's own types, by name."""
 
 
 class Report(str):
@@ -123,27 +86,88 @@ class StoredReport:
     report: Report
 
 
-def _one_or_all(config: PauseConfig) -> str | None:
-    if (config.table is None) is not config.all_tables:
+def _one_or_all(table: str | None, all_tables: bool) -> str | None:
+    if (table is None) is not all_tables:
         raise BadInput(
-            "The table is missing" if config.table is None else "A table and all_tables exclude each other",
+            "The table is missing" if table is None else "A table and all_tables exclude each other",
             untouched="all pauses",
             hint="set either table, or all_tables: true",
         )
-    return config.table
+    return table
 
 
-def _stored(lifecycle: Lifecycle, config: IncidentConfig) -> StoredReport:
+def _stored(lifecycle: Lifecycle, **asked: Any) -> StoredReport:
     """Write the report's HTML under operations.root, beside earlier ones."""
-    found = lifecycle.incident(config.table, snapshot_id(config.snapshot_id), states=config.states)
+    found = lifecycle.incident(**asked)
     place = f"{lifecycle.root}/incidents/{found.snapshot_id}-{uuid.uuid4().hex[:8]}.html"
     lifecycle.live_stores.write(place, found.html.encode())
     return StoredReport(place, Report(found.markdown))
 
 
+def _ingested(lifecycle: Lifecycle, **asked: Any) -> Page:
+    """When rows were ingested, by which writer at which commit hash, and in which files."""
+    found = lifecycle.ingested(**asked)
+    facts = (found.snapshot_id, found.writer_id, found.commit_hash)
+    rows = found.rows()
+    return Page(
+        {
+            **{
+                name: _text(value)
+                for name, value in zip(("snapshot_id", "writer_id", "commit_hash"), facts, strict=True)
+            },
+            "committed_at": ui_metadata.instant(found.committed_at),
+            "files": len(rows),
+            "data_files": ui_metadata.table(
+                ["committed", "snapshot", "operation", "writer", "commit", "partition", "tier", "path"],
+                [
+                    (
+                        r.committed_at,
+                        r.snapshot_id,
+                        r.operation,
+                        r.writer_id,
+                        r.commit_hash,
+                        r.partition,
+                        r.tier,
+                        r.path,
+                    )
+                    for r in rows
+                ],
+            ),
+            "compactions_without_inputs": len(found.untraced),
+            "snapshots_not_recorded_yet": found.unrecorded,
+        }
+    )
+
+
+def _lineage(found: Lineage) -> Page:
+    what = f"{found.direction} of {found.table} {found.snapshot_id}"
+    return Page(
+        {
+            "snapshots": len(found.snapshots),
+            "tables": len({each.table for each in found.snapshots}),
+            "depth": found.depth,
+            "left_out": found.left_out,
+            "graph": ui_metadata.drawing(found.svg(), f"Snapshots {what}"),
+            "edges": ui_metadata.table(
+                ["depth", "read", "snapshot read", "by", "by snapshot"],
+                [
+                    (depth, source.table, source.snapshot_id, target.table, target.snapshot_id)
+                    for depth, source, target in found.edges
+                ],
+            ),
+            "snapshots_not_recorded_yet": found.unrecorded,
+            "unreadable_tables": ui_metadata.table(["table"], [(each,) for each in found.unreadable]),
+        }
+    )
+
+
+def _text(value: object) -> MetadataValue:
+    return MetadataValue.text("none" if value is None else terminal(str(value)))
+
+
 def _metadata(result: object) -> dict[str, Any]:
     """Return the fields of a record of the public API for the page of the run."""
-    if isinstance(result, questions.Page):
+    if isinstance(result, Page):
         return result
     if isinstance(result, list | tuple):
         return {"results": ui_metadata.table(["result"], [(each,) for each in result])}
@@ -165,14 +189,20 @@ def _value(value: object) -> Any:
 
 def _job(
     name: str,
-    config_type: type[Config],
-    call: Callable[[Lifecycle, Any], object],
+    fields: dict[str, Any],
     description: str,
+    call: Callable[..., object] | None = None,
     *,
     spark: bool = False,
 ) -> JobDefinition:
+    """Return the job of a verb: `call`, or the public method of its name, with the fields as arguments."""
+    config_type = create_model(f"{name.capitalize()}Config", __base__=Config, **fields)
+    verb = call or getattr(Lifecycle, name)
+
     def run(context: OpExecutionContext, lifecycle: LifecycleResource, config: Config) -> Shown:
-        return _metadata(call(lifecycle.get(), config))
+        given = {key: getattr(config, key) for key in fields}
+        known = {key: _PARSED[key](it) if key in _PARSED and it is not None else it for key, it in given.items()}
+        return _metadata(verb(lifecycle.get(), **known))
 
     # Dagster reads the type of the configuration from the annotation.
     run.__annotations__["config"] = config_type
@@ -187,109 +217,128 @@ def _job(
     return launched
 
 
-approve = _job(
-    "approve",
-    ApproveConfig,
-    lambda lifecycle, config: lifecycle.approve(config.plan, who=config.who, why=config.why, what=config.what),
-    "Let a plan or scan that waits for approval pass one guard. The sensor then continues with it.",
-)
-close = _job(
-    "close",
-    PlanConfig,
-    lambda lifecycle, config: lifecycle.close_plan(config.plan, who=config.who, why=config.why),
-    "End a plan permanently. Orphan scans take over the files of a committed one.",
-)
-pause = _job(
-    "pause",
-    PauseConfig,
-    lambda lifecycle, config: lifecycle.pause(_one_or_all(config), who=config.who, why=config.why),
-    "Stop all work on a table, or on all tables, on every machine, within seconds.",
-)
-resume = _job(
-    "resume",
-    PauseConfig,
-    lambda lifecycle, config: lifecycle.resume(_one_or_all(config), who=config.who, why=config.why),
-    "End the pause of a table, or the pause of all tables.",
-)
-hold = _job(
-    "hold",
-    HoldConfig,
-    lambda lifecycle, config: lifecycle.hold(
-        config.table,
-        config.owner,
-        config.reason,
-        [snapshot_id(each) for each in config.snapshot_ids],
-        instant(config.until),
+DECISIONS = (
+    _job(
+        "approve",
+        {
+            **_PLAN,
+            "what": (
+                Literal["large", "lost"],
+                Field(
+                    description="large: it may exceed max_files, max_bytes and max_share_of_table. lost: its handoff "
+                    "may omit snapshots whose files are gone."
+                ),
+            ),
+        },
+        "Let a plan or scan that waits for approval pass one guard. The sensor then continues with it.",
     ),
-    "Keep a table, or some of its snapshots, from expiration and deletion until the hold is released.",
-)
-release = _job(
-    "release",
-    ReleaseConfig,
-    lambda lifecycle, config: lifecycle.release(config.hold, who=config.who, why=config.why),
-    "Release a hold.",
-)
-restore = _job(
-    "restore",
-    RestoreConfig,
-    lambda lifecycle, config: lifecycle.restore(
-        config.table,
-        None if config.snapshot_id is None else snapshot_id(config.snapshot_id),
-        config.branch,
-        as_of=instant(config.as_of),
-        why=config.why,
-        who=config.who,
-        ticket=config.ticket,
+    _job(
+        "close",
+        _PLAN,
+        "End a plan permanently. Orphan scans take over the files of a committed one.",
+        Lifecycle.close_plan,
     ),
-    "Bring the rows of an expired snapshot back from the cold tier, on a new branch of the live table.",
-    spark=True,
+    _job(
+        "pause",
+        _PAUSE,
+        "Stop all work on a table, or on all tables, on every machine, within seconds.",
+        lambda lifecycle, table, all_tables, **why: lifecycle.pause(_one_or_all(table, all_tables), **why),
+    ),
+    _job(
+        "resume",
+        _PAUSE,
+        "End the pause of a table, or the pause of all tables.",
+        lambda lifecycle, table, all_tables, **why: lifecycle.resume(_one_or_all(table, all_tables), **why),
+    ),
+    _job(
+        "hold",
+        {
+            **_TABLE,
+            "owner": _text_field("Who holds it, such as legal."),
+            "reason": _text_field("Why, such as a case number."),
+            "snapshot_ids": (
+                list[str],
+                Field(default_factory=list, description="Snapshots; none holds the whole table."),
+            ),
+            "until": _optional("When it ends, such as 2027-01-31T00:00:00Z."),
+        },
+        "Keep a table, or some of its snapshots, from expiration and deletion until the hold is released.",
+    ),
+    _job(
+        "release",
+        {"hold": _text_field("The id of the hold."), **_DECISION},
+        "Release a hold.",
+        lambda lifecycle, hold, **why: lifecycle.release(hold, **why),
+    ),
+    _job(
+        "restore",
+        {
+            **_TABLE,
+            "snapshot_id": _optional("The id of the expired snapshot."),
+            "as_of": _optional("What was current then, in place of the id."),
+            "branch": _text_field("The name of a new branch."),
+            "ticket": _optional("Recorded in the snapshot's summary."),
+            **_DECISION,
+        },
+        "Bring the rows of an expired snapshot back from the cold tier, on a new branch of the live table.",
+        spark=True,
+    ),
+    _job(
+        "undelete",
+        _PLAN,
+        "Move the files that a deletion moved into quarantine back to their paths.",
+        lambda lifecycle, plan, **why: lifecycle.undelete(plan, **why),
+        spark=True,
+    ),
+    _job(
+        "undrop",
+        {
+            "table": _text_field("namespace.table, or its uuid."),
+            "uuid": _optional("Which one, if several tables of that name were dropped."),
+            "as_name": _optional("Another name for it."),
+            "incomplete": _switch("Also if files of its current state are missing."),
+            **_DECISION,
+        },
+        "Register a dropped table again, once every file of its current state is there.",
+        spark=True,
+    ),
+    _job(
+        "explain",
+        {**_TABLE, "path": _text_field("The location of the file, as metadata or the store spells it.")},
+        "Say what holds a file, which plan has it, what deleted it, or that it is an orphan.",
+        spark=True,
+    ),
 )
-undelete = _job(
-    "undelete",
-    PlanConfig,
-    lambda lifecycle, config: lifecycle.undelete(config.plan, who=config.who, why=config.why),
-    "Move the files that a deletion moved into quarantine back to their paths.",
-    spark=True,
+QUESTIONS = (
+    _job(
+        "ingested",
+        {
+            **_TABLE,
+            "partition": _optional("Such as day=2024-03-15/region=eu.", min_length=1),
+            "path": _optional("A data file's path, live or cold.", min_length=1),
+        },
+        "Show when a partition or a data file was ingested, by which writer at which commit hash; also expired "
+        "history.",
+        _ingested,
+    ),
+    _job(
+        "downstream",
+        {**_SNAPSHOT, "states": _LATER},
+        "Show and draw every snapshot that read this one, in any table, directly or through others: its blast radius.",
+        lambda lifecycle, **asked: _lineage(lifecycle.downstream(**asked)),
+    ),
+    _job(
+        "upstream",
+        {**_SNAPSHOT, "states": _switch("Also inputs of earlier states of a table, which it contains.")},
+        "Show and draw every snapshot that this one read, in any table, directly or through others.",
+        lambda lifecycle, **asked: _lineage(lifecycle.upstream(**asked)),
+    ),
+    _job(
+        "incident",
+        {**_SNAPSHOT, "states": _LATER},
+        "Write a report about a snapshot, to attach to a ticket: who wrote it, its blast radius, inputs and "
+        "overwrites.",
+        _stored,
+    ),
 )
-undrop = _job(
-    "undrop",
-    UndropConfig,
-    lambda lifecycle, config: lifecycle.undrop(**config.model_dump()),
-    "Register a dropped table again, once every file of its current state is there.",
-    spark=True,
-)
-explain = _job(
-    "explain",
-    ExplainConfig,
-    lambda lifecycle, config: lifecycle.explain(config.table, config.path),
-    "Say what holds a file, which plan has it, what deleted it, or that it is an orphan.",
-    spark=True,
-)
-incident = _job(
-    "incident",
-    IncidentConfig,
-    _stored,
-    "Write a report about a snapshot, to attach to a ticket: who wrote it, its blast radius, inputs and overwrites.",
-)
-ingested = _job(
-    "ingested",
-    questions.IngestedConfig,
-    questions.ingested,
-    "Show when a partition or a data file was ingested, by which writer at which commit hash; also expired history.",
-)
-downstream = _job(
-    "downstream",
-    questions.DownstreamConfig,
-    questions.downstream,
-    "Show and draw every snapshot that read this one, in any table, directly or through others: its blast radius.",
-)
-upstream = _job(
-    "upstream",
-    questions.UpstreamConfig,
-    questions.upstream,
-    "Show and draw every snapshot that this one read, in any table, directly or through others.",
-)
-
-DECISIONS = (approve, close, pause, resume, hold, release, restore, undelete, undrop, explain)
-QUESTIONS = (ingested, downstream, upstream, incident)
 ALL = (*DECISIONS, *QUESTIONS)

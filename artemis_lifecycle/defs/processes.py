@@ -1,10 +1,14 @@
-"""Runs that Dagster lists as under way although their process ended: killed runs stay STARTED forever."""
+"""The processes of runs: how many run at once, and runs that Dagster lists as under way although their process ended:
+killed runs stay STARTED forever."""
 
 import os
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from artemis_lifecycle.operations.processes import is_over, mark
+
+SPARK_POOL = "artemis_spark"
+"""The pool of the runs that need a Spark session: each is a JVM, or a warm worker."""
 
 PROCESS_TAG = ".dagster/artemis-process"
 """The tag that identifies the process that executes a run. Under the in-process executor, it executes all steps. The UI
@@ -34,3 +38,15 @@ def end_runs_without_process(instance: DagsterInstance) -> list[str]:
             )
             ended.append(run.run_id)
     return ended
+
+
+def parallel_runs(instance: DagsterInstance) -> int | None:
+    """Return how many runs that need a Spark session the instance allows at once; None without a limit."""
+    config = instance.get_concurrency_config()
+    own = [each.limit for each in instance.event_log_storage.get_pool_limits() if each.name == SPARK_POOL]
+    queue = config.run_queue_config
+    limits = (
+        own[0] if own else config.pool_config.default_pool_limit,
+        None if queue is None else queue.max_concurrent_runs,
+    )
+    return min((limit for limit in limits if limit is not None and limit > 0), default=None)

@@ -1,7 +1,9 @@
-"""The names of the assets, and the tags of assets, runs and materializations."""
+"""The names of the assets, which of them each kind of table has, and the tags of assets, runs and materializations."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from artemis_lifecycle.lifecycle.formats import PLANNED, Kind
 
 ASSET_TAG = "artemis/asset"
 """On assets: the name, without the key prefix of an installation. Jobs select by it."""
@@ -62,3 +64,18 @@ def is_judged(metadata: Mapping[str, Any] | None) -> bool:
 
 WAITS_FOR_TAG = "artemis/waits-for"
 """On runs: the error class that says what a step waits for. See `failures.FOR_A_PERSON`."""
+
+_ORPHANS = frozenset({"snapshot_history", "reachable_set", "object_listing", "orphan_scan", "orphan_deletion"})
+_PLANS = frozenset({"expiration_plan", "expiration_commit", "physical_deletion"})
+_OTHERS: tuple[Kind, ...] = ("nessie", "paimon")
+
+ASSETS_OF: Mapping[Kind, frozenset[str]] = {
+    "iceberg": frozenset(WALK),
+    **{kind: _ORPHANS | (_PLANS if kind in PLANNED else frozenset()) for kind in _OTHERS},
+}
+"""Assets that a kind does not have are materialized with the outcome `not_applicable`. Their checks judge nothing."""
+
+
+def lacks(kind: Kind, asset: str) -> str | None:
+    """Return why a table of that kind does not have the asset; None if it has."""
+    return None if asset in ASSETS_OF[kind] else f"A {kind.capitalize()} table has no {asset} (docs/formats.md)"

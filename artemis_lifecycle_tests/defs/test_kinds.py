@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.defs import sensors
-from artemis_lifecycle.defs.kinds import ASSETS_OF
 from artemis_lifecycle.defs.run import Walk, materialize_walk
 from artemis_lifecycle.defs.sensors import step_requests
+from artemis_lifecycle.defs.tags import ASSETS_OF
 from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle.lifecycle import answers
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project

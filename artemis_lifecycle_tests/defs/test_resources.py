@@ -15,7 +15,7 @@ from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, b
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle.defs.build import build_definitions
-from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
+from artemis_lifecycle.defs.processes import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource, ended_predecessors
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LeaseLost
@@ -39,7 +39,7 @@ STARTS_AND_STOPS = """
 import os
 from pyspark import SparkContext
 from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, build_resources
-from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
+from artemis_lifecycle.defs.processes import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 
 path = os.environ["CONFIG"]
@@ -59,7 +59,7 @@ REFUSES = """
 import os
 from pyspark.sql import SparkSession
 from dagster import build_init_resource_context
-from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
+from artemis_lifecycle.defs.processes import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import SparkSessionResource
 from artemis_lifecycle.errors import EnvironmentMissing
 

@@ -148,7 +148,7 @@ def test_a_plan_says_what_maintenance_would_spare_and_maintenance_spares_it(life
 def test_the_command_prints_a_plan_and_its_picture_without_spark(
     lifecycle: Lifecycle, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from artemis_lifecycle.cli import planning
+    from artemis_lifecycle.cli import command, planning
 
     def given(*_: object) -> Lifecycle:
         return lifecycle
@@ -162,7 +162,7 @@ def test_the_command_prints_a_plan_and_its_picture_without_spark(
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(planning, "opened", lambda *_: Opened())
+    monkeypatch.setattr(command, "opened", lambda *_: Opened())
     monkeypatch.setattr(type(lifecycle.resources), "spark", property(refused))
     picture = tmp_path / "plan.svg"
     done = CliRunner().invoke(

@@ -1,0 +1,103 @@
+"""`@command`: opens the Lifecycle, calls a verb, and prints its result once, for a terminal or as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
+
+import typer
+
+from artemis_lifecycle.cli.options import ConfigOption, JsonOption, YesOption
+from artemis_lifecycle.cli.output import Result, err, opened, plain, print_fields, show_json, spinner
+from artemis_lifecycle.errors import Refused
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+TABLE_OF: dict[str, Callable[[Lifecycle, str], str]] = {
+    "table": lambda _, table: table,
+    "plan": lambda lifecycle, plan: lifecycle.operations.plans.get(plan).table,
+    "scan": lambda lifecycle, scan: lifecycle.operations.scans.get(scan).table,
+}
+"""The table that each kind of argument of a destructive verb is about. Raises NoSuchPlan."""
+
+_COMMON = {"yes": YesOption, "config": ConfigOption, "json": JsonOption}
+
+
+def command(
+    app: typer.Typer, doing: str, title: str = "", *, name: str | None = None, confirm: str | None = None
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Register a verb: a function of an open Lifecycle and the command's arguments, whose docstring is the help.
+    Adds --config and --json.
+
+    A verb returns its result, shown as two columns below `title`. One with a display of its own yields the result (or
+    a `Result` with an exit code), and then prints: with --json it is not resumed. `doing` is shown meanwhile. Both
+    texts may name arguments. `confirm` adds --yes, and names the argument of `TABLE_OF` that says whose files or
+    history are removed: if a delay is zero, a person confirms it first.
+    """
+
+    def register(verb: Callable[..., object]) -> Callable[..., None]:
+        def run(config: Path | None = None, json: bool = False, yes: bool = False, **arguments: object) -> None:
+            activity = doing.format_map(arguments)
+            with opened(config, activity) as lifecycle:
+                if confirm is not None and not yes and not arguments.get("dry_run"):
+                    table = TABLE_OF[confirm](lifecycle, str(arguments[confirm]))
+                    _confirm(lifecycle, table, json=json)
+                # Not printed under the spinner, which takes over the standard output.
+                with spinner(activity):
+                    found = verb(lifecycle, **arguments)
+                    display = found if isinstance(found, Iterator) else None
+                    value = found if display is None else next(display)
+                result = value if isinstance(value, Result) else Result(value)
+                if json:
+                    show_json(result.value)
+                elif display is None:
+                    print_fields(result.value, title=title.format_map(arguments))
+                else:
+                    next(display, None)
+            for warning in result.warnings:
+                err.print(plain(warning), soft_wrap=True)
+            if result.exit_code:
+                raise typer.Exit(result.exit_code)
+
+        own = list(inspect.signature(verb).parameters.values())[1:]
+        added = {key: kind for key, kind in _COMMON.items() if key != "yes" or confirm is not None}
+        # The annotation of the Lifecycle is not evaluated: to load it takes seconds.
+        run.__annotations__ = {each.name: each.annotation for each in own}
+        hints = get_type_hints(run, vars(inspect.getmodule(verb)), include_extras=True) | added
+        defaults = {"yes": False, "config": None, "json": False}
+        parameters = [each.replace(annotation=hints[each.name]) for each in own] + [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=kind)
+            for key, kind in added.items()
+        ]
+        run.__annotations__ = hints
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        )
+        run.__name__, run.__doc__ = verb.__name__, verb.__doc__
+        app.command(name)(run)
+        return run
+
+    return register
+
+
+def _confirm(lifecycle: Lifecycle, table: str, *, json: bool) -> None:
+    """Confirm on the terminal before files or history of `table` are removed, if a delay of its policy is zero: there
+    is no time to notice a mistake afterward.
+
+    A program (`json`, no terminal) is not asked. Raises Refused without a terminal, and Abort on no.
+    """
+    zero = lifecycle.config.policy(table).zero_delays()
+    if not zero or (json and not sys.stdin.isatty()):
+        return
+    why = "; ".join(f"{key} is 0: {what}" for key, what in zero.items())
+    if not sys.stdin.isatty():
+        raise Refused(
+            f"Confirmation needs a terminal, and this cannot be undone: {why}",
+            table=table,
+            hint="set a delay in lifecycle.yaml, or confirm with --yes",
+        )
+    typer.confirm(f"{table}: {why}. This cannot be undone. Go on?", abort=True, err=True)
