@@ -162,7 +162,12 @@ def test_the_first_rule_that_matches_is_the_entry_of_the_configuration(
     rows = [(".".join(levels), name) for levels, name in names] + [("lifecycle", "plan_files")]
     # Keys that are the names themselves: an exact key is stronger than any pattern.
     exact = str(Identifier.of_row(*rows[0]))
-    config = LifecycleConfig.model_validate({"tables": {**tables, exact: {"lineage": {"mode": "report"}}}})
+    try:
+        config = LifecycleConfig.model_validate({"tables": {**tables, exact: {"lineage": {"mode": "report"}}}})
+    except ValidationError as error:
+        # Two spellings of one key are refused, whatever they say.
+        assume("is another spelling of" not in str(error))
+        raise
     _install(connection, config)
     for row in rows:
         table = str(Identifier.of_row(*row))
