@@ -16,6 +16,7 @@ from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
@@ -72,7 +73,7 @@ def past(module_configs: MakeConfig, spark: SparkSession) -> Past:
     spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(0, 8)")
     spark.sql(f"DELETE FROM {table} WHERE id IN (3, 6)")
     spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(8, 12)")
-    spark.sql(f"INSERT OVERWRITE {table} VALUES (99, 'p0')")
+    core_tables.sql(spark, f"INSERT OVERWRITE {table} VALUES (99, 'p0')")
     ids = [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history("db.t").snapshots]
     prints = {snapshot_id: _print(lifecycle, snapshot_id) for snapshot_id in ids}
     plan = lifecycle.plan_expiration("db.t")

@@ -25,7 +25,8 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.storage import s3_server
 
@@ -51,7 +52,7 @@ class Job:
         )
 
     def sql(self, statement: str) -> None:
-        self.lifecycle.spark.sql(statement.replace("{live}", self.live))
+        core_tables.sql(self.lifecycle.spark, statement.replace("{live}", self.live))
 
     @property
     def java(self) -> Any:
@@ -105,7 +106,7 @@ class Job:
 
 @pytest.fixture
 def job(make_config: MakeConfig, spark: SparkSession) -> Iterator[Job]:
-    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=AT_ONCE), spark=spark) as opened:
         yield Job(opened)
 
 
@@ -254,7 +255,7 @@ def test_the_same_file_added_again_is_compared_once_and_not_copied_again(job: Jo
 
 @pytest.mark.parametrize("version", [2, 3], ids=["position deletes", "deletion vectors"])
 def test_deletes_apply_to_the_file_that_they_meant(make_config: MakeConfig, spark: SparkSession, version: int) -> None:
-    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=AT_ONCE), spark=spark) as lifecycle:
         job = Job(lifecycle, version)
         part = f"{job.folder}/part-0.parquet"
         for ids in ((1, 2, 3), (4, 5, 6)):
@@ -414,7 +415,7 @@ def test_a_reused_path_and_a_replicated_bucket_on_s3(make_config: MakeConfig, sp
         }
         catalogs = {tier: {"warehouse": f"s3://{bucket}/{tier}", "properties": access} for tier in ("live", "cold")}
         config = make_config(catalogs=catalogs, operations={"root": f"s3://{bucket}/state"}, defaults=AT_ONCE)
-        with Lifecycle.open(config, spark=spark) as lifecycle:
+        with open_lifecycle(config, spark=spark) as lifecycle:
             job = Job(lifecycle)
             part = f"{job.folder}/part-0.parquet"
             for number, ids in enumerate(((1, 2), (4, 5))):

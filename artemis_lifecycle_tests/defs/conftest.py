@@ -31,6 +31,7 @@ from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests import core_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ class Project:
 
     def append(self, table: str, number: int) -> None:
         """One more commit."""
-        self.spark.sql(f"INSERT INTO {self.config.catalogs.live.name}.{table} VALUES ({number}, 'pass {number}')")
+        core_tables.append(self.spark, f"{self.config.catalogs.live.name}.{table}", [(number, f"pass {number}")])
 
     def run(self, job: str, table: str, *, dry_run: bool | None = None, **options: Any) -> ExecuteInProcessResult:
         """Run a job for one table, in this process and its session."""

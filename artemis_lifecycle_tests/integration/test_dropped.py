@@ -31,6 +31,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.orphans.dropped import DroppedTable
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.defs.conftest import written
@@ -335,7 +336,7 @@ def test_what_a_purge_left_is_deleted_once_approved(lifecycle: Lifecycle, seen_b
     table_uuid, place = lifecycle.steps.table_state(table).metadata.table_uuid, _place(lifecycle, table)
     if seen_by == "a step":
         # Its files wait for the grace, and the purge knows nothing of them.
-        lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (9)")
+        core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (9)")
         lifecycle.commit_expiration(lifecycle.plan_expiration(table))
     else:
         lifecycle.observe_catalog()

@@ -28,6 +28,7 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.undrop import Undropped
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
@@ -113,7 +114,7 @@ def test_what_was_recorded_of_a_table_goes_on_under_its_new_name(lifecycle: Life
     (_place(lifecycle, table) / "data" / "orphan.parquet").write_bytes(b"1")
     scan = lifecycle.scan_orphans(table)
     hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
-    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
     lifecycle.spark.sql(f"ALTER TABLE {_name(lifecycle)}.{table} RENAME TO db.new")
     # The old name is another table's by now.
     elsewhere = f"{lifecycle.config.catalogs.live.warehouse}/db/elsewhere"
@@ -136,7 +137,7 @@ def test_nothing_recorded_of_a_dropped_table_is_done_to_the_one_that_has_its_nam
     committed = lifecycle.plan_expiration(table)
     lifecycle.commit_expiration(committed)
     scan = lifecycle.scan_orphans(table)
-    lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (7)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (7)")
     waiting = lifecycle.plan_expiration(table)
     hold = lifecycle.hold(table, "ada", "a consumer", ids_of(lifecycle, table)[-1:], kind="consumer", ttl="1h")
     before = _uuid(lifecycle, table)
@@ -176,7 +177,7 @@ def test_two_names_of_one_uuid_are_two_readers_of_shared_files(lifecycle: Lifecy
     lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
     assert _uuid(lifecycle, "db.two") == _uuid(lifecycle, one)
     lifecycle.spark.sql(f"INSERT OVERWRITE {name}.db.one VALUES (8), (9)")
-    lifecycle.spark.sql(f"INSERT INTO {name}.db.two VALUES (5)")
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {name}.db.two VALUES (5)")
     for table in (one, "db.two", one):
         lifecycle.expire(table)
         with suppress(StaleMetadata):
@@ -200,7 +201,7 @@ def test_a_dropped_table_comes_back_with_its_last_commits_and_its_open_scan_is_c
     lifecycle.observe_catalog()
     # Nothing of this product saw these commits.
     for number in (7, 8):
-        lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES ({number})")
+        core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES ({number})")
     pointer, table_uuid = lifecycle.get_current(table).metadata_location, _uuid(lifecycle, table)
     lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
     scan = lifecycle.scan_dropped(table)
@@ -227,7 +228,7 @@ def test_a_dropped_table_comes_back_with_its_last_commits_and_its_open_scan_is_c
     ]
     with pytest.raises(NoSuchTable):
         lifecycle.undrop(table)
-    lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{table} VALUES (9)")
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (9)")
     assert lifecycle.read(table).count() == 5
 
 
@@ -310,7 +311,7 @@ def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
         assert (done.restored, done.missing, _files(place)) == (len(files), 0, files)
         assert lifecycle.read("db.again").count() == 3
         # It lives like any other table.
-        lifecycle.spark.sql(f"INSERT OVERWRITE {_name(lifecycle)}.db.again VALUES (5)")
+        core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {_name(lifecycle)}.db.again VALUES (5)")
         assert lifecycle.expire("db.again").deleted > 0 and lifecycle.read("db.again").count() == 1
 
 
@@ -322,7 +323,7 @@ def test_an_undrop_passes_the_gate_only_with_what_was_in_the_catalog_before(
         seen, unseen = make_table(lifecycle, "seen", 1), make_table(lifecycle, "unseen", 1)
         lifecycle.observe_catalog()
         # As a commit that the gate refused, which has written its metadata file before.
-        lifecycle.spark.sql(f"INSERT INTO {_name(lifecycle)}.{unseen} VALUES (7)")
+        core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{unseen} VALUES (7)")
         uuids = [_uuid(lifecycle, table) for table in (seen, unseen)]
         for table in (seen, unseen):
             lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")

@@ -65,7 +65,7 @@ def name_of(lifecycle: Lifecycle, table: str) -> str:
 def sql(lifecycle: Lifecycle, statement: str) -> list[Row]:
     """Run a statement in which {live} is the live catalog."""
     statement = statement.format(live=lifecycle.config.catalogs.live.name)
-    return lifecycle.spark.sql(statement).collect()
+    return core_tables.sql(lifecycle.spark, statement).collect()
 
 
 def append(lifecycle: Lifecycle, table: str, number: int) -> None:

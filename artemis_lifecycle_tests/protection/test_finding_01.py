@@ -14,7 +14,8 @@ from artemis_lifecycle.errors import HandoffFailed, PlanStateError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
@@ -28,7 +29,7 @@ from artemis_lifecycle_tests.protection.foreign import (
 
 @pytest.fixture
 def walking(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=AT_ONCE), spark=spark) as opened:
         yield opened
 
 
@@ -71,7 +72,7 @@ def test_the_nightly_walk_finishes_an_overtaken_plan_by_itself(walking: Lifecycl
     plan = walking.plan_expiration("db.t")
     expire_in_metadata(walking, "db.t", ids[1:2])
     live = walking.config.catalogs.live.name
-    walking.spark.sql(f"INSERT INTO {live}.db.t VALUES (300, 3)")
+    core_tables.sql(walking.spark, f"INSERT INTO {live}.db.t VALUES (300, 3)")
 
     walking.expire("db.t")
     assert [(record.plan_id, record.status) for record in walking.plans("db.t")] == [(plan.plan_id, PlanStatus.DONE)]
@@ -149,7 +150,7 @@ def test_an_unrecorded_commit_is_recognized_by_the_metadata_log(walking: Lifecyc
     with pytest.raises(Killed), crash_points.installed(die):
         walking.commit_expiration(plan)
     lapse(walking, "leases")
-    walking.spark.sql(f"INSERT INTO {walking.config.catalogs.live.name}.db.t VALUES (300, 3)")
+    core_tables.sql(walking.spark, f"INSERT INTO {walking.config.catalogs.live.name}.db.t VALUES (300, 3)")
     assert walking.plan_expiration("db.t").plan_id != plan.plan_id
     assert walking.plans("db.t")[1].status is PlanStatus.COMMITTED
     assert walking.snapshot_history("db.t").snapshots[0].snapshot_id == ids[3]
@@ -159,7 +160,7 @@ def test_a_plan_that_waits_for_an_approval_still_waits_when_another_tool_expired
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     defaults = AT_ONCE | {"cold_tier": {"enabled": False}, "deletion": {"grace": "0s", "max_files": 0}}
-    with Lifecycle.open(make_config(defaults=defaults), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults), spark=spark) as lifecycle:
         ids = make_history(lifecycle)
         plan = lifecycle.plan_expiration("db.t")
         expire_in_metadata(lifecycle, "db.t", ids[:3])

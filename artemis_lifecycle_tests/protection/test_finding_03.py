@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
@@ -74,7 +74,7 @@ def test_no_hidden_name_is_an_orphan_and_its_count_is_reported(at_once: Lifecycl
 
 def test_with_hidden_scan_they_are_collected(make_config: MakeConfig, spark: SparkSession) -> None:
     defaults = {**WITHOUT_COLD, "orphans": {**AT_ONCE["orphans"], "hidden": "scan", "max_share": 1}}
-    with Lifecycle.open(make_config(defaults=defaults), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         files = left_in(place(lifecycle, table))
         scan = lifecycle.scan_orphans(table)
@@ -91,13 +91,13 @@ def test_a_scan_that_collected_them_keeps_them_once_the_policy_says_so(
 ) -> None:
     defaults = {**WITHOUT_COLD, "orphans": {**AT_ONCE["orphans"], "hidden": "scan", "max_share": 1}}
     config = make_config(defaults=defaults)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         path = stray(place(lifecycle, table), "_checkpoints/q/offsets/0")
         scan = lifecycle.scan_orphans(table)
         assert scan.summary.orphan_files == 1
     kept = config.defaults.model_copy(update={"orphans": config.defaults.orphans.model_copy(update={"hidden": "keep"})})
-    with Lifecycle.open(config.model_copy(update={"defaults": kept}), spark=spark) as lifecycle:
+    with open_lifecycle(config.model_copy(update={"defaults": kept}), spark=spark) as lifecycle:
         for dry_run in (True, False):
             done = lifecycle.delete_orphans(scan.scan_id, dry_run=dry_run)
             assert outcomes(done)[str(path)] == ("kept", "hidden")
@@ -172,7 +172,7 @@ def test_hidden_folders_that_the_table_itself_reaches_are_the_tables(at_once: Li
 
 def test_a_dropped_table_keeps_them_too(make_config: MakeConfig, spark: SparkSession) -> None:
     defaults = {**WITHOUT_COLD, "dropped": {"keep": "0s", "approval": "guards"}}
-    with Lifecycle.open(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults, tables={"db.*": {}}), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = place(lifecycle, table)
         files = left_in(folder)

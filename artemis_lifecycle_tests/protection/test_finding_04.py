@@ -16,8 +16,9 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import tree
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import files_below, make_history, rows, warehouse
@@ -27,7 +28,7 @@ KINDS = {"data", "position_deletes", "manifest", "manifest_list"}
 
 @pytest.fixture
 def walking(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=AT_ONCE), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=AT_ONCE), spark=spark) as opened:
         yield opened
 
 
@@ -41,8 +42,8 @@ def with_deletes(lifecycle: Lifecycle) -> list[int]:
     )
     lifecycle.spark.sql(f"INSERT INTO {live}.db.t SELECT /*+ COALESCE(1) */ CAST(id AS int), 0 FROM range(6)")
     lifecycle.spark.sql(f"DELETE FROM {live}.db.t WHERE id = 3")
-    lifecycle.spark.sql(f"INSERT INTO {live}.db.t VALUES (7, 1)")
-    lifecycle.spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (8, 2)")
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {live}.db.t VALUES (7, 1)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {live}.db.t VALUES (8, 2)")
     return [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history("db.t").snapshots]
 
 
@@ -202,7 +203,7 @@ def test_files_of_snapshots_that_are_not_archived_have_no_promised_copy(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     defaults = AT_ONCE | {"cold_tier": {"archive": "yearly"}}
-    with Lifecycle.open(make_config(defaults=defaults), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=defaults), spark=spark) as lifecycle:
         make_history(lifecycle)
         plan = lifecycle.plan_expiration("db.t")
         done = lifecycle.hand_off(plan)

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.deletion.world import local, make_old
 
 OWNER = "db.owner"
@@ -40,7 +41,7 @@ def _append(lifecycle: Lifecycle, table: str, number: int) -> None:
 
 
 def _overwrite(lifecycle: Lifecycle, table: str, number: int) -> None:
-    lifecycle.spark.sql(f"INSERT OVERWRITE {_sql(lifecycle, table)} VALUES ({number})")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {_sql(lifecycle, table)} VALUES ({number})")
 
 
 def _rows(lifecycle: Lifecycle, table: str) -> list[int]:

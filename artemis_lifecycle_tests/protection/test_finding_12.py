@@ -15,7 +15,8 @@ from sqlalchemy import text
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.errors import LocationConflict, NoSuchTable, StalePlan, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
@@ -30,8 +31,8 @@ def pair(make_config: MakeConfig, spark: SparkSession) -> Iterator[tuple[Lifecyc
     dev = make_config(defaults=NOW, catalogs={"live": {"warehouse": live.catalogs.live.warehouse}})
     with ExitStack() as stack:
         yield (
-            stack.enter_context(Lifecycle.open(live, spark=spark)),
-            stack.enter_context(Lifecycle.open(dev, spark=spark)),
+            stack.enter_context(open_lifecycle(live, spark=spark)),
+            stack.enter_context(open_lifecycle(dev, spark=spark)),
         )
 
 
@@ -77,7 +78,7 @@ def test_an_expiration_takes_no_file_that_a_table_of_another_catalog_reads(pair:
     ]
     file = tables[0].currentSnapshot().addedDataFiles(tables[0].io()).iterator().next()
     tables[1].newAppend().appendFile(file).commit()
-    live.spark.sql(f"INSERT OVERWRITE {live.config.catalogs.live.name}.db.t VALUES (9)")
+    core_tables.sql(live.spark, f"INSERT OVERWRITE {live.config.catalogs.live.name}.db.t VALUES (9)")
     report = live.expire(table)
     assert report.kept >= 1
     assert live.live_stores.head(str(file.location())) is not None

@@ -14,7 +14,8 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.storage import roots
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.roots import require_apart, same_file
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
@@ -27,8 +28,8 @@ def handed_a_plan(lifecycle: Lifecycle) -> tuple[str, list[int]]:
     live = lifecycle.config.catalogs.live.name
     lifecycle.spark.sql(f"CREATE NAMESPACE {live}.db")
     lifecycle.spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
-    lifecycle.spark.sql(f"INSERT INTO {live}.db.t VALUES (1)")
-    lifecycle.spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (2)")
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {live}.db.t VALUES (1)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {live}.db.t VALUES (2)")
     plan = lifecycle.plan_expiration("db.t")
     assert len(plan.expired_snapshots) == 1
     return plan.plan_id, [each.snapshot_id for each in lifecycle.snapshot_history("db.t").snapshots]
@@ -105,7 +106,7 @@ def test_a_link_that_appears_later_stops_the_handoff_and_the_deletion(
 ) -> None:
     config = make_config(defaults=AT_ONCE)
     live, cold = folder_of(config, "live"), folder_of(config, "cold")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         plan, _ = handed_a_plan(lifecycle)
         before = files_below(live)
         cold.symlink_to(live)
@@ -131,7 +132,7 @@ def test_a_link_that_appears_later_stops_the_handoff_and_the_deletion(
 def test_a_file_is_not_copied_onto_itself(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(defaults=AT_ONCE)
     live, cold = folder_of(config, "live"), folder_of(config, "cold")
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         plan, ids = handed_a_plan(lifecycle)
         before = files_below(live)
         cold.mkdir(exist_ok=True)
