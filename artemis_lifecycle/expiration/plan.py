@@ -13,9 +13,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, NoSuchPlan, StalePlan, StorageError
+from artemis_lifecycle.errors import (
+    GarbageCollectionDisabled,
+    MissingFile,
+    NoSuchPlan,
+    PlanStateError,
+    StalePlan,
+    StorageError,
+)
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
@@ -109,6 +116,30 @@ class ExpirationPlan:
     def deletable_manifest_lists(self) -> DataFrame:
         """Return DataFrame[path] of manifest lists."""
         return self.files().filter("kind = 'manifest_list'").select("path")
+
+
+class Wanted(NamedTuple):
+    """The arguments of `Lifecycle.plan_expiration` besides the table."""
+
+    now: datetime | None = None
+    older_than: datetime | None = None
+    retain_last: int | None = None
+    snapshot_ids: Sequence[int] | None = None
+
+    @property
+    def is_specific(self) -> bool:
+        """Whether the caller asks for another plan than the policy makes."""
+        return self[1:] != (None, None, None)
+
+
+def not_committable(plan: ExpirationPlan, status: str) -> PlanStateError:
+    """Return the error for a plan that is no longer there to be committed."""
+    return PlanStateError(
+        f"Plan {plan.plan_id} is {status}",
+        table=plan.table,
+        untouched="the table and all files",
+        hint=f"plan again: artemis plan {quote(plan.table)}",
+    )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.explained import PlanExplanation
-from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
@@ -349,7 +349,7 @@ class Lifecycle:
         which could not commit the plan safely.
         """
         planner = self.resources.other(table) or self._expiration
-        return planner.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
+        return planner.plan_expiration(table, Wanted(now, older_than, retain_last, snapshot_ids))
 
     def plan(self, plan_id: str) -> ExpirationPlan:
         """Return the sealed plan with that id. Raises NoSuchPlan."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
@@ -18,7 +16,9 @@ from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import (
     ExpirationPlan,
     PlanRequest,
+    Wanted,
     load_plan,
+    not_committable,
     overtaken,
     refuse_unexpirable,
 )
@@ -58,23 +58,16 @@ class Expiration:
     recording: Recording
     past: Past
 
-    def plan_expiration(
-        self,
-        table: str,
-        now: datetime | None = None,
-        older_than: datetime | None = None,
-        retain_last: int | None = None,
-        snapshot_ids: Sequence[int] | None = None,
-    ) -> ExpirationPlan:
+    def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
         live = self.resources.config.catalogs.live
         if live.type == "rest":
             # The commit would also refuse it, but only after the complete copy to the cold tier.
             raise no_whole_compare(live.name, table)
         state = self.steps.table_state(table)
-        instant = self.resources.instant("now", now)
+        instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
-            asked = (older_than, retain_last, snapshot_ids) != (None, None, None)
+            asked = wanted.is_specific
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
                 step.counts = plan_counts(earlier)
@@ -83,7 +76,7 @@ class Expiration:
             request = PlanRequest(
                 table=table,
                 metadata=state.metadata,
-                settings=retention_settings(self.resources, table, older_than, retain_last, snapshot_ids),
+                settings=retention_settings(self.resources, table, *wanted[1:]),
                 now=instant,
                 holds=holds,
                 tags=tags,
@@ -347,12 +340,7 @@ class Expiration:
         self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy, *, dry_run: bool
     ) -> None:
         if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
-            raise PlanStateError(
-                f"Plan {plan.plan_id} is {record.status}",
-                table=plan.table,
-                untouched="the table and all files",
-                hint=f"plan again: artemis plan {quote(plan.table)}",
-            )
+            raise not_committable(plan, record.status)
         not_archived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots
         if not_archived and not dry_run:
             raise PlanStateError(

@@ -3,12 +3,11 @@ the journal and the scans work on its tables as on all others. Does not belong h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
 from artemis_lifecycle.expiration.commit import ExpirationCommit
-from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.lifecycle.explanation import Explanation
 from artemis_lifecycle.lifecycle.table_state import TableState
 from artemis_lifecycle.protection.context import DeletionContext
@@ -49,14 +48,7 @@ class OtherTables(Protocol):
     def skip_if_idle(self, table: str) -> bool:
         """As `Lifecycle.skip_if_idle`."""
 
-    def plan_expiration(
-        self,
-        table: str,
-        now: datetime | None,
-        older_than: datetime | None,
-        retain_last: int | None,
-        snapshot_ids: Sequence[int] | None,
-    ) -> ExpirationPlan:
+    def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
         """As `Lifecycle.plan_expiration`. Raises NotApplicable where the catalog's own retention decides."""
 
     def commit_expiration(self, plan: ExpirationPlan, *, dry_run: bool) -> ExpirationCommit:

@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.references import TABLE
 from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
-from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.lifecycle.contexts import context_of
 from artemis_lifecycle.lifecycle.explanation import Explanation
 from artemis_lifecycle.lifecycle.formats import Kind
@@ -209,14 +209,7 @@ class NessieTables:
     def skip_if_idle(self, table: str) -> bool:
         raise self._by_references(table)
 
-    def plan_expiration(
-        self,
-        table: str,
-        now: datetime | None,
-        older_than: datetime | None,
-        retain_last: int | None,
-        snapshot_ids: Sequence[int] | None,
-    ) -> ExpirationPlan:
+    def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
         raise self._by_references(table)
 
     def commit_expiration(self, plan: ExpirationPlan, *, dry_run: bool) -> ExpirationCommit:

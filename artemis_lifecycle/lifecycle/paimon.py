@@ -18,7 +18,15 @@ from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.deletion.identities import first_look
 from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, StalePlan, StorageError, require_uuid
 from artemis_lifecycle.expiration.commit import ExpirationCommit
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, read_beside, seal_plan
+from artemis_lifecycle.expiration.plan import (
+    ExpirationPlan,
+    PlanRequest,
+    Wanted,
+    load_plan,
+    not_committable,
+    read_beside,
+    seal_plan,
+)
 from artemis_lifecycle.expiration.tags_and_holds import hold_views
 from artemis_lifecycle.lifecycle.contexts import context_of
 from artemis_lifecycle.lifecycle.expiration import commit_of, plan_counts
@@ -237,27 +245,19 @@ class PaimonTables:
 
     # --- plans ----------------------------------------------------------------------------------------------------
 
-    def plan_expiration(
-        self,
-        table: str,
-        now: datetime | None,
-        older_than: datetime | None,
-        retain_last: int | None,
-        snapshot_ids: Sequence[int] | None,
-    ) -> ExpirationPlan:
-        if snapshot_ids:
+    def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
+        if wanted.snapshot_ids:
             raise BadInput(
                 "Snapshots of a Paimon table expire from the old end only, not by their ids",
                 table=table,
                 untouched="the table",
                 hint="use older_than, or retain_last",
             )
-        asked = (older_than, retain_last) != (None, None)
         return self.plan(
             table,
-            now,
-            lambda found: self.options(found, retain_min=retain_last, older_than=older_than),
-            asked=asked,
+            wanted.now,
+            lambda found: self.options(found, retain_min=wanted.retain_last, older_than=wanted.older_than),
+            asked=wanted.is_specific,
         )
 
     def plan(
@@ -402,12 +402,7 @@ class PaimonTables:
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
             return commit_of(record)
         if record.status not in UNCOMMITTED:
-            raise PlanStateError(
-                f"Plan {plan.plan_id} is {record.status}",
-                table=plan.table,
-                untouched="the table and all files",
-                hint=f"plan again: artemis plan {quote(plan.table)}",
-            )
+            raise not_committable(plan, record.status)
         self.checks.require(plan, record)
         policy, removal = self.resources.config.policy(plan.table), self._removal(plan)
         read_at = self.resources.clock.now()
