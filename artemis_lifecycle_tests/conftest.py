@@ -31,7 +31,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
@@ -286,6 +286,19 @@ def module_config(module_configs: MakeConfig) -> LifecycleConfig:
 def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     with open_lifecycle(config, spark) as lifecycle:
         yield lifecycle
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said_by_another_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The tests of a module share its database and the names of their tables; heartbeats and pauses count by name."""
+    yield
+    if "postgres_uri" in request.fixturenames:
+        engine = create_engine(request.getfixturevalue("postgres_uri"))
+        with engine.begin() as connection:
+            for table in ("lifecycle.heartbeats", "lifecycle.pauses"):
+                if connection.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar() is not None:
+                    connection.execute(text(f"DELETE FROM {table}"))
+        engine.dispose()
 
 
 @contextmanager

@@ -210,7 +210,7 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
     for name in names:
         spark.sql(f"CREATE TABLE {name} (n INT) USING iceberg")
     with open_lifecycle(config, spark) as lifecycle:
-        monkeypatch.setattr("artemis_lifecycle.cli.live_sets.opened", lambda *_: nullcontext(lifecycle))
+        monkeypatch.setattr("artemis_lifecycle.cli.command.opened", lambda *_: nullcontext(lifecycle))
         marked = lifecycle.mark(config.catalogs.live.name)
         done = CliRunner().invoke(commands, ["sweep", marked.live_set_id, "--threads", str(threads)])
     assert done.exit_code == 0, done.output

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -12,18 +11,6 @@ from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.databases import databases
 
 __all__ = ["databases"]
-
-
-@pytest.fixture(autouse=True)
-def _no_writer_of_another_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The tests of a module share its database and the names of their tables; heartbeats count by name, too."""
-    yield
-    if "postgres_uri" in request.fixturenames:
-        engine = create_engine(request.getfixturevalue("postgres_uri"))
-        with engine.begin() as connection:
-            if connection.execute(text("SELECT to_regclass('lifecycle.heartbeats')")).scalar() is not None:
-                connection.execute(text("DELETE FROM lifecycle.heartbeats"))
-        engine.dispose()
 
 
 @pytest.fixture
