@@ -3,14 +3,15 @@ Does not belong here: changing them (`publication`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from artemis_lifecycle.catalogs.guard import publishing_by_hand
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.cold_metadata import snapshot_ids
-from artemis_lifecycle.cold_tier.cold_split import Json
+from artemis_lifecycle.cold_tier.cold_split import Json, closed_tables
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, place, settle
@@ -44,6 +45,7 @@ class ColdEntries:
     stores: Stores
     table: str
     table_uuid: str
+    handed_off: Callable[[], str | None] = lambda: None
 
     def entry(self, name: str) -> ColdEntry:
         try:
@@ -54,7 +56,10 @@ class ColdEntries:
         return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
     def newest(self, identity: ColdIdentity) -> ColdEntry:
-        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table."""
+        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table,
+        or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata."""
+        # Before the pointer: a publication in between is no step back.
+        recorded = {self.handed_off(), self.catalog.published(identity.cold_table)}
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
             raise HandoffFailed(
@@ -64,7 +69,34 @@ class ColdEntries:
                 untouched="the cold catalog",
                 hint="drop or rename that entry, which no handoff created, and run the handoff again",
             )
+        self._require_newest(identity.cold_table, newest, recorded, self.table_uuid)
+        for closed in closed_tables((newest.metadata or {}).get("properties")):
+            published, rows = self.catalog.published(closed.name), self.catalog
+            # Its metadata can be large, and is only read if it is not the published one.
+            if not rows.exists(closed.name) or rows.entry(closed.name).metadata_location != published:
+                self._require_newest(closed.name, self.entry(closed.name), {published})
         return newest
+
+    def _require_newest(
+        self, name: str, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
+    ) -> None:
+        now = current.metadata or {}
+        passed = {None, current.location, *(each["metadata-file"] for each in now.get("metadata-log") or ())}
+        for newer in recorded - passed:
+            if newer is None or self.stores.head(newer) is None:
+                continue
+            lost = metadata_json(self.stores.read(newer), newer, self.stores.limits)
+            later = lost["last-updated-ms"] > now.get("last-updated-ms", -1)
+            if later and table_uuid in (None, lost.get("table-uuid")):
+                raise HandoffFailed(
+                    f"The cold catalog was put back in time: its {name} is at {current.location}, but a handoff has "
+                    f"published {newer}, which names {len(snapshot_ids(lost) - current.snapshot_ids)} more snapshots",
+                    table=self.table,
+                    path=newer,
+                    untouched="both tiers; plans stay as they are and hold their files",
+                    hint="register the newer file again, in the cold catalog's database as a member of "
+                    f"artemis_lifecycle: {publishing_by_hand(self.catalog.name, name, newer)}; then run the step again",
+                )
 
     def closed(self, name: str) -> ColdEntry:
         """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
@@ -94,7 +126,7 @@ class ColdEntries:
 @contextmanager
 def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
     with CatalogReader(context.config.catalogs.cold) as catalog:
-        yield ColdEntries(catalog, context.cold_stores, table, table_uuid)
+        yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off)
 
 
 def cold_identity(
