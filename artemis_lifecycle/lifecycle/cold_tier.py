@@ -154,12 +154,9 @@ class ColdTier:
         return done
 
     def _handoff_context(self, table_uuid: str, step: Step) -> HandoffContext:
-        def handed_off() -> str | None:
-            plans = resources.operations.plans.of_table(table_uuid)
-            at = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
-            return at[max(filter(None, at))] if any(at) else None
-
         resources = self.resources
+        plans = resources.operations.plans.of_table(table_uuid)
+        recorded = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
         return HandoffContext(
             spark=resources.start_spark,
             live_stores=resources.live_stores,
@@ -167,7 +164,7 @@ class ColdTier:
             config=resources.config,
             batches=resources.operations.handoffs,
             check=step.check,
-            handed_off=handed_off,
+            handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
         )
 
     def _require_newest(self, table: str, table_uuid: str, step: Step) -> None:
