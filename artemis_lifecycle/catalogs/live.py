@@ -110,6 +110,10 @@ class CatalogReader:
         there before the guard. Nothing for a catalog that is not in SQL."""
         return self._source.beside(without, table)
 
+    def published(self, table: str) -> str | None:
+        """Return the metadata file that the newest recorded handoff published for a cold table."""
+        return self._source.published(self.name, table) if isinstance(self._source, _Sql) else None
+
     def others(self) -> list[CatalogEntry]:
         """Return every object that is not a table of Iceberg: views, functions, tables of other formats. Of a SQL
         catalog, those of all catalogs in the same `iceberg_tables`."""
@@ -242,6 +246,14 @@ class _Sql:
             )
             query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
         return {row.name: self._entry(row) for row in self._read(query.order_by(name))}
+
+    def published(self, catalog: str, table: str) -> str | None:
+        if not self._has_publications():
+            return None
+        found = select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
+        found = found.filter_by(catalog_name=catalog, table_identifier=".".join(parse(table).row))
+        with self._engine.connect() as connection:
+            return connection.execute(found).scalar_one_or_none()
 
     def _has_publications(self) -> bool:
         with self._engine.connect() as connection:

@@ -47,7 +47,9 @@ iceberg_namespace_properties = Table(
 )
 
 publications = table(
-    "publications", column("catalog_name", String), column("table_identifier", String), schema="artemis_cold"
+    "publications",
+    *(column(name, String) for name in ("catalog_name", "table_identifier", "new_location", "publication_id")),
+    schema="artemis_cold",
 )
 """What handoffs published in cold catalogs (`guard.py`)."""
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from artemis_lifecycle.catalogs.guard import publishing_by_hand
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.cold_tier.cold_metadata import snapshot_ids
-from artemis_lifecycle.cold_tier.cold_split import Json
+from artemis_lifecycle.cold_tier.cold_metadata import metadata_path, snapshot_ids
+from artemis_lifecycle.cold_tier.cold_split import Json, closed_tables
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, place, settle
-from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable
+from artemis_lifecycle.errors import ConfigError, HandoffFailed
 from artemis_lifecycle.metadata.table_metadata import metadata_json
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -44,17 +45,24 @@ class ColdEntries:
     stores: Stores
     table: str
     table_uuid: str
+    handed_off: str | None = None
 
     def entry(self, name: str) -> ColdEntry:
-        try:
-            location = self.catalog.entry(name).metadata_location
-        except NoSuchTable:
+        location = self._location(name)
+        if location is None:
             return ColdEntry()
         stores = self.stores
         return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
-    def newest(self, identity: ColdIdentity) -> ColdEntry:
-        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table."""
+    def _location(self, name: str) -> str | None:
+        return self.catalog.entry(name).metadata_location if self.catalog.exists(name) else None
+
+    def newest(self, identity: ColdIdentity, plan_id: str | None = None) -> ColdEntry:
+        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table,
+        or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata.
+        The handoff `plan_id` may publish its own file again."""
+        # Before the pointer: a publication in between is no step back.
+        recorded = {self.handed_off, self.catalog.published(identity.cold_table)}
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
             raise HandoffFailed(
@@ -64,7 +72,35 @@ class ColdEntries:
                 untouched="the cold catalog",
                 hint="drop or rename that entry, which no handoff created, and run the handoff again",
             )
+        if plan_id is not None:
+            recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
+        self._require_newest(identity.cold_table, newest, recorded, self.table_uuid)
+        for closed in closed_tables((newest.metadata or {}).get("properties")):
+            published = self.catalog.published(closed.name)
+            # Its metadata can be large, and is only read if it is not the published one.
+            if published not in (None, self._location(closed.name)):
+                self._require_newest(closed.name, self.entry(closed.name), {published})
         return newest
+
+    def _require_newest(
+        self, name: str, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
+    ) -> None:
+        now = current.metadata or {}
+        passed = {None, current.location, *(each["metadata-file"] for each in now.get("metadata-log") or ())}
+        stored = [path for path in recorded - passed if path is not None and self.stores.head(path) is not None]
+        read = [(path, metadata_json(self.stores.read(path), path, self.stores.limits)) for path in stored]
+        ours = [each for each in read if table_uuid in (None, each[1].get("table-uuid"))]
+        newer, lost = max(ours, key=lambda each: each[1]["last-updated-ms"], default=(None, now))
+        if newer is not None and lost["last-updated-ms"] > now.get("last-updated-ms", -1):
+            raise HandoffFailed(
+                f"The cold catalog was put back in time: its {name} is at {current.location}, but a handoff has since "
+                f"published {newer} (snapshots only there: {len(snapshot_ids(lost) - current.snapshot_ids)})",
+                table=self.table,
+                path=newer,
+                untouched="both tiers; plans stay as they are and hold their files",
+                hint="register the newer file again, in the cold catalog's database as a member of "
+                f"artemis_lifecycle: {publishing_by_hand(self.catalog.name, name, newer)}; then run the step again",
+            )
 
     def closed(self, name: str) -> ColdEntry:
         """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
@@ -94,7 +130,7 @@ class ColdEntries:
 @contextmanager
 def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
     with CatalogReader(context.config.catalogs.cold) as catalog:
-        yield ColdEntries(catalog, context.cold_stores, table, table_uuid)
+        yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off)
 
 
 def cold_identity(

@@ -201,7 +201,7 @@ def _demand(
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid) as entries:
-        newest = entries.newest(identity)
+        newest = entries.newest(identity, plan.plan_id)
     require_one_line(plan, metadata, newest)
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
     sequences = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in metadata.snapshots}

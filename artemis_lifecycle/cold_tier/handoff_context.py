@@ -37,7 +37,8 @@ class HandoffInput:
 class HandoffContext:
     """What a handoff needs. `check` raises when the worker's lease is lost. It is called before each batch and before
     the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
-    must commit together; its connection is to the cold catalog's database."""
+    must commit together; its connection is to the cold catalog's database. `handed_off` is the cold metadata file
+    that the table's newest handoff recorded in the operations database."""
 
     spark: Spark
     live_stores: Stores
@@ -48,6 +49,7 @@ class HandoffContext:
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
     record: Callable[[Connection, str], None] | None = None
+    handed_off: str | None = None
 
     @property
     def runner(self) -> Runner:

@@ -102,7 +102,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     newest one, to closed ones that cover some of them, and new ones if the newest is too large."""
     plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
     identity = placing.identity
-    newest = entries.newest(identity)
+    newest = entries.newest(identity, plan.plan_id)
     present = newest.snapshot_ids
     closed = closed_tables((newest.metadata or {}).get("properties"))
     wanted: dict[str | None, set[int]] = {}

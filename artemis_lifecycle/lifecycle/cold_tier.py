@@ -9,6 +9,7 @@ from functools import partial
 from shlex import quote
 
 from artemis_lifecycle.cold_tier import thaw as thawing
+from artemis_lifecycle.cold_tier.cold_entries import open_entries
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff
@@ -35,7 +36,7 @@ from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS
 from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags
-from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.steps import Step, Steps
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, cold_tables, live_index
 from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.decisions import NewDecision, person
@@ -100,14 +101,7 @@ class ColdTier:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
             if record.lost_approved_by is None:
                 self.expiration.require_kept(plan, state)
-            context = HandoffContext(
-                spark=self.resources.start_spark,
-                live_stores=self.resources.live_stores,
-                cold_stores=self.resources.cold_stores,
-                config=self.resources.config,
-                batches=self.resources.operations.handoffs,
-                check=step.check,
-            )
+            context = self._handoff_context(plan.table_uuid, step)
             wanted = self._to_archive(plan)
             request = HandoffInput(
                 plan_id=plan.plan_id,
@@ -158,6 +152,26 @@ class ColdTier:
                 "files_recopied": done.repaired_files,
             }
         return done
+
+    def _handoff_context(self, table_uuid: str, step: Step) -> HandoffContext:
+        resources = self.resources
+        plans = resources.operations.plans.of_table(table_uuid)
+        recorded = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
+        return HandoffContext(
+            spark=resources.start_spark,
+            live_stores=resources.live_stores,
+            cold_stores=resources.cold_stores,
+            config=resources.config,
+            batches=resources.operations.handoffs,
+            check=step.check,
+            handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
+        )
+
+    def _require_newest(self, table: str, table_uuid: str, step: Step) -> None:
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+        if identity is not None:
+            with open_entries(self._handoff_context(table_uuid, step), table, table_uuid) as entries:
+                entries.newest(identity)
 
     def _to_archive(self, plan: ExpirationPlan) -> tuple[int, ...]:
         archive_what = self.resources.config.policy(plan.table).cold_tier.archive
@@ -245,6 +259,7 @@ class ColdTier:
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
             live = self.steps.again(state).metadata
             table_uuid = live.table_uuid
+            self._require_newest(table, table_uuid, step)
             cold, protection = cold_context(self.resources, table, table_uuid)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
@@ -322,6 +337,8 @@ class ColdTier:
                 "repaired": done.repaired,
                 "lost": done.lost,
             }
+            # Afterwards: the copies of the newer metadata are checked, too.
+            self._require_newest(table, table_uuid, step)
         return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:

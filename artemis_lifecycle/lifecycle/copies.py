@@ -67,7 +67,7 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
             table=plan.table,
             untouched="the live table and all its files",
             hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
-            f"{plan.plan_id} publishes them again",
+            f"{plan.plan_id} publishes them again, or says which file to register",
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
@@ -368,6 +369,80 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
     with open_lifecycle(make_config(defaults=AT_ONCE, tables=tables), spark=spark) as lifecycle:
         spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         yield lifecycle
+
+
+@pytest.mark.parametrize("lost", ["row", "database"])
+def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lifecycle, lost: str) -> None:
+    place, lifecycle, cold = Place(at_once, "t"), at_once, at_once.config.catalogs.cold.name
+    expected: dict[int, Rows] = {}
+    row = {"catalog": cold, "name": place.name}
+    at_row = "WHERE catalog_name = :catalog AND table_name = :name"
+
+    def write(number: int) -> None:
+        snapshot_id = place.run(f"INSERT OVERWRITE {{t}} VALUES ({number}, {number})")
+        expected[snapshot_id] = place.rows()
+
+    def pointer(to: str | None = None) -> str:
+        """As a superuser's restore sets it."""
+        with lifecycle.operations.engine.begin() as connection:
+            if to is not None:
+                connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+                set_to = f"UPDATE iceberg_tables SET metadata_location = :to {at_row}"
+                connection.execute(text(set_to), {**row, "to": to})
+                connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+                if lost == "database":
+                    of_table = (
+                        "DELETE FROM artemis_cold.publications WHERE new_location <> :to AND table_identifier = :t"
+                    )
+                    connection.execute(text(of_table), {"to": to, "t": place.table})
+            return str(connection.execute(text(f"SELECT metadata_location FROM iceberg_tables {at_row}"), row).scalar())
+
+    place.run("CREATE TABLE {t} (id int, a int) USING iceberg", "INSERT INTO {t} VALUES (0, 0)")
+    write(1)
+    write(2)
+    place.archive()
+    backup = pointer()
+    write(3)
+    handed_off = lifecycle.plan_expiration(place.table)
+    lifecycle.hand_off(handed_off)
+    newer = pointer()
+    pointer(backup)
+    with pytest.raises(HandoffFailed, match="no longer have all its snapshots"):
+        lifecycle.commit_expiration(handed_off)
+    lifecycle.hand_off(handed_off)
+    assert pointer() == newer
+    lifecycle.commit_expiration(handed_off)
+    place.refresh()
+    pointer(backup)
+    write(4)
+    plan = lifecycle.plan_expiration(place.table)
+    before = place.metadata.metadata_location
+    said = rf"put back in time.* published {re.escape(newer)} \(snapshots only there: 1\)"
+    for step in (
+        lambda: lifecycle.hand_off(plan, dry_run=True),
+        lambda: lifecycle.hand_off(plan),
+        lambda: lifecycle.scrub_cold(place.table),
+        lambda: lifecycle.deep_archive(place.table),
+    ):
+        with pytest.raises(HandoffFailed, match=said) as refused:
+            step()
+    with pytest.raises(HandoffFailed, match="no longer have all its snapshots"):
+        lifecycle.delete_files(handed_off)
+    assert (pointer(), place.metadata.metadata_location) == (backup, before)
+
+    statement = re.search("BEGIN; (.*); COMMIT", refused.value.hint or "")
+    assert statement is not None
+    with lifecycle.operations.engine.begin() as connection:
+        connection.exec_driver_sql(statement[1])
+    assert pointer() == newer
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    for each in (handed_off, plan):
+        lifecycle.delete_files(each)
+    lifecycle.scrub_cold(place.table)
+    for snapshot_id, rows in expected.items():
+        read = lifecycle.read(place.table, snapshot_id=snapshot_id).collect()
+        assert sorted(tuple(each) for each in read) == rows
 
 
 def expired_and_named_again(lifecycle: Lifecycle, name: str) -> tuple[Place, int, Rows]:
