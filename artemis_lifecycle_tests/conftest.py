@@ -370,7 +370,7 @@ def _clear_rows(uri: str, names: list[str]) -> None:
     from sqlalchemy import delete
 
     from artemis_lifecycle.catalogs.guard import lift_guard
-    from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+    from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_tables
     from artemis_lifecycle.operations.database import connect
 
     engine = connect(uri)

@@ -25,9 +25,8 @@ from pyspark.sql.readwriter import DataFrameWriterV2
 from sqlalchemy import Connection
 
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.storage.local import simulated_archive
-from artemis_lifecycle.storage.local.folders import OpenFolder
-from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.storage.local import store as store_module
+from artemis_lifecycle.storage.local.store import LocalStore, OpenFolder
 from artemis_lifecycle_tests.deaths import Killed
 
 When = Literal["before", "inside", "after"]
@@ -156,8 +155,8 @@ class Writes:
         for name, kind in STORE.items():
             yield LocalStore, name, self._method(getattr(LocalStore, name), kind)
         yield OpenFolder, "delete", self._method(OpenFolder.delete, "delete")
-        link = simulated_archive.link
-        yield simulated_archive, "link", lambda path, aside: self.one("link", path, lambda: link(path, aside))
+        link = store_module.link
+        yield store_module, "link", lambda path, aside: self.one("link", path, lambda: link(path, aside))
         # Below it a death would be taken for a broken connection.
         yield Connection, "_commit_impl", self._commit(Connection._commit_impl)
         yield SparkSession, "sql", self._statement(SparkSession.sql)

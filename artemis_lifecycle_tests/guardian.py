@@ -90,7 +90,7 @@ are left out."""
 
 LOWER = (
     ("artemis_lifecycle.deletion.worker", "delete_job"),
-    ("artemis_lifecycle.orphans.delete", "delete_orphans"),
+    ("artemis_lifecycle.orphans.scan", "delete_orphans"),
     ("artemis_lifecycle.cold_tier.handoff", "hand_off"),
     ("artemis_lifecycle.cold_tier.restore", "restore"),
     ("artemis_lifecycle.cold_tier.deep_archive", "deep_archive"),

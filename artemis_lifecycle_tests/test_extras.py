@@ -43,7 +43,7 @@ binaries(Path("nowhere"))
 """
 
 _CACHE = """
-from artemis_lifecycle.reachability.index.cache import cached
+from artemis_lifecycle.reachability.index.index import cached
 cached("redis://127.0.0.1:1", "key", 1, lambda: b"")
 """
 

@@ -30,7 +30,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lineage.ledger import EDGE_ROWS, ROWS
-from artemis_lifecycle.operations.ledger_progress import LedgerProgress, save_progress
+from artemis_lifecycle.operations.lineage import LedgerProgress, save_progress
 from bench.configuration import config_in
 from bench.parsing import resident
 

@@ -22,7 +22,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from artemis_lifecycle.catalogs.gate.installation import install_gate
 from artemis_lifecycle.catalogs.gate.passes import GatedRow, request_pass
 from artemis_lifecycle.catalogs.gate.rules import rules_of
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage, OverwritePermissions
 from artemis_lifecycle.contracts import LineageRequirements, validate_lineage

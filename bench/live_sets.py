@@ -33,12 +33,10 @@ import requests
 
 from artemis_lifecycle.catalogs.references import TABLE, Commit, Content, Reference
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.live_sets.mark import mark
-from artemis_lifecycle.live_sets.policies import Policies, policies_of
-from artemis_lifecycle.live_sets.versions import merged_tables, version_metadata
+from artemis_lifecycle.live_sets.mark import Policies, mark, policies_of
+from artemis_lifecycle.live_sets.tables import merged_tables, version_metadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.nessie.client import NessieClient
-from artemis_lifecycle.nessie.references import NessieReferences
+from artemis_lifecycle.nessie.references import NessieClient, NessieReferences
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, LiveVersion
 from artemis_lifecycle.reachability.index.lookups import entries_of

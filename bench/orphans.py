@@ -40,8 +40,8 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.contexts import live_index
 from artemis_lifecycle.lifecycle.listings import listed_locations
-from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing

@@ -315,7 +315,7 @@ class _Ours(_Side):
         """Make it the table's current metadata in the catalog, as a commit of another engine would."""
         from sqlalchemy.dialects.postgresql import insert
 
-        from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+        from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_tables
 
         engine = self.lifecycle.operations.engine
         ensure_tables(engine)

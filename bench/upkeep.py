@@ -117,7 +117,7 @@ class Cost:
 def cost(lifecycle: Lifecycle, spark: SparkSession, table: str) -> tuple[Cost, list[int]]:
     """What planning and reading cost now; and the table's rows as (count, sum of ids, sum of hashes)."""
     from artemis_lifecycle.maintenance.actions import jvm_table
-    from artemis_lifecycle.maintenance.fitness import Fitness
+    from artemis_lifecycle.maintenance.health import Fitness
 
     live, seconds = lifecycle.config.catalogs.live.name, lifecycle.config.prices
     query = lifecycle.plan_query(table, "part = 3")

@@ -27,7 +27,7 @@ DAEMONS = {"spark's own": "pyspark.daemon", "ours": "artemis_lifecycle.worker_da
 def loading(rows: Iterator[int]) -> Iterator[tuple[int, float]]:
     """(the worker's number, the processor seconds that it has used so far)."""
     import artemis_lifecycle.metadata.avro.scan_kernels
-    import artemis_lifecycle.reachability.index.on_spark  # noqa: F401
+    import artemis_lifecycle.reachability.index.view  # noqa: F401
 
     list(rows)
     yield os.getpid(), time.process_time()

@@ -16,9 +16,8 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.cold import publish
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
+from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.catalogs.triggers import Condition, Function, Parts, Problem, Trigger, installing, worst
 from artemis_lifecycle.errors import Busy, Refused
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements

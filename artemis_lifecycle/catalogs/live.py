@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
-from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
     dotted,
@@ -25,17 +25,20 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
-from artemis_lifecycle.catalogs.pointer import compare_and_swap, name_taken, register, row_of
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
-from artemis_lifecycle.catalogs.tables import (
+from artemis_lifecycle.catalogs.sql import (
     ICEBERG_TYPE,
     IS_TABLE,
     POINTER,
     can_read_publications,
+    compare_and_swap,
     ensure_tables,
     iceberg_namespace_properties,
     iceberg_tables,
+    name_taken,
     publications,
+    register,
+    row_of,
 )
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.errors import (

@@ -7,19 +7,24 @@ Both use the catalog's name as the key of its rows in SQL, so the name must be t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from artemis_lifecycle.catalogs.tables import is_v0
+from artemis_lifecycle.catalogs.sql import ensure_tables, is_v0
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
-from artemis_lifecycle.operations.database import Purpose, connected, shown
+from artemis_lifecycle.operations.database import Purpose, connect, connected, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -267,3 +272,24 @@ _SPARK_TYPES: dict[str, Callable[[deployment.Catalog, dict[str, str], Purpose], 
     "hive": _hive,
     "glue": _glue,
 }
+
+
+def ingest_catalog(catalog: deployment.Catalog) -> PyIcebergCatalog:
+    """Return the catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
+    return pyiceberg_catalog(catalog, purpose="ingest")
+
+
+def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
+    """Return the catalog as pyiceberg's own type, with the pool of `purpose`. Raises OperationsUnavailable;
+    ConfigError."""
+    from pyiceberg.catalog import load_catalog
+
+    from artemis_lifecycle.catalogs.pyiceberg_gate import GatedSqlCatalog
+
+    properties = pyiceberg_properties(catalog)
+    if catalog.type != "sql":
+        return load_catalog(catalog.name, **properties)
+    engine = connect(require_uri(catalog), purpose=purpose)
+    ensure_tables(engine)
+
+    return GatedSqlCatalog(catalog.name, engine, **properties)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.errors import LocationConflict
 

@@ -31,7 +31,7 @@ from artemis_lifecycle.cli import (
 )
 from artemis_lifecycle.cli.output import err, interrupted, plain, show_json
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.spark.interrupts import Terminated, interruptible
+from artemis_lifecycle.spark.session import Terminated, interruptible
 
 app = typer.Typer(
     name="artemis",

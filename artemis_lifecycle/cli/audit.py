@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import TableArgument, instant_option, picture
+from artemis_lifecycle.cli.command import TableArgument, command, instant_option, picture
 from artemis_lifecycle.cli.output import as_json, say, show_table
 from artemis_lifecycle.escaping import terminal
 

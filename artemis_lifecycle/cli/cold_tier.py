@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import (
+from artemis_lifecycle.cli.command import (
     AsOfOption,
     DryRunOption,
     NowOption,
@@ -20,13 +19,14 @@ from artemis_lifecycle.cli.options import (
     ReasonOption,
     TableArgument,
     ThawArgument,
+    command,
 )
 from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.maintenance.costs import TierCost
-    from artemis_lifecycle.operations.deep_archive import ThawRecord
+    from artemis_lifecycle.operations.cold_tier import ThawRecord
 
 app = typer.Typer()
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import (
+from artemis_lifecycle.cli.command import (
     DryRunOption,
     FilesOption,
     NowOption,
     OlderThanOption,
     PlanArgument,
     TableArgument,
+    command,
 )
 from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
 from artemis_lifecycle.errors import CheckFailed
-from artemis_lifecycle.retention.reasons import few, first_few
+from artemis_lifecycle.retention.views import few, first_few
 
 if TYPE_CHECKING:
     from artemis_lifecycle.expiration.plan import ExpirationPlan

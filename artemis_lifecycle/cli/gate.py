@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import (
+from artemis_lifecycle.cli.command import (
     AnyTableArgument,
     ConfigOption,
     DryRunOption,
@@ -18,6 +17,7 @@ from artemis_lifecycle.cli.options import (
     PersonOption,
     ReasonOption,
     TableArgument,
+    command,
 )
 from artemis_lifecycle.cli.output import say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config

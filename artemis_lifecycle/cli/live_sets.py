@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import ConfigOption, JsonOption, NowOption
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, NowOption, command
 from artemis_lifecycle.cli.output import Result, print_fields, say, show_list, show_table
 from artemis_lifecycle.errors import BadInput
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import PlotOption, TableArgument
+from artemis_lifecycle.cli.command import PlotOption, TableArgument, command
 from artemis_lifecycle.cli.output import say, show_table
 
 if TYPE_CHECKING:

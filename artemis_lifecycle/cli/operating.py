@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.expiration import approvals
-from artemis_lifecycle.cli.options import (
+from artemis_lifecycle.cli.command import (
     AnyTableArgument,
     ConfigOption,
     DryRunOption,
@@ -24,17 +22,10 @@ from artemis_lifecycle.cli.options import (
     PlanOrScanArgument,
     ReasonOption,
     TableArgument,
+    command,
 )
-from artemis_lifecycle.cli.output import (
-    print_fields,
-    say,
-    say_check,
-    show,
-    show_json,
-    show_list,
-    show_table,
-    spinner,
-)
+from artemis_lifecycle.cli.expiration import approvals
+from artemis_lifecycle.cli.output import print_fields, say, say_check, show, show_json, show_list, show_table, spinner
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import (
+from artemis_lifecycle.cli.command import (
     DroppedArgument,
     DryRunOption,
     FilesOption,
@@ -18,14 +17,14 @@ from artemis_lifecycle.cli.options import (
     PersonOption,
     ReasonOption,
     TableArgument,
+    command,
     instant_option,
 )
 from artemis_lifecycle.cli.output import show, show_list, show_rows
 
 if TYPE_CHECKING:
     from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.orphans.external_listing import ParquetListing
-    from artemis_lifecycle.orphans.inventory import Inventory
+    from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 
 app = typer.Typer()
 

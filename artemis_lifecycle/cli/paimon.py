@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import DryRunOption, NowOption, OlderThanOption
+from artemis_lifecycle.cli.command import DryRunOption, NowOption, OlderThanOption, command
 from artemis_lifecycle.cli.output import show_list
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import FilesOption, PlotOption, TableArgument
+from artemis_lifecycle.cli.command import FilesOption, PlotOption, TableArgument, command
 from artemis_lifecycle.cli.output import say, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.planning.query_plan import QueryPlan
+    from artemis_lifecycle.planning.plan import QueryPlan
 
 
 app = typer.Typer()

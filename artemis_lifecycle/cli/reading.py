@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import AsOfOption, TableArgument, instant_option
+from artemis_lifecycle.cli.command import AsOfOption, TableArgument, command, instant_option
 from artemis_lifecycle.cli.output import as_json, collected, err, plain, print_rows, say, show, show_rows, show_table
 from artemis_lifecycle.cli.tags_and_holds import print_tag
 from artemis_lifecycle.config.durations import format_duration

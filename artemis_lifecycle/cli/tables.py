@@ -11,8 +11,15 @@ import typer
 from click import STRING
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import ConfigOption, DryRunOption, NowOption, PlotOption, TableArgument, instant
+from artemis_lifecycle.cli.command import (
+    ConfigOption,
+    DryRunOption,
+    NowOption,
+    PlotOption,
+    TableArgument,
+    command,
+    instant,
+)
 from artemis_lifecycle.cli.output import Result, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
@@ -69,7 +76,7 @@ def metrics(
     config: ConfigOption = None,
 ) -> None:
     """Print the fleet as Prometheus metrics by table, or serve them at /metrics. Starts no Spark."""
-    from artemis_lifecycle.cli.serving import serve
+    from artemis_lifecycle.cli.output import serve
 
     with opened(config, "reading the fleet") as lifecycle:
         if port is None:

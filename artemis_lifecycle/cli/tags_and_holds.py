@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command
-from artemis_lifecycle.cli.options import AnyTableArgument, TableArgument, instant_option
+from artemis_lifecycle.cli.command import AnyTableArgument, TableArgument, command, instant_option
 from artemis_lifecycle.cli.output import cell, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def release(
 @command(app, "reading heartbeats")
 def writers(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
     """Show the active writers, by their heartbeats. No orphan scan touches their files."""
-    from artemis_lifecycle.operations.heartbeats import SHOWN
+    from artemis_lifecycle.operations.holds import SHOWN
 
     found = lifecycle.writers(table)
     return show_list(

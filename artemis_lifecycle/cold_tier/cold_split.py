@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS
+from artemis_lifecycle.metadata.types import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 Json = dict[str, Any]

@@ -1,23 +1,178 @@
-"""The cold tables of one live table: the newest, and the closed ones of past years or months (`cold_split`). Belongs
-here: finding the table that has a snapshot, with as few metadata files read as possible."""
+"""The cold catalog's entries for one live table, and the table's place in the cold tier. Belongs here: reading them.
+Does not belong here: changing them (`publication`)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL
-from artemis_lifecycle.cold_tier.cold_split import ClosedTable, closed_tables, covering
-from artemis_lifecycle.cold_tier.paths import read_identity
-from artemis_lifecycle.cold_tier.tags import Meaning, history_of
-from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
-from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, TableMetadata
+from artemis_lifecycle.catalogs.guard import publishing_by_hand
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.live import CatalogEntry, CatalogReader
+from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, history_of, metadata_path, snapshot_ids
+from artemis_lifecycle.cold_tier.cold_split import ClosedTable, Json, closed_tables, covering
+from artemis_lifecycle.cold_tier.evolution import with_lists
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, no_cold_table, place, read_identity, settle
+from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
+from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry, MetadataLogEntry, TableMetadata
+from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
+from artemis_lifecycle.storage.instants import in_calendar
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import frame_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ColdEntry:
+    """A cold table's catalog entry. Both values are None if the table does not exist yet."""
+
+    location: str | None = None
+    metadata: Json | None = None
+
+    @property
+    def snapshot_ids(self) -> set[int]:
+        return snapshot_ids(self.metadata)
+
+    @property
+    def table_uuid(self) -> str | None:
+        return None if self.metadata is None else self.metadata.get("table-uuid")
+
+
+@dataclass(frozen=True)
+class ColdEntries:
+    """The cold catalog, open for one live table."""
+
+    catalog: CatalogReader
+    stores: Stores
+    table: str
+    table_uuid: str
+    handed_off: str | None = None
+
+    def entry(self, name: str) -> ColdEntry:
+        location = self._location(name)
+        if location is None:
+            return ColdEntry()
+        stores = self.stores
+        return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
+
+    def _location(self, name: str) -> str | None:
+        return self.catalog.entry(name).metadata_location if self.catalog.exists(name) else None
+
+    def newest(self, identity: ColdIdentity, plan_id: str | None = None) -> ColdEntry:
+        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table,
+        or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata.
+        The handoff `plan_id` may publish its own file again."""
+        # Before the pointer: a publication in between is no step back.
+        recorded = {self.handed_off, self.catalog.published(identity.cold_table)}
+        newest = self.entry(identity.cold_table)
+        if self._is_of_another(newest):
+            raise HandoffFailed(
+                f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
+                table=self.table,
+                path=newest.location,
+                untouched="the cold catalog",
+                hint="drop or rename that entry, which no handoff created, and run the handoff again",
+            )
+        if plan_id is not None:
+            recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
+        self._require_newest(identity.cold_table, newest, recorded, self.table_uuid)
+        for closed in closed_tables((newest.metadata or {}).get("properties")):
+            published = self.catalog.published(closed.name)
+            # Its metadata can be large, and is only read if it is not the published one.
+            if published not in (None, self._location(closed.name)):
+                self._require_newest(closed.name, self.entry(closed.name), {published})
+        return newest
+
+    def _require_newest(
+        self, name: str, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
+    ) -> None:
+        now = current.metadata or {}
+        passed = {None, current.location, *(each["metadata-file"] for each in now.get("metadata-log") or ())}
+        stored = [path for path in recorded - passed if path is not None and self.stores.head(path) is not None]
+        read = [(path, metadata_json(self.stores.read(path), path, self.stores.limits)) for path in stored]
+        ours = [each for each in read if table_uuid in (None, each[1].get("table-uuid"))]
+        newer, lost = max(ours, key=lambda each: each[1]["last-updated-ms"], default=(None, now))
+        if newer is not None and lost["last-updated-ms"] > now.get("last-updated-ms", -1):
+            raise HandoffFailed(
+                f"The cold catalog was put back in time: its {name} is at {current.location}, but a handoff has since "
+                f"published {newer} (snapshots only there: {len(snapshot_ids(lost) - current.snapshot_ids)})",
+                table=self.table,
+                path=newer,
+                untouched="both tiers; plans stay as they are and hold their files",
+                hint="register the newer file again, in the cold catalog's database as a member of "
+                f"artemis_lifecycle: {publishing_by_hand(self.catalog.name, name, newer)}; then run the step again",
+            )
+
+    def closed(self, name: str) -> ColdEntry:
+        """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
+        entry = self.entry(name)
+        if entry.metadata is None:
+            raise HandoffFailed(
+                f"The cold catalog has no table {name}, which contains older snapshots of the table",
+                table=self.table,
+                untouched="both tiers",
+                hint="restore the catalog's row, and run the handoff again",
+            )
+        return entry
+
+    def free_name(self, identity: ColdIdentity, label: str) -> str:
+        """Return a name in the cold catalog for a closed table that no other live table uses."""
+        name = parse(identity.cold_table).suffixed(f"_{label}")
+        return str(name.suffixed(f"__{identity.table_uuid[:8]}") if self.catalog.exists(str(name)) else name)
+
+    def name_is_taken(self) -> bool:
+        """Return True if the live table's name belongs to an entry of another table."""
+        return self._is_of_another(self.entry(self.table))
+
+    def _is_of_another(self, entry: ColdEntry) -> bool:
+        return entry.metadata is not None and entry.table_uuid != self.table_uuid
+
+
+@contextmanager
+def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
+    with CatalogReader(context.config.catalogs.cold) as catalog:
+        yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off)
+
+
+def cold_identity(
+    context: HandoffContext, table: str, table_uuid: str, live_location: str, *, dry_run: bool = False
+) -> ColdIdentity:
+    """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
+    catalogs = context.config.catalogs
+    if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
+        raise ConfigError(
+            "A catalog has no warehouse",
+            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
+        )
+    live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
+    rules = LocationRules.from_config(context.config.policy(table).orphans)
+
+    def choose(cold_locations: list[str]) -> ColdIdentity:
+        with open_entries(context, table, table_uuid) as entries:
+            taken = entries.name_is_taken()
+        return place(
+            table=table,
+            table_uuid=table_uuid,
+            live_location=live_location,
+            live_warehouse=live_warehouse,
+            cold_warehouse=cold_warehouse,
+            rules=rules,
+            name_is_taken=taken,
+            cold_locations=cold_locations,
+        )
+
+    return settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)
 
 
 @dataclass(frozen=True)
@@ -155,3 +310,116 @@ class ColdTables:
     def _parsed(self, closed: ClosedTable, location: str, data: bytes) -> ColdTable:
         metadata = parse_table_metadata(data, location, self._limits)
         return ColdTable(closed.name, replace(metadata, table_uuid=self.newest.metadata.table_uuid))
+
+
+class ColdSide:
+    """`table` is the live table. `open_tables` looks up its cold tables again; `index` covers what they reach together.
+
+    Raises NoSuchTable if there is no cold table, and UnreadableMetadata for one that cannot be read.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        identity: ColdIdentity,
+        catalog: CatalogReader,
+        open_tables: Callable[[], ColdTables | None],
+        index: Callable[[TableMetadata], IndexView],
+    ) -> None:
+        self.identity = identity
+        self._table = table
+        self._catalog = catalog
+        self._open = open_tables
+        self._index = index
+        self._view: IndexView | None = None
+        self._rows: dict[str, CatalogEntry | None] = {}
+        self._whole: TableMetadata | None = None
+
+    def current(self) -> TableMetadata:
+        """Return all of the table's cold tables as one; the same object as long as their catalog rows do not change."""
+        return self._as_of(self._catalog.pointers())
+
+    def _as_of(self, rows: Mapping[str, CatalogEntry]) -> TableMetadata:
+        if self._whole is None or any(rows.get(name) != row for name, row in self._rows.items()):
+            tables = self._open()
+            if tables is None:
+                raise no_cold_table(self._table)
+            names = [tables.newest.name, *(closed.name for closed in tables.closed)]
+            self._rows, self._whole = {name: rows.get(name) for name in names}, tables.whole()
+        return self._whole
+
+    def index(self, metadata: TableMetadata) -> IndexView:
+        """Return the index of everything that these tables reach, as of `metadata`."""
+        if self._view is None or self._view.metadata is not metadata:
+            self._view = self._index(metadata)
+        return self._view
+
+    def tables(self) -> list[str]:
+        """Return the other tables of the cold catalog."""
+        return list(self.pointers())
+
+    def entry(self, table: str) -> CatalogEntry:
+        return self._catalog.entry(table)
+
+    def others(self) -> list[CatalogEntry]:
+        return self._catalog.others()
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        rows = self._catalog.pointers()
+        self._as_of(rows)
+        return {name: row for name, row in rows.items() if name not in self._rows}
+
+
+@dataclass(frozen=True)
+class ColdSnapshot:
+    """An archived snapshot. `tier` is deep-archive if one of its files must be thawed first. `tags` are the names that
+    it had. `cold_table` is its table in the cold catalog. Counts are from its summary; None if the writer did not
+    record them."""
+
+    snapshot_id: int
+    committed_at: datetime
+    tier: Literal["cold", "deep-archive"]
+    cold_table: str
+    tags: tuple[str, ...]
+    operation: str | None
+    records: int | None
+    data_files: int | None
+
+
+@dataclass(frozen=True)
+class ColdHistory:
+    """The snapshots of the cold tables in commit order, pinned to the newest table's metadata file."""
+
+    table: str
+    metadata_location: str
+    snapshots: tuple[ColdSnapshot, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, cold_table, tags
+        (joined by commas), operation object; records, data_files Int64 (NA if unknown)."""
+        return frame_of(ColdSnapshot, self.snapshots)
+
+
+def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> ColdHistory:
+    """Return the history. `archived` are the snapshots in the deep archive."""
+    found: list[ColdSnapshot] = []
+    for each in reversed(list(cold)):
+        tags: dict[int, list[str]] = {}
+        named = {(name, ref.snapshot_id) for name, ref in each.metadata.refs.items() if name != MAIN_BRANCH}
+        for name, snapshot_id in sorted(named | {(meaning.name, meaning.snapshot_id) for meaning in cold.tags}):
+            tags.setdefault(snapshot_id, []).append(name)
+        found += [
+            ColdSnapshot(
+                snapshot_id=snapshot.snapshot_id,
+                committed_at=in_calendar(snapshot.timestamp_ms),
+                tier="deep-archive" if snapshot.snapshot_id in archived else "cold",
+                cold_table=each.name,
+                tags=tuple(tags.get(snapshot.snapshot_id, ())),
+                operation=snapshot.summary.operation,
+                records=snapshot.summary.count("total-records"),
+                data_files=snapshot.summary.count("total-data-files"),
+            )
+            for snapshot in each.metadata.snapshots
+        ]
+    found.sort(key=lambda each: each.committed_at)
+    return ColdHistory(table, cold.newest.metadata.metadata_location, tuple(found))

@@ -1,11 +1,11 @@
-"""Copying: each file is copied or rewritten, read back and compared. Belongs here: processing one file. Does not belong
-here: which files, in which order, and what a failure means for the plan."""
+"""One request to a store for each of many files."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,18 +22,46 @@ from artemis_lifecycle.cold_tier.ledger import (
     CopiedFile,
 )
 from artemis_lifecycle.cold_tier.paths import Placing, Undecidable
-from artemis_lifecycle.cold_tier.rewrite.deletes import RewrittenDelete
-from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
-from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
-from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
-from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
+from artemis_lifecycle.cold_tier.rewriting import (
+    RewrittenDelete,
+    rewrite_deletion_vectors,
+    rewrite_manifest,
+    rewrite_manifest_list,
+    rewrite_position_deletes,
+)
 from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
-from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.metadata.types import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, UNKNOWN_LENGTH
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import StoredFile, Stores
+from artemis_lifecycle.storage.threads import threaded
+
+_THREADS = 16
+
+Request = Callable[[Stores, str], tuple[Any, ...]]
+"""Returns a store's answer for a path. Picklable; an exception ends the work."""
+
+
+def each_file(
+    runner: Runner, stores: Stores, request: Request, schema: str, paths: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """Return the answers to `request` (columns: the DDL `schema`) for all paths, in any order."""
+    if not paths:
+        return []
+    answers = arrow_schema(schema)
+    function = partial(_requested, stores, request, answers, stores.readers(paths[0], _THREADS))
+    rows = runner.map(pa.table({"path": pa.array(paths, pa.string())}), function, answers, Cost(len(paths)), threads=1)
+    return list(zip(*(column.to_pylist() for column in rows.table().columns), strict=True))
+
+
+def _requested(
+    stores: Stores, request: Request, answers: pa.Schema, threads: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = threaded(partial(request, stores), batch.column("path").to_pylist(), threads)
+        yield record_batch(list(found), answers)
+
 
 DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), ("rewritten", pa.string())])))
 """How the delete files of a manifest were rewritten; null for other files."""

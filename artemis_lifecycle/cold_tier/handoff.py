@@ -1,37 +1,339 @@
-"""The handoff: expired snapshots are copied, verified, and published in one commit of the cold table. Resumable by
-batch.
-
-Order: the list of needed files is sealed. Contents, then manifests, then manifest lists are copied; each batch is
-recorded once it is completely verified. Then one metadata file is written, parsed by Iceberg's own parser, and
-published by compare-and-swap. Until then, the cold table is unchanged, and copied files count for the next attempt.
-"""
+"""What happened to a plan's snapshots in its handoff, as a file under `operations.root`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+import json
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.cold_entries import cold_identity, open_entries
-from artemis_lifecycle.cold_tier.cold_split import Json
-from artemis_lifecycle.cold_tier.demand import Demand
-from artemis_lifecycle.cold_tier.evolution import archive_ids, with_lists
+from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
+from artemis_lifecycle.catalogs.settings import require_uri
+from artemis_lifecycle.catalogs.sql import ensure_tables
+from artemis_lifecycle.cold_tier import cold_metadata
+from artemis_lifecycle.cold_tier.cold_metadata import Meaning, continued, former_states, history_of, last, refs_of
+from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
+from artemis_lifecycle.cold_tier.cold_tables import ColdEntries, ColdEntry, cold_identity, open_entries
+from artemis_lifecycle.cold_tier.demand import Demand, Problem
+from artemis_lifecycle.cold_tier.evolution import (
+    Joint,
+    archive_ids,
+    fields_read,
+    joint,
+    mapping_of,
+    with_current,
+    with_lists,
+)
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
-from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, HandoffOutcome, record_outcome
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity, record_reused
-from artemis_lifecycle.cold_tier.publication import Publication, publish, require_one_line
-from artemis_lifecycle.cold_tier.reuse import Reuse
+from artemis_lifecycle.cold_tier.needed import Reuse
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, read_identity, record_reused
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
-from artemis_lifecycle.cold_tier.work import Problem
-from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.errors import CommitConflict, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata import manifest_lists
+from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.storage.instants import instant_text
+from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+NOTHING_ARCHIVED = ""
+"""Replaces the metadata location if the handoff is done and all its snapshots were lost or overtaken."""
+
+
+@dataclass(frozen=True)
+class HandoffOutcome:
+    """What happened to each snapshot of a plan in its handoff."""
+
+    archived: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    overtaken: tuple[int, ...] = ()
+    thinned: tuple[int, ...] = ()
+
+
+def record_outcome(stores: Stores, root: str, plan_id: str, outcome: HandoffOutcome) -> None:
+    data = json.dumps(asdict(outcome)).encode()
+    with around("handoff.outcome"):
+        stores.write(_outcome_path(root, plan_id), data, overwrite=True)
+
+
+def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | None:
+    """Return what a finished handoff recorded; None if it is not finished. Raises StorageError if it is damaged."""
+    path = _outcome_path(root, plan_id)
+    if stores.head(path) is None:
+        return None
+    try:
+        return HandoffOutcome(**{key: tuple(ids) for key, ids in json.loads(stores.read(path)).items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StorageError(
+            f"The record of a handoff is damaged: {error}",
+            path=path,
+            untouched="both tiers",
+            hint=f"run the handoff again, which writes it again: artemis hand-off {plan_id}",
+        ) from error
+
+
+def _outcome_path(root: str, plan_id: str) -> str:
+    return f"{root}/handoffs/{plan_id}/outcome.json"
+
+
+_PUBLISH_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What to publish: the `archived` snapshots of the plan's base. The base is `base`, and as JSON `live`."""
+
+    plan: HandoffInput
+    placing: PathMapping
+    base: TableMetadata
+    live: Json
+    archived: frozenset[int]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The next metadata of one cold table; `before` is empty for a table that this handoff creates."""
+
+    table: str
+    before: ColdEntry
+    metadata: Json
+
+
+def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int]:
+    """Commit the cold tables. Return the newest table's metadata location and the number of attempts, which is 0 if
+    they already have all the snapshots."""
+    plan, identity = what.plan, what.placing.identity
+    engine = connect(require_uri(context.config.catalogs.cold))
+    cold = context.config.catalogs.cold.name
+    try:
+        with open_entries(context, plan.table, plan.table_uuid) as entries:
+            for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+                ensure_tables(engine)
+                ensure_guard(engine, cold, context.config.catalogs.live.name)
+                current, changes = _changes(context, entries, what)
+                if not changes:
+                    return current.location, attempt - 1
+                written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
+                newest = next(location for change, location in written if change.table == identity.cold_table)
+                context.check()
+                try:
+                    with around("handoff.publish"), engine.begin() as connection:
+                        # One transaction, always in the same order: a snapshot is always in exactly one cold table.
+                        for change, location in sorted(written, key=lambda each: each[0].table):
+                            publish_guarded(
+                                connection,
+                                cold,
+                                change.table,
+                                plan_id=plan.plan_id,
+                                expected_location=change.before.location,
+                                new_location=location,
+                            )
+                        if context.record is not None:
+                            context.record(connection, newest)
+                    return newest, attempt
+                except CommitConflict:
+                    if attempt == _PUBLISH_ATTEMPTS:
+                        raise
+                    time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))
+        raise AssertionError("unreachable")
+    finally:
+        engine.dispose()
+
+
+def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:
+    """Return the newest cold table, and the changes after which the cold tables have the archived snapshots: to the
+    newest one, to closed ones that cover some of them, and new ones if the newest is too large."""
+    plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
+    identity = placing.identity
+    newest = entries.newest(identity, plan.plan_id)
+    present = newest.snapshot_ids
+    closed = closed_tables((newest.metadata or {}).get("properties"))
+    wanted: dict[str | None, set[int]] = {}
+    for snapshot in live["snapshots"]:
+        # If it could not go to the table of its period, it is in the newest one.
+        if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in present:
+            covers = covering(closed, snapshot["timestamp-ms"])
+            wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
+    own = wanted.pop(None, set())
+    late = {name: (entries.closed(name), ids) for name, ids in wanted.items() if name is not None}
+    late = {name: (table, ids) for name, (table, ids) in late.items() if not ids <= table.snapshot_ids}
+    if not late and not own:
+        return newest, []
+    if archive_ids(live, newest.metadata) != placing.ids:
+        raise HandoffFailed(
+            "The ids of the cold table's schemas, partition specs or sort orders changed during the handoff",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog",
+            hint="find out who writes to the cold catalog, which only handoffs may do; then run the handoff again",
+        )
+    tags = _tags(context, what.base, newest.metadata)
+    changes = []
+    for name, (table, ids) in late.items():
+        assert table.location is not None and table.metadata is not None
+        mapping = _joint(live, ids, table.metadata, table.snapshot_ids)
+        if mapping is None:
+            own |= ids
+        else:
+            joined = cold_metadata.add_late(live, table.metadata, table.location, ids, identity, placing, mapping, tags)
+            changes.append(_Change(name, table, joined))
+    before, mapping = newest.metadata, Joint(mapping_of(live))
+    if before is not None:
+        mapping = _joint(live, own, before, present)
+    if before is not None and mapping is None:
+        # Files without ids need a different mapping there, so the archived snapshots keep their own.
+        name = entries.free_name(identity, f"mapping_{len(closed) + 1}")
+        before, piece = close(before, name)
+        piece = cold_metadata.without_moved_refs(piece, None, tags) or piece
+        changes.append(_Change(name, ColdEntry(), piece))
+        mapping = Joint(mapping_of(live))
+    assert mapping is not None
+    reset = require_one_line(plan, what.base, newest)
+    location, seen_ms = plan.base_metadata_location, plan.seen_ms
+    try:
+        grown = cold_metadata.build_metadata(
+            live, before, newest.location, own, identity, placing, mapping, tags, location, reset=reset, seen_ms=seen_ms
+        )
+    except cold_metadata.Diverged as apart:
+        raise _two_lines(plan, newest, f" from {instant_text(apart.at_ms)} on") from apart
+    policy = context.config.policy(plan.table).cold_tier.split
+    pieces: dict[str, Json] = {}
+    if policy.by != "never":
+        known_until = cold_metadata.complete_until(grown)
+        grown, pieces = split(
+            grown, policy.by, policy.above, known_until, lambda label: entries.free_name(identity, label)
+        )
+    changes.append(_Change(identity.cold_table, newest, grown))
+    changes += _without_moved_refs(entries, newest, tags, {change.table for change in changes})
+    changes += [_Change(name, ColdEntry(), piece) for name, piece in pieces.items()]
+    return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def require_one_line(plan: HandoffInput, base: TableMetadata, newest: ColdEntry) -> bool:
+    """Raise HandoffFailed if the plan's base does not belong to the line of metadata that the archive has. Return True
+    if the table went back to an earlier state, and goes on from there above all numbers of the archive."""
+    if newest.metadata is None or newest.location is None:
+        return False
+    cold = parse_table_metadata(cold_metadata.to_bytes(newest.metadata), newest.location)
+    own, archived = Line.of(base), cold_metadata.line_of(cold)
+    if relate(own, archived) is Relation.DIVERGED:
+        raise _two_lines(plan, newest)
+    return own.raised_above(archived)
+
+
+def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> HandoffFailed:
+    return HandoffFailed(
+        f"The table's history is another one than the archive's{since}: it is registered under two names that both "
+        "commit, or its catalog was put back in time and written to. Both gave the same numbers to different things",
+        table=plan.table,
+        path=newest.location,
+        untouched="both tiers; the plan stays open and holds its files",
+        hint="after a restored backup, register the lost metadata file again; or run artemis close "
+        f"{plan.plan_id} and turn the table into a new one, with an archive of its own (CREATE TABLE … AS SELECT); of "
+        "two names, turn one into a new table; or set cold_tier.enabled to false for it. What is archived stays "
+        "readable (docs/cold-tier.md)",
+    )
+
+
+def _without_moved_refs(
+    entries: ColdEntries,
+    newest: ColdEntry,
+    tags: Sequence[Meaning],
+    changed: Collection[str],
+) -> Iterator[_Change]:
+    """Yield changes of closed tables whose tags have moved since the last handoff. Reads the tables only if a tag has
+    moved."""
+    properties = (newest.metadata or {}).get("properties")
+    before = history_of(properties)
+    if all(last(tags, each.name) == last(before, each.name) for each in before):
+        return
+    for closed in closed_tables(properties):
+        if closed.name in changed:
+            continue
+        table = entries.closed(closed.name)
+        assert table.metadata is not None
+        pruned = cold_metadata.without_moved_refs(table.metadata, table.location, tags)
+        if pruned is not None:
+            yield _Change(closed.name, table, pruned)
+
+
+def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tuple[Meaning, ...]:
+    """Return the history of the live table's refs, up to `base`. If the table never had tags, no metadata file is
+    read."""
+    known = history_of((cold or {}).get("properties"))
+    if not known and not refs_of(base):
+        return ()
+    until = 0 if cold is None else cold_metadata.complete_until(cold)
+    if base.last_updated_ms <= until:
+        return known  # An older plan, or a retry.
+    states = list(former_states(context.live_stores, base, until))[::-1]
+    return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
+
+
+def _joint(live: Json, added: Collection[int], cold: Json, present: Collection[int]) -> Joint | None:
+    """Return a name mapping for a cold table's snapshots and those `added` to it; None if no mapping works for both."""
+    if not added or not present:
+        return Joint(mapping_of(cold) if present else mapping_of(live))
+    return joint(mapping_of(cold), mapping_of(live), fields_read(cold, present), fields_read(live, added))
+
+
+def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
+    def specs_of(snapshot: Json) -> list[int]:
+        if snapshot.get("manifest-list") is None:
+            return []
+        entries = manifest_lists.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
+        own = [entry for entry in entries if entry.added_snapshot_id == snapshot["snapshot-id"]]
+        return list(dict.fromkeys(entry.partition_spec_id for entry in (*own, *entries)))
+
+    return replace(change, metadata=with_current(change.metadata, specs_of))
+
+
+def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
+    location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
+    data = cold_metadata.to_bytes(change.metadata)
+    parse_table_metadata(data, location, context.cold_stores.limits)
+    _parse_with_iceberg(context.runner.session, location, data, plan)
+    with around("handoff.metadata"):
+        context.cold_stores.write(location, data, overwrite=True)
+    if context.cold_stores.read(location) != data:
+        raise HandoffFailed(
+            "The cold metadata file reads back differently",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog",
+            hint="check the cold store, then run the handoff again",
+        )
+    return location
+
+
+def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: HandoffInput) -> None:
+    """Parse the file with the parser that engines use, before any engine can see it."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        parsed = jvm.org.apache.iceberg.TableMetadataParser.fromJson(location, data.decode())
+        parsed.snapshots().size()
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage())
+        raise HandoffFailed(
+            f"Iceberg's parser refuses the cold metadata: {reason}",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog; nothing was written there",
+            hint="report this with the live metadata file; the plan stays open and holds its files",
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each
 from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.identity import FileIdentity, Sameness
-from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
+from artemis_lifecycle.storage.location import hash_location, hash_strings
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import FileIdentity, Sameness
 
 Found = TypeVar("Found")
 

@@ -12,9 +12,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.cold_tier.cold_metadata import entry_at, line_of, whole_log
+from artemis_lifecycle.cold_tier.cold_metadata import Refs, at, entry_at, last, line_of, refs_of, whole_log
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
-from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.lines import Line, went_back
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata

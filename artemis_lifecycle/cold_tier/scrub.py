@@ -16,11 +16,11 @@ from functools import partial
 
 import pyarrow as pa
 
+from artemis_lifecycle.cold_tier.copy import each_file
 from artemis_lifecycle.cold_tier.ledger import COPIES, RING, CopiedFile, Ledger, handoff_ledger, place_of
 from artemis_lifecycle.cold_tier.presence import RecordedCopy
-from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
+from artemis_lifecycle.operations.cold_tier import ColdLoss, LostCopy, ScrubRecord, Scrubs
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
@@ -225,7 +225,7 @@ def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tupl
     return bad, {path for path, _, archived in answers if archived}
 
 
-def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], totals: _Totals) -> list[Found]:
+def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], totals: _Totals) -> list[LostCopy]:
     """Repair what was found. Return what cannot be repaired."""
     if not found:
         return []
@@ -238,14 +238,14 @@ def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], tota
         if why is None:
             totals.repaired += 1
         else:
-            lost.append(Found(copy.destination, copy.source, said))
+            lost.append(LostCopy(copy.destination, copy.source, said))
     return lost
 
 
 def _record(
     context: ScrubContext,
     state: _Rotation,
-    lost: Sequence[Found],
+    lost: Sequence[LostCopy],
     found: Sequence[tuple[CopiedFile, str]],
     settled: Sequence[str] = (),
 ) -> None:

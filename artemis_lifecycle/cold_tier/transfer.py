@@ -1,34 +1,165 @@
-"""Transfers snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff
-transfers to the cold tier, a restore back. Belongs here: the order of the phases, the meaning of a batch, and how a run
-resumes. Does not belong here: which snapshots, how to copy one file, and what is published in the end.
-
-Contents come first; then manifests, which record the contents' new sizes; then manifest lists. A batch is recorded once
-it is completely verified. A later run begins with the first batch that is not recorded.
-"""
+"""The consequences of lost files: which snapshots cannot be read without them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from artemis_lifecycle.cold_tier.copy import Copier
-from artemis_lifecycle.cold_tier.demand import Demand
+from artemis_lifecycle.cold_tier.copy import DELETES, WANTED, Copier, copy_files
+from artemis_lifecycle.cold_tier.demand import (
+    DELETE,
+    FILES,
+    MANIFESTS,
+    NAMED,
+    PHASES,
+    SEALED,
+    Batch,
+    Demand,
+    Problem,
+    Work,
+    distinct_manifests,
+    load_work,
+    named_manifests,
+    read_lists,
+    read_manifests,
+    readers,
+)
 from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, TAKEN, VERIFIED, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.losses import Losses, losses_of
-from artemis_lifecycle.cold_tier.needed import count_needed, seal_work
+from artemis_lifecycle.cold_tier.needed import Reuse, count_needed, seal_work
 from artemis_lifecycle.cold_tier.paths import Placing
-from artemis_lifecycle.cold_tier.phases import PhaseRows, open_phase
-from artemis_lifecycle.cold_tier.reuse import Reuse
-from artemis_lifecycle.cold_tier.work import PHASES, Batch, Problem, Work, load_work
 from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.metadata.types import MANIFEST
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import HandoffBatches
-from artemis_lifecycle.spark.runner import Rows, Runner
-from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.stores import Stores
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The consequences of lost files: problems, and destinations of manifests and lists that must not be written
+    without them."""
+
+    problems: tuple[Problem, ...] = ()
+    excluded: frozenset[str] = frozenset()
+
+    @property
+    def snapshot_ids(self) -> frozenset[int]:
+        return frozenset(snapshot for problem in self.problems for snapshot in problem.snapshot_ids)
+
+
+def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
+    """Find the snapshots of the demand that cannot be read without the `lost` files. Reads all its manifests, but files
+    are rarely lost."""
+    if not lost:
+        return Losses()
+    paths = {file.destination for file in lost}
+    with runner.keeping() as keep:
+        lists = keep(read_lists(runner, source, demand))
+        named = lists.map(named_manifests, MANIFESTS)
+        manifests = keep(runner.meet([named], "destination", distinct_manifests, MANIFESTS))
+        files = read_manifests(source, demand, manifests)
+        hits = files.map(partial(_hits, pa.array(sorted(paths), pa.string())), FILES).table()
+        naming = set(hits.column("manifest").to_pylist())
+        users = readers(lists, paths | naming)
+    read_by = {path: users[path] for path in paths}
+    for path, manifest in zip(hits.column("destination").to_pylist(), hits.column("manifest").to_pylist(), strict=True):
+        read_by[path] = read_by[path] | users[manifest]
+    wanted = set(demand.snapshot_ids)
+    for file in demand.metadata.statistics:
+        if file.snapshot_id in wanted and (destination := demand.mapping.used(file.path, file.snapshot_id)) in read_by:
+            read_by[destination] = read_by[destination] | {file.snapshot_id}
+    gone = {snapshot_id for ids in read_by.values() for snapshot_id in ids}
+    lists_of_gone = {
+        demand.mapping.used(snapshot.manifest_list, snapshot.snapshot_id)
+        for snapshot in demand.snapshots()
+        if snapshot.snapshot_id in gone and snapshot.manifest_list is not None
+    }
+    return Losses(
+        tuple(Problem(file.source, file.error or "", tuple(sorted(read_by[file.destination]))) for file in lost),
+        frozenset(naming | lists_of_gone),
+    )
+
+
+def _hits(paths: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pc.is_in(batch.column("destination"), paths))
+
+
+_BUCKETED = pa.schema([*WANTED, SEALED.field("bucket")])
+_DESCRIBED = arrow_schema("destination string, rewritten string")
+_REWRITTEN = arrow_schema("destination string, file string, rewritten string")
+_SIZED = arrow_schema("destination string, size_in_bytes bigint")
+
+
+@dataclass(frozen=True)
+class PhaseRows:
+    """The rows of one phase, and their copier."""
+
+    runner: Runner
+    rows: Rows
+    copier: Copier
+
+    def copy(self, batch: Batch, excluded: Collection[str]) -> list[CopiedFile]:
+        """Copy the files of a batch except those to `excluded` destinations. Return one result per file, by
+        destination."""
+        rows = self.rows.between("bucket", batch.first_bucket, batch.last_bucket)
+        cost = Cost(batch.files, batch.files, batch.size_in_bytes)
+        return copy_files(self.runner, rows, replace(self.copier, excluded=excluded), cost)
+
+
+@contextmanager
+def open_phase(runner: Runner, sealed: Rows, ledger: Ledger, phase: int, copier: Copier) -> Iterator[PhaseRows]:
+    """Yield the rows of a phase, which are valid inside the block. The phase before must be in the ledger."""
+    rows = sealed.between("phase", phase, phase)
+    with runner.keeping() as keep:
+        if phase == 1:
+            named = sealed.between("role", DELETE, DELETE)
+            described = ledger.rows(runner, _DESCRIBED.names).map(_described, _DESCRIBED)
+            deletes = runner.match(named, described, "destination", _rewritten_deletes, _REWRITTEN)
+            rows = keep(runner.match(rows, deletes, "destination", _with_deletes, _BUCKETED))
+        elif phase == 2:
+            sizes = ledger.rows(runner, ("kind", *_SIZED.names)).map(_manifests, _SIZED)
+            found = runner.match(sealed.between("role", NAMED, NAMED), sizes, "destination", _sizes_of, _SIZED).table()
+            lengths = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+            copier = replace(copier, lengths=lengths)
+        yield PhaseRows(runner, rows, copier)
+
+
+def _described(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(batch.column("rewritten").is_valid())
+
+
+def _manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pc.equal(batch.column("kind"), MANIFEST)).select(_SIZED.names)
+
+
+def _rewritten_deletes(named: pa.Table, described: pa.Table) -> pa.Table:
+    """Return how the delete files of a manifest were rewritten, by the manifest's destination."""
+    places = pc.index_in(named.column("destination"), described.column("destination").combine_chunks())
+    found = [named.column("manifest"), named.column("destination"), described.column("rewritten").take(places)]
+    return pa.Table.from_arrays(found, schema=_REWRITTEN).filter(pc.field("rewritten").is_valid())
+
+
+def _with_deletes(rows: pa.Table, deletes: pa.Table) -> pa.Table:
+    by_manifest: dict[str, list[dict[str, str]]] = {}
+    for manifest, file, rewritten in zip(*(column.to_pylist() for column in deletes.columns), strict=True):
+        by_manifest.setdefault(manifest, []).append({"destination": file, "rewritten": rewritten})
+    found = [by_manifest.get(path) for path in rows.column("destination").to_pylist()]
+    return rows.append_column(DELETES, pa.array(found, DELETES.type))
+
+
+def _sizes_of(named: pa.Table, recorded: pa.Table) -> pa.Table:
+    return recorded.filter(pc.is_in(recorded.column("destination"), named.column("destination").combine_chunks()))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Optional
 from dagster import AssetExecutionContext, Config
 from pydantic import Field
 
-from artemis_lifecycle.cli.options import instant
+from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.manual import snapshot_id

@@ -2,7 +2,7 @@
 
 from dagster import AssetKey, AssetObservation, AssetSpec
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import OWNERS
 from artemis_lifecycle.defs.partitions import partition_key, tables

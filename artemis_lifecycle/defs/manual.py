@@ -14,7 +14,7 @@ from typing import Any, Literal, Optional
 from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, job, op
 from pydantic import Field, create_model
 
-from artemis_lifecycle.cli.options import instant
+from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
 from artemis_lifecycle.defs.processes import SPARK_POOL

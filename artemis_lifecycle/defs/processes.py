@@ -5,7 +5,7 @@ import os
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from artemis_lifecycle.operations.processes import is_over, mark
+from artemis_lifecycle.operations.leases import is_over, mark
 
 SPARK_POOL = "artemis_spark"
 """The pool of the runs that need a Spark session: each is a JVM, or a warm worker."""

@@ -35,11 +35,18 @@ from artemis_lifecycle.defs.tags import PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.tonight import TableWindow
-from artemis_lifecycle.operations.fleet import last_done
-from artemis_lifecycle.operations.health import HealthRecord
-from artemis_lifecycle.scheduling.compaction import CompactionVerdict, due_compaction
-from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step, Verdict, due_step, opening, priority
+from artemis_lifecycle.lifecycle.fleet import TableWindow
+from artemis_lifecycle.operations.fleet import HealthRecord, last_done
+from artemis_lifecycle.scheduling.maintenance_window import (
+    NIGHTLY_WALK,
+    CompactionVerdict,
+    Step,
+    Verdict,
+    due_compaction,
+    due_step,
+    opening,
+    priority,
+)
 from artemis_lifecycle.storage.instants import elapsed
 
 _RECORDED_AS = {Step.ORPHANS: "orphan_deletion"}

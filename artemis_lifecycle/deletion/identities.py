@@ -20,9 +20,8 @@ from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.protection.context import ArchivedFile, DeletionContext
 from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN
 from artemis_lifecycle.storage.frames import describe_frame, frame_batches, owner_folder, write_batches
-from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME, OTHER, SAME, UNSURE, FileIdentity, compare
 from artemis_lifecycle.storage.stores import Stores, are_local
-from artemis_lifecycle.storage.types import FileStatuses
+from artemis_lifecycle.storage.types import NO_TAG, NO_TIME, OTHER, SAME, UNSURE, FileIdentity, FileStatuses, compare
 
 CHANGED = "changed_since_listing"
 """An orphan job's file is not the listed one: its size differs, or it was written again."""

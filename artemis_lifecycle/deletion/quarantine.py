@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.deletion.batches import DeletionJob, sealed_pieces
+from artemis_lifecycle.deletion.batches import QUARANTINED, DeletionJob, FileOutcome, outcome_frame, sealed_pieces
 from artemis_lifecycle.deletion.identities import same
-from artemis_lifecycle.deletion.outcomes import QUARANTINED, FileOutcome, outcome_frame
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock

@@ -1,49 +1,43 @@
-"""The deletion worker: takes a sealed job batch by batch, checks the files again, deletes them, and records each
-outcome. If it is killed, any process can continue from the journal.
-
-Each piece of a batch is processed under the table's lock, which holds, heartbeats and restores also take. The order is:
-the lease, the journal's fence, the last check, the delete. The worker waits for the rate limit before it takes the
-lock.
-"""
+"""The last check of a job's files before deletion: first against the store, then against protection. Real runs and dry
+runs use the same check."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from shlex import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.deletion.batches import (
-    MOST_PER_BATCH,
-    Batches,
-    DeletionJob,
-    batch_paths,
-    read_batch,
-    seal_batches,
-)
-from artemis_lifecycle.deletion.dry_run import dry_run_of
-from artemis_lifecycle.deletion.identities import Identities, look
-from artemis_lifecycle.deletion.outcomes import (
     GONE,
+    MOST_PER_BATCH,
     OUTCOMES,
     QUARANTINED,
+    Batches,
+    DeletionJob,
     PieceOutcomes,
+    batch_paths,
     outcomes_of_job,
+    read_batch,
     read_outcomes,
+    require_count,
+    seal_batches,
+    sealed_pieces,
     waiting_rows,
     write_outcomes,
 )
+from artemis_lifecycle.deletion.identities import Identities, look, same
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace, is_aside, place_of, quarantine_folder, set_aside
-from artemis_lifecycle.deletion.recheck import Rechecked, recheck
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import Busy, Refused
-from artemis_lifecycle.metadata.kinds import CHANGELOG, DATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import CHANGELOG, DATA
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
@@ -52,12 +46,103 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.ownership import sidecar_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import ANOTHER_FILE, UNPROVEN, Considered, Protection
-from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import are_local
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, FileStatuses, Removals
+
+
+@dataclass(frozen=True)
+class Rechecked:
+    """The result of the check for a piece's files, by row: which are kept and why, which are gone, for which the store
+    gives an error, and when it was checked. `now` is what the store said."""
+
+    kept: Mapping[int, str]
+    gone: NDArray[np.bool_]
+    failed: Mapping[int, str]
+    now: FileStatuses
+    asked_at: float
+    protected_at: float
+
+    @property
+    def going(self) -> NDArray[np.bool_]:
+        going: NDArray[np.bool_] = ~self.gone
+        going[[*self.kept, *self.failed]] = False
+        return going
+
+    @property
+    def unproven(self) -> list[int]:
+        """The rows that are kept because their content was not yet compared."""
+        return [row for row, why in self.kept.items() if why == UNPROVEN]
+
+
+def recheck(
+    context: DeletionContext,
+    protection: Protection,
+    considered: Considered,
+    identities: Identities,
+    files: pa.Table,
+    before: FileStatuses | None = None,
+) -> Rechecked:
+    """Check all files against the store, then against protection. A file that is not the one that it was `before` is
+    kept."""
+    paths = files.column("path").combine_chunks()
+    asked_at = elapsed()
+    found = look(context.stores, paths)
+    others = identities.others(files, found.now)
+    if before is not None:
+        others |= dict.fromkeys(np.flatnonzero(found.now.found & ~same(before, found.now)).tolist(), ANOTHER_FILE)
+    gone = ~found.now.found
+    gone[list(found.failed)] = False
+    protected_at = elapsed()
+    kept = others | protection.kept(files, considered)
+    return Rechecked(kept, gone, found.failed, found.now, asked_at, protected_at)
+
+
+def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
+    """Make the checks of a real run for every file. Deletes and writes nothing."""
+    protection = Protection(context, job)
+    identities = Identities(replace(context, renew=None), job)
+
+    def considered() -> Iterator[pa.Array]:
+        return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
+
+    protection.require_no_hold()
+    protection.refresh_neighbors()
+    protection.full(considered)
+    found: list[pa.Table] = []
+    for piece in sealed_pieces(context.stores, job, MOST_PER_BATCH):
+        judged = recheck(context, protection, considered, identities, piece)
+        if judged.unproven and identities.prove(piece.take(judged.unproven)):
+            judged = recheck(context, protection, considered, identities, piece)
+        piece_outcomes = PieceOutcomes(piece)
+        piece_outcomes.put(np.flatnonzero(~judged.going), "absent")
+        piece_outcomes.put(np.flatnonzero(judged.going), "would_delete")
+        piece_outcomes.put_each(judged.failed, "failed")
+        piece_outcomes.put_each(judged.kept, "kept")
+        found.append(piece_outcomes.table(""))
+    outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
+    require_count(job, outcomes.num_rows, job.files_location)
+    totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+    files = Counter({row["outcome"]: row["path_count"] for row in totals})
+    sizes = Counter({row["outcome"]: row["size_in_bytes_sum"] or 0 for row in totals})
+    return DeletionReport(
+        job_id=job.job_id,
+        table=job.table,
+        deleted=0,
+        already_absent=files["absent"],
+        kept=files["kept"],
+        failed=files["failed"],
+        bytes=0,
+        dry_run=True,
+        would_delete=files["would_delete"],
+        would_delete_bytes=sizes["would_delete"],
+        _files=lambda: Runner(context.spark).rows(outcomes).frame(),
+    )
+
 
 _LOOK_LASTS = 10.0
 """Seconds after which a check expires: a worker that was frozen between check and delete checks again."""

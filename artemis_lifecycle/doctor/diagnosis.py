@@ -15,8 +15,8 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config, load_what_is_right
 from artemis_lifecycle.config.model import SECRET, hidden
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.doctor import machine, services
-from artemis_lifecycle.doctor.results import Check, checked
+from artemis_lifecycle.doctor import services
+from artemis_lifecycle.doctor.services import Check, checked
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.storage.location import LocationRules
@@ -54,17 +54,17 @@ def _configuration(path: Path | None) -> tuple[list[Check], LifecycleConfig | No
 
 
 def _of_the_machine() -> Iterator[Check]:
-    yield checked("java", machine.java)
-    yield checked("versions", machine.versions)
+    yield checked("java", services.java)
+    yield checked("versions", services.versions)
 
 
 def _of_the_configuration(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:
     for warning in config.warnings():
         yield Check("delays", "warning", warning, "set it above zero in lifecycle.yaml")
     yield from services.overwrites(config)
-    yield checked("free space", partial(machine.free_space, config))
+    yield checked("free space", partial(services.free_space, config))
     yield from _of_the_services(config, write_probe)
-    yield checked("executors' Python", partial(machine.executors, config))
+    yield checked("executors' Python", partial(services.executors, config))
 
 
 def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:

@@ -1,6 +1,4 @@
-"""Sealed expiration plans. A plan consists of the table, the base metadata file, the snapshots and refs to remove,
-and the files that only they reach. Its id is the digest of that content, so that the same decision always has the
-same id."""
+"""Since when, and until when, snapshots keep what they hold. Pure: a query to the retention rules."""
 
 from __future__ import annotations
 
@@ -8,13 +6,16 @@ import gc
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+
+from artemis_lifecycle.catalogs.results import ResultTable
 from artemis_lifecycle.errors import (
     GarbageCollectionDisabled,
     MissingFile,
@@ -23,19 +24,25 @@ from artemis_lifecycle.errors import (
     StalePlan,
     StorageError,
 )
-from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
-from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
+from artemis_lifecycle.metadata.types import CONTENT_KINDS, LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.index.files import deletable
-from artemis_lifecycle.reachability.index.presence import require_present
+from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.views import Reason
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import drop_frame, owner_folder, read_frame, rows_digest, write_batches
+from artemis_lifecycle.storage.frames import (
+    drop_frame,
+    frame_batches,
+    owner_folder,
+    read_frame,
+    rows_digest,
+    write_batches,
+)
 from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -43,6 +50,41 @@ from artemis_lifecycle.storage.stores import Stores
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+_FAR_MS = 100 * 365 * 86_400_000
+_EXACT_TO_MS = 1_000
+
+
+def held_until(
+    metadata: TableMetadata,
+    snapshot_ids: Collection[int],
+    settings: RetentionSettings,
+    now_ms: int,
+    *,
+    holds: Sequence[HoldView] = (),
+    tags: Sequence[TagView] = (),
+) -> int | None:
+    """Return the first instant (epoch ms, to the second) at which a plan would keep none of the snapshots, in the
+    current state.
+
+    None: not within a hundred years, if nothing is committed and no ref is changed. A branch's current snapshot stays
+    forever, until a later commit replaces it. `now_ms` itself: the next plan removes them.
+    """
+    view, wanted = view_of(metadata), set(snapshot_ids)
+
+    def kept_at(instant_ms: int) -> bool:
+        return not wanted.isdisjoint(decide(view, settings, instant_ms, holds=holds, tags=tags).kept)
+
+    if not kept_at(now_ms):
+        return now_ms
+    low, high = now_ms, now_ms + _FAR_MS
+    if kept_at(high):
+        return None
+    while high - low > _EXACT_TO_MS:
+        middle = (low + high) // 2
+        low, high = (middle, high) if kept_at(middle) else (low, middle)
+    return high
 
 
 _DROPS = "write.metadata.delete-after-commit.enabled"
@@ -467,3 +509,73 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
         _spark=spark,
         _stores=stores,
     )
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """What keeps a file out of a plan: a snapshot of the plan's base, with every reason why it is kept, or (without an
+    id) the metadata file itself."""
+
+    snapshot_id: int | None
+    what: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanExplanation:
+    """A file and a plan. `in_plan` means that it may be deleted after the plan's commit, for `reason`. Otherwise
+    `kept_by` says what keeps it; if that is empty, no snapshot of the plan's base reaches it."""
+
+    plan_id: str
+    table: str
+    path: str
+    in_plan: bool
+    reason: str
+    kind: str | None = None
+    size_in_bytes: int | None = None
+    kept_by: tuple[Keeper, ...] = ()
+
+
+def why_kept(plan: ExpirationPlan, path: str, holders: Sequence[tuple[int | None, str]]) -> PlanExplanation:
+    """Return the explanation of a file that is not in `plan`. `holders` are the snapshots of the plan's base that reach
+    it, as (id, text); (None, text) for the metadata file itself."""
+    keepers = tuple(
+        Keeper(snapshot_id, text, plan.kept.get(snapshot_id, ()) if snapshot_id is not None else ())
+        for snapshot_id, text in holders
+        if snapshot_id is None or snapshot_id in plan.kept
+    )
+    if keepers:
+        reason = f"{len(keepers)} of what the plan keeps reaches it"
+    else:
+        reason = (
+            "no snapshot of the plan's base reaches it: it is of a newer commit, of a commit in flight, an orphan, or "
+            "already deleted; artemis explain shows which"
+        )
+    return PlanExplanation(plan.plan_id, plan.table, path, False, reason, kept_by=keepers)
+
+
+PLAN_FILES = ResultTable(
+    "plan_files",
+    """
+    plan_id string,
+    table_name string,
+    table_uuid string,
+    path string COMMENT 'as the metadata spells it',
+    kind string,
+    size_in_bytes bigint,
+    reason string,
+    planned_at timestamp
+    """,
+    key="plan_id",
+    instant="planned_at",
+)
+
+
+def plan_rows(stores: Stores, plan: PlanRecord) -> Iterator[pa.Table]:
+    """Yield the plan's files with the columns of PLAN_FILES."""
+    same = {"plan_id": plan.plan_id, "table_name": plan.table, "table_uuid": plan.table_uuid}
+    instant = pa.scalar(plan.planned_at, pa.timestamp("us", "UTC"))
+    for files in frame_batches(plan.files_location, stores):
+        columns: dict[str, pa.Array] = {name: pa.repeat(value, files.num_rows) for name, value in same.items()}
+        columns |= {name: files.column(name) for name in ("path", "kind", "size_in_bytes", "reason")}
+        yield pa.table({**columns, "planned_at": pa.repeat(instant, files.num_rows)})

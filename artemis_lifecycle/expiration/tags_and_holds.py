@@ -13,9 +13,8 @@ from artemis_lifecycle.config.calendar_units import UNITS, Every
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
-from artemis_lifecycle.operations.deep_archive import ThawRecord
-from artemis_lifecycle.operations.holds import Hold
-from artemis_lifecycle.operations.tags import NOT_MADE, REPLACED, TagRecord
+from artemis_lifecycle.operations.cold_tier import ThawRecord
+from artemis_lifecycle.operations.holds import NOT_MADE, REPLACED, Hold, TagRecord
 from artemis_lifecycle.retention.rules import (
     HoldView,
     RetentionSettings,

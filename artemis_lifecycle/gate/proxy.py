@@ -29,16 +29,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from artemis_lifecycle import escaping
 from artemis_lifecycle.contracts.requirements import rejected
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.gate.bodies import LARGEST, changes
-from artemis_lifecycle.gate.routes import (
+from artemis_lifecycle.gate.rules import (
+    LARGEST,
+    Finding,
     Route,
+    Rules,
     UnclearError,
+    changes,
     has_dot_segments,
     is_config,
     require_one_meaning,
     route_of,
 )
-from artemis_lifecycle.gate.rules import Finding, Rules
 
 Record = Callable[[Finding, str], None]
 """Stores a finding, and the client that it is about. It must not raise."""

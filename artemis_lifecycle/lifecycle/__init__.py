@@ -12,32 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
-from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.gate.installation import GateAttempt
 from artemis_lifecycle.catalogs.guard import GuardState
-from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
+from artemis_lifecycle.cold_tier.cold_tables import ColdHistory, ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchived
 from artemis_lifecycle.cold_tier.handoff import Handoff
-from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement
 from artemis_lifecycle.cold_tier.reads import Route
-from artemis_lifecycle.cold_tier.restore_context import Restored
+from artemis_lifecycle.cold_tier.restore_ids import Restored
 from artemis_lifecycle.cold_tier.scrub import ColdScrub
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
-from artemis_lifecycle.deletion.receipt import Receipt
 from artemis_lifecycle.deletion.records import Forgotten
-from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.deletion.report import DeletionReport, Receipt
 from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
-from artemis_lifecycle.expiration.explained import PlanExplanation
-from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
+from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanExplanation, Wanted
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.expiration.verdicts import Verdict
-from artemis_lifecycle.lifecycle import receipts, tiers
+from artemis_lifecycle.lifecycle import contexts, deletion
 from artemis_lifecycle.lifecycle.answers import ask_all
 from artemis_lifecycle.lifecycle.audit import Auditing
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier, RenewedIdentities
@@ -45,31 +42,25 @@ from artemis_lifecycle.lifecycle.commits import Commit, Commits
 from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.expiration import Expiration
-from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
+from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation, Incidents
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.formats import Kind
-from artemis_lifecycle.lifecycle.gate import Gate, GateStatus
-from artemis_lifecycle.lifecycle.health import Measuring
-from artemis_lifecycle.lifecycle.history import History, ReachableSet
-from artemis_lifecycle.lifecycle.incidents import Incidents
-from artemis_lifecycle.lifecycle.lineage import Recording
-from artemis_lifecycle.lifecycle.lineage_events import LineageEvents
+from artemis_lifecycle.lifecycle.gate import Gate, GateStatus, Pointer
+from artemis_lifecycle.lifecycle.lineage import LineageEvents, Recording
 from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck, LineageWatching, Watched
 from artemis_lifecycle.lifecycle.live_sets import LiveSetDetails, LiveSets
-from artemis_lifecycle.lifecycle.maintenance import Maintenance
+from artemis_lifecycle.lifecycle.maintenance import Maintenance, Measuring
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.nessie import NessieTables
 from artemis_lifecycle.lifecycle.operating import Part, forget_records, prepare, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
 from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
-from artemis_lifecycle.lifecycle.past import HistoryCompaction, Past
+from artemis_lifecycle.lifecycle.past import History, HistoryCompaction, Past, ReachableSet
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
-from artemis_lifecycle.lifecycle.pointer import Pointer
 from artemis_lifecycle.lifecycle.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
-from artemis_lifecycle.lifecycle.queries import Queries
-from artemis_lifecycle.lifecycle.reading import Reading
+from artemis_lifecycle.lifecycle.reading import Queries, Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.table_checks import TableChecks
@@ -81,38 +72,31 @@ from artemis_lifecycle.lineage.incident import Incident
 from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.open_lineage import require_open_lineage
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
-from artemis_lifecycle.live_sets.comparison import LiveSetComparison
-from artemis_lifecycle.live_sets.policies import Given
-from artemis_lifecycle.live_sets.sweep import Sweep
-from artemis_lifecycle.maintenance.commit_costs import CommitCosts
+from artemis_lifecycle.live_sets.mark import Given
+from artemis_lifecycle.live_sets.sweep import LiveSetComparison, Sweep
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
-from artemis_lifecycle.maintenance.costs import TableCosts
+from artemis_lifecycle.maintenance.costs import CommitCosts, TableCosts
 from artemis_lifecycle.maintenance.health import TableHealth
-from artemis_lifecycle.maintenance.health_history import HealthHistory
 from artemis_lifecycle.maintenance.manifests import CompactedManifests
+from artemis_lifecycle.maintenance.score import HealthHistory
 from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata
+from artemis_lifecycle.operations.cold_tier import ColdLoss, RestoreRecord, ThawRecord
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.decisions import Decision, person
-from artemis_lifecycle.operations.deep_archive import ThawRecord
-from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing
-from artemis_lifecycle.operations.holds import Hold, HoldKind
-from artemis_lifecycle.operations.lineage_watch import UnmetSnapshot
+from artemis_lifecycle.operations.decisions import Decision, Pause, person
+from artemis_lifecycle.operations.holds import Heartbeat, Hold, HoldKind, Writing
+from artemis_lifecycle.operations.lineage import UnmetSnapshot
 from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
-from artemis_lifecycle.operations.pauses import Pause
 from artemis_lifecycle.operations.plans import Approval, PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
-from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.orphans.cold import ColdScan
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
-from artemis_lifecycle.orphans.external_listing import ParquetListing, read_parquet_listing
-from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
+from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, read_inventory, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend
 from artemis_lifecycle.planning.plan import Query as ScanQuery
-from artemis_lifecycle.planning.query_plan import QueryPlan
+from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.location import LocationRules
@@ -611,7 +595,7 @@ class Lifecycle:
         """Return the outcome of every file of a finished deletion, and who decided. The receipt is in the table's
         metadata folder as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before
         that."""
-        return receipts.receipt(self.steps, job)
+        return deletion.receipt(self.steps, job)
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
         """List every file below the table's locations (or below `location` inside them), and seal the listing.
@@ -874,12 +858,12 @@ class Lifecycle:
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """Return the tables of the cold catalog with the history of the live table with that uuid; None before its
         first handoff. Raises UnreadableMetadata."""
-        return tiers.cold_tables(self.resources, table_uuid)
+        return contexts.cold_tables(self.resources, table_uuid)
 
     def cold_metadata(self, table: str) -> TableMetadata | None:
         """Return the table's metadata in the cold catalog, with several cold tables as one; None before its first
         handoff."""
-        return tiers.cold_metadata(self.resources, self.steps.table_uuid(table))
+        return contexts.cold_metadata(self.resources, self.steps.table_uuid(table))
 
     def cold_history(self, table: str) -> ColdHistory:
         """Return the table's snapshots in the cold tier, and which of them are in the deep archive. Raises NoSuchTable

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.result_rows import Where
-from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.results import NAMESPACE, Where
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.errors import (
     BadInput,
@@ -25,27 +24,29 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
+from artemis_lifecycle.lifecycle.contexts import cold_index, cold_tables
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import cold_index, cold_tables
 from artemis_lifecycle.lineage.audit import (
     OVERWRITE_COLUMNS,
     REMOVING,
     Ingested,
+    IngestedFile,
+    Ingests,
     Lineage,
     Overwrites,
+    Tier,
+    Trace,
     ingested_of,
     lineage_of,
     overwrites_of,
 )
-from artemis_lifecycle.lineage.drawing import SnapshotOfTable
-from artemis_lifecycle.lineage.graph import EDGES, Direction
-from artemis_lifecycle.lineage.ingests import IngestedFile, Ingests, Tier, Trace
+from artemis_lifecycle.lineage.graph import EDGES, Direction, SnapshotOfTable
 from artemis_lifecycle.lineage.ledger import EDGE_ROWS, LINEAGE_EDGES, LINEAGE_LEDGER, ROWS, LedgerBatch
-from artemis_lifecycle.metadata.partitions import parse_partition
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.values import parse_partition
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
 
-from artemis_lifecycle.cold_tier import thaw as thawing
-from artemis_lifecycle.cold_tier.cold_entries import open_entries
+from artemis_lifecycle.cold_tier import deep_archive as thawing
+from artemis_lifecycle.cold_tier.cold_tables import open_entries
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff
@@ -17,32 +17,37 @@ from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
-from artemis_lifecycle.cold_tier.presence import RecordedCopy
+from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
 from artemis_lifecycle.cold_tier.reads import Route, Selector
-from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
-from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
+from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.contracts import InputSnapshot
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
-from artemis_lifecycle.lifecycle.contexts import cold_context
-from artemis_lifecycle.lifecycle.copies import cold_copies, copy_again
+from artemis_lifecycle.lifecycle.contexts import (
+    cold_context,
+    cold_copies,
+    cold_index,
+    cold_metadata,
+    cold_tables,
+    copy_again,
+    holds_and_tags,
+    live_index,
+)
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS
 from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.retention import holds_and_tags
 from artemis_lifecycle.lifecycle.steps import Step, Steps
-from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, cold_tables, live_index
 from artemis_lifecycle.metadata.types import NO_SUMMARY
+from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.decisions import NewDecision, person
-from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
-from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.retention.rules import view_of
 from artemis_lifecycle.storage.instants import milliseconds
 

@@ -20,9 +20,8 @@ from artemis_lifecycle.errors import (
     StalePlan,
 )
 from artemis_lifecycle.lifecycle.contexts import deletion_context
-from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
+from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts, stored_receipt
 from artemis_lifecycle.lifecycle.listings import take_listing
-from artemis_lifecycle.lifecycle.receipts import stored_receipt
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState, noted_wait
 from artemis_lifecycle.metadata.types import CatalogEntry
@@ -30,11 +29,10 @@ from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans import dropped
-from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
-from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Protection

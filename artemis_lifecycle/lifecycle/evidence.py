@@ -11,13 +11,12 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
+from artemis_lifecycle.deletion.batches import GONE, job_outcomes
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.plan_checks import NAMED
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.candidates import files_themselves, listed_parts
-from artemis_lifecycle.orphans.missing import LOOKED_UP
+from artemis_lifecycle.orphans.scan import LOOKED_UP, files_themselves, listed_parts
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import own_table
 from artemis_lifecycle.reachability.walk import indexed, reachable_files

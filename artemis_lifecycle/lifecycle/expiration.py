@@ -1,8 +1,11 @@
-"""Expiration: the plan, and the commit that removes its snapshots from a table's metadata."""
+"""Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
+commit; also where no snapshot leaves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
@@ -10,8 +13,16 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.identities import first_look
-from artemis_lifecycle.errors import PlanStateError, StalePlan, TooLarge, UnreadableMetadata
-from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal, successor
+from artemis_lifecycle.errors import PlanStateError, StalePlan, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.expiration.commit import (
+    ExpirationCommit,
+    RemovedParts,
+    Unused,
+    Usage,
+    made_by,
+    removal,
+    successor,
+)
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import (
     ExpirationPlan,
@@ -23,17 +34,21 @@ from artemis_lifecycle.expiration.plan import (
     refuse_unexpirable,
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
-from artemis_lifecycle.lifecycle.cleaning import Cleaning
-from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
+from artemis_lifecycle.lifecycle.contexts import (
+    absent_copies,
+    copy_again,
+    holds_and_tags,
+    live_index,
+    present_index,
+    retention_settings,
+)
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.past import Past
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
-from artemis_lifecycle.lifecycle.tiers import live_index, present_index
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
@@ -45,6 +60,65 @@ from artemis_lifecycle.reachability.walk import tidy
 from artemis_lifecycle.retention.rules import decide, view_of
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What one expiration may clean. `confirm` raises if the table's lease is lost; None for a dry run, which records
+    nothing."""
+
+    resources: Resources
+    table: str
+    confirm: Callable[[], None] | None
+
+    def __call__(self, base: TableMetadata, leaving: Collection[int]) -> Unused:
+        """Return what to remove from `base`, together with the snapshots `leaving`. What leaves is recorded first, so
+        that the past keeps its columns."""
+        return self._found(base, leaving)[0]
+
+    def is_due(self, base: TableMetadata) -> bool:
+        """Return True if there is something to remove from `base`, or to record as unused, where no snapshot leaves."""
+        return any(self._found(base, ()))
+
+    def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
+        """Return what to remove, and whether that changes the record of what was."""
+        policy = self.resources.config.policy(self.table)
+        if not policy.retention.clean_metadata:
+            return Unused(), False
+        now = self.resources.clock.now()
+        before_ms = milliseconds(now - policy.orphans.min_age)
+        known = removed_parts(self.resources, base.table_uuid)
+        unused = self._usage.unused(base, leaving, known, before_ms)
+        parts = known.extended(base, unused, milliseconds(now))
+        if parts != known and self.confirm is not None:
+            self.confirm()
+            path = _path(self.resources, base.table_uuid)
+            self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
+        return parts.removable(unused, before_ms), parts != known
+
+    @cached_property
+    def _usage(self) -> Usage:
+        return Usage(self.resources.live_stores)
+
+
+def removed_parts(resources: Resources, table_uuid: str) -> RemovedParts:
+    """Return what cleaning has taken from the table's metadata. Raises StorageError if the record is damaged."""
+    path = _path(resources, table_uuid)
+    if resources.live_stores.head(path) is None:
+        return RemovedParts()
+    try:
+        return RemovedParts.from_json(resources.live_stores.read(path))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f"The record of a table's removed schemas is damaged: {error}",
+            path=path,
+            untouched="the table",
+            hint="restore the file; or move it aside, and only the columns of removed schemas are lost",
+        ) from error
+
+
+def _path(resources: Resources, table_uuid: str) -> str:
+    return f"{resources.root}/history/{table_uuid}/removed.json"
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,251 @@
-"""The fleet at a glance: one row per governed table, from Postgres alone, and the page that shows it."""
+"""Readers of a catalog that stop or delay other tables' deletions, all at once: tables that cannot be read, and logs of
+other formats. Belongs here: what doctor and the fleet say of them. Changes nothing."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.identifier import is_addressable
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.results import RESULT_TABLES
+from artemis_lifecycle.catalogs.settings import in_one_database
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.policies import TablePolicy
-from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.lifecycle.fleet_history import FleetDay, fleet_history, overdue_after
-from artemis_lifecycle.lifecycle.fleet_page import page
+from artemis_lifecycle.config.policies import MaintenanceWindow, QuietWindow, TablePolicy, coming_window, window_of
+from artemis_lifecycle.errors import LifecycleError, NewerFormat, StorageError, UnreadableMetadata
+from artemis_lifecycle.lifecycle.fleet_page import FleetDay, fleet_history, overdue_after, page
+from artemis_lifecycle.lifecycle.formats import PLANNED
 from artemis_lifecycle.lifecycle.maintenance import storage_classes
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.tonight import forecasts
-from artemis_lifecycle.lifecycle.unread import unread_readers
-from artemis_lifecycle.operations.fleet import freed_by_day, freed_by_job, last_done, red_checks
-from artemis_lifecycle.operations.held_bytes import HeldBytes
-from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
-from artemis_lifecycle.scheduling.forecast import WindowForecast
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.operations.fleet import (
+    HeldBytes,
+    freed_by_day,
+    freed_by_job,
+    last_done,
+    newest_states,
+    red_checks,
+)
+from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.steps import StepRecord
+from artemis_lifecycle.orphans.trend import next_scan, trend_of
+from artemis_lifecycle.protection.future import claims
+from artemis_lifecycle.reachability.reached import ReachedFolders
+from artemis_lifecycle.scheduling.forecast import WindowForecast, forecast, steps_left, work_of
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Step
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class UnreadReaders:
+    """`tables` and `folders` have a sentence for each kind of unreadable table, and for each folder with another
+    format's log. `lines` is what lifecycle.yaml needs under `catalogs.live` if the tables read no others' files."""
+
+    tables: tuple[str, ...]
+    folders: tuple[str, ...]
+    lines: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        release = f"; if they read no other table's files, set catalogs.live.{self.lines}"
+        return (*(f"{each}{release}" for each in self.tables), *self.folders)
+
+
+def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stores) -> UnreadReaders:
+    """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
+    did not read them; and the folders of other formats that are still there."""
+    live, cold, root = config.catalogs.live, config.catalogs.cold, config.operations.root
+    reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
+    found, errors = catalog.loadable()
+    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else ())}
+    never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
+    never |= {name: error.what for name, error in errors.items()}
+    problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
+    for name, pointer in pointers.items():
+        if name in problems:
+            (newest if reached.knows(name, pointer) else never)[name] = problems[name]
+        elif not reached.knows(name, pointer) and name not in RESULT_TABLES:
+            unseen.append(name)
+
+    def read(name: str) -> str | None:
+        try:
+            read_table_metadata(stores, pointers[name].metadata_location)
+        except NewerFormat:
+            return None  # Iceberg itself may read it, which needs Spark.
+        except (UnreadableMetadata, StorageError) as error:
+            return error.what
+        return None
+
+    never |= {name: why for name, why in zip(unseen, threaded(read, unseen, _READERS), strict=True) if why is not None}
+    kinds = {"never readable: they stop all deletions of other tables": never}
+    kinds["of which the newest commits are not readable: other tables' files wait for them"] = newest
+    sentences, named = list[str](), list[str]()
+    for kind, tables in kinds.items():
+        open_ones = sorted(name for name in tables if is_addressable(name) and not live.is_isolated(name))
+        named += open_ones
+        if open_ones:
+            sentences.append(f"tables {kind}: {'; '.join(f'{name} ({tables[name]})' for name in open_ones)}")
+    folders = [
+        f"{folder}, where {table} has files, has the log of another table format: what it names is kept"
+        for table, seen in sorted(reached.formats().items())
+        for folder in claims(stores, seen)
+    ]
+    lines = json.dumps([*live.isolated, *map(escape, sorted(named))], ensure_ascii=False)
+    return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}")
+
+
+MEASURED_OVER = timedelta(days=14)
+"""How far back durations of runs count for a forecast."""
+
+_BY_NAME = {step.value: step for step in Step}
+_NO_PLAN_NEEDED = {("plan", "done"), ("plan", "skipped")}
+"""Steps, and how they ended, after which the window needs no other plan."""
+
+_DUE = (PlanStatus.COMMITTED, PlanStatus.DELETING)
+
+
+@dataclass(frozen=True)
+class TableWindow:
+    """One table's window, the table's position in it, and the steps that run in it automatically.
+
+    `whole_walk` means that they start in one run. `last_done` is when each step last ended for the table, and
+    `freeable_bytes` is what its plans under way can free: both decide its place in the queue. `approved_at` is when a
+    person last approved its plan or scan.
+    """
+
+    table: str
+    window: MaintenanceWindow
+    progress: Progress
+    steps: frozenset[Step]
+    whole_walk: bool
+    last_done: Mapping[str, datetime]
+    freeable_bytes: int
+    approved_at: datetime | None
+
+
+def tonight(resources: Resources, tables: Iterable[str], now: datetime) -> list[TableWindow]:
+    """Return each table's position in the window of `now`, except for its runs. Reads unfinished plans, recent scans,
+    and the records of these windows."""
+    return _positions(resources, tables, lambda quiet: window_of(now, quiet), lambda window: now)
+
+
+def forecasts(resources: Resources, tables: Iterable[str], now: datetime) -> tuple[WindowForecast, ...]:
+    """Return whether each open window, or else the next one, will suffice. Empty before the first run of a window is
+    recorded."""
+    means = resources.operations.run_times.means(now - MEASURED_OVER)
+    if not means:
+        return ()
+    # A deletion or a scan that becomes due in the window belongs to it.
+    found = _positions(resources, tables, lambda quiet: coming_window(now, quiet), lambda window: window.closes)
+    planned = newest_states(resources.operations.engine, "plan")
+    work = []
+    for each in found:
+        cold_tier = resources.has_cold_tier(each.table)
+        left = steps_left(each.progress, each.steps, is_busy=planned.get(each.table) != "skipped", cold_tier=cold_tier)
+        work.append(work_of(each.table, each.window, left, means, whole_walk=each.whole_walk))
+    return forecast(work, now, resources.operations.run_times.parallel_runs())
+
+
+def _positions(
+    resources: Resources,
+    tables: Iterable[str],
+    window_for: Callable[[QuietWindow], MaintenanceWindow],
+    due_by: Callable[[MaintenanceWindow], datetime],
+) -> list[TableWindow]:
+    operations, config = resources.operations, resources.config
+    windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
+    # Another table may have the name of a dropped one. The dropped one's plans and scans do not apply to it.
+    known = operations.known_tables.of_catalog(config.catalogs.live.name)
+    dropped = {each.table_uuid for each in known if each.missing_since}
+    dropped -= {each.table_uuid for each in known if not each.missing_since}
+    plans = defaultdict(list)
+    for holding in operations.plans.holding():
+        if holding.table_uuid not in dropped:
+            plans[holding.table].append(holding)
+    done = last_done(operations.engine)
+    uncommitted = {
+        record.table: record
+        for record in reversed(operations.plans.all_uncommitted())
+        if record.table_uuid not in dropped
+    }
+    records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
+    for day in {window.day for window in windows.values()}:
+        for record in operations.steps.of_window(day):
+            if record.table_uuid not in dropped:
+                records[record.table, day].append(record)
+    scans = operations.scans.recent()
+    found = []
+    for table, window in windows.items():
+        policy, plan, by = config.policy(table), uncommitted.get(table), due_by(window)
+        own_scans = [scan for scan in scans.get(table, ()) if scan.table_uuid not in dropped]
+        points = trend_of(table, own_scans).points
+        scan_at = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
+        # A later attempt by hand that failed makes nothing undone.
+        # A plan under a former policy, such as a backfill's, leaves the window its own.
+        mine = (None, policy.retention.digest)
+        ended = {
+            (record.step, record.state)
+            for record in records[table, window.day]
+            if record.step != "plan" or record.policy in mine
+        }
+        progress = Progress(
+            planned=resources.kind(table) not in PLANNED or not ended.isdisjoint(_NO_PLAN_NEEDED),
+            plan_needs=None
+            if plan is None
+            else next_step(plan, cold_tier=resources.has_cold_tier(table), cleans=policy.retention.clean_metadata),
+            plans_due=sum(_is_due(each, by) for each in plans[table]),
+            orphans_due=scan_at is None or scan_at <= window.closes or any(map(_is_unfinished, own_scans)),
+            scanned=("orphan_deletion", "done") in ended,
+        )
+        steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
+        approvals = [scan.approved_at for scan in own_scans]
+        approvals += [] if plan is None else [plan.approved_at, plan.lost_approved_at]
+        found.append(
+            TableWindow(
+                table=table,
+                window=window,
+                progress=progress,
+                steps=steps,
+                whole_walk=policy.quiet_window.runs == "one_per_table" and steps == frozenset(Step),
+                last_done=done.get(table, {}),
+                freeable_bytes=sum(each.bytes for each in plans[table]),
+                approved_at=max(filter(None, approvals), default=None),
+            )
+        )
+    return found
+
+
+def _is_due(plan: PlanRecord, by: datetime) -> bool:
+    return plan.status in _DUE and plan.due_at is not None and plan.due_at <= by
+
+
+def _is_unfinished(scan: ScanRecord) -> bool:
+    """Return True for a deletion that was interrupted or that a person approved: it does not wait for the next scan."""
+    return scan.state is ScanState.DELETING or (scan.state is ScanState.OPEN and scan.approved_at is not None)
+
+
+def next_step(plan: PlanRecord, *, cold_tier: bool, cleans: bool = False) -> Step | None:
+    """Return what an uncommitted plan needs next. An empty plan needs nothing, unless its commit `cleans` metadata."""
+    if not plan.expired_snapshots and not plan.expired_refs:
+        return Step.COMMIT if cleans else None
+    if plan.status is PlanStatus.OPEN and cold_tier and plan.expired_snapshots:
+        return Step.HANDOFF
+    return Step.COMMIT
+
 
 FREED_OVER = timedelta(days=30)
 

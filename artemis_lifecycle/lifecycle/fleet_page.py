@@ -1,15 +1,178 @@
-"""The fleet page: one HTML file without external resources."""
+"""The plots of the fleet page, as SVG without scripts, fonts or addresses. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from html import escape
 from typing import Any
 
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle.fleet_history import FleetDay
-from artemis_lifecycle.lifecycle.fleet_plots import bars, line, ranks
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.fleet import DayScan, planned_since, scan_shares
+
+_WIDTH, _HEIGHT, _TOP, _LEFT, _FOOT = 360, 150, 14, 62, 18
+_INNER, _TALL = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _FOOT
+_ROW = 22
+
+
+def bars(title: str, names: Sequence[str], values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Return a plot of one bar per name, from left to right."""
+    most = max(values, default=0)
+    step = _INNER / max(1, len(values))
+    marks = []
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        height = _TALL * value / most if most else 0
+        left, top = _LEFT + place * step, _TOP + _TALL - height
+        # The whole column shows its value under the pointer, however low its bar is.
+        marks.append(
+            f"<g><title>{_text(name)}: {_text(shown(value))}</title>"
+            f"<rect x='{left:.1f}' y='{_TOP}' width='{step:.1f}' height='{_TALL}' fill='transparent'/>"
+            f"<rect class=mark x='{left + 1:.1f}' y='{top:.1f}' width='{max(1.0, step - 2):.1f}' "
+            f"height='{height:.1f}'/></g>"
+        )
+    return _figure(title, _axes(names, most, shown) + "".join(marks), _HEIGHT)
+
+
+def line(title: str, names: Sequence[str], values: Sequence[float | None], shown: Callable[[float], str]) -> str:
+    """Return a plot of a line through the known values, from left to right. A value of None leaves a gap."""
+    most = max((value for value in values if value is not None), default=0)
+    step = _INNER / max(1, len(values))
+    marks, path, is_down = [], "", False
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        if value is None:
+            is_down = False
+            continue
+        x, y = _LEFT + (place + 0.5) * step, _TOP + _TALL * (1 - value / most if most else 1)
+        path += f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}"
+        is_down = True
+        label = f"<title>{_text(name)}: {_text(shown(value))}</title>"
+        marks.append(f"<circle class=mark cx='{x:.1f}' cy='{y:.1f}' r='2.5'>{label}</circle>")
+    return _figure(title, _axes(names, most, shown) + f"<path class=line d='{path}'/>" + "".join(marks), _HEIGHT)
+
+
+def ranks(title: str, names: Sequence[str], values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Return a plot of one bar per name, from top to bottom."""
+    most = max(values, default=0)
+    marks = []
+    for place, (name, value) in enumerate(zip(names, values, strict=True)):
+        width, top = (_WIDTH - 8) * value / most if most else 0, _TOP + place * _ROW
+        marks.append(
+            f"<text x='0' y='{top - 2}'>{_text(name)}</text>"
+            f"<text x='{_WIDTH - 8}' y='{top - 2}' text-anchor='end'>{_text(shown(value))}</text>"
+            f"<rect class=mark x='0' y='{top + 1}' width='{width:.1f}' height='5'/>"
+        )
+    return _figure(title, "".join(marks), max(_HEIGHT, _TOP + len(values) * _ROW))
+
+
+def _axes(names: Sequence[str], most: float, shown: Callable[[float], str]) -> str:
+    foot = _TOP + _TALL
+    ends = [(_LEFT, "start", names[0]), (_WIDTH - 8, "end", names[-1])] if names else []
+    return (
+        f"<path class=axis d='M{_LEFT} {_TOP}H{_WIDTH - 8}M{_LEFT} {foot}H{_WIDTH - 8}'/>"
+        f"<text x='{_LEFT - 5}' y='{_TOP + 4}' text-anchor='end'>{_text(shown(most)) if most else ''}</text>"
+        f"<text x='{_LEFT - 5}' y='{foot + 4}' text-anchor='end'>0</text>"
+        + "".join(
+            f"<text x='{x}' y='{foot + 14}' text-anchor='{anchor}'>{_text(name)}</text>" for x, anchor, name in ends
+        )
+    )
+
+
+def _figure(title: str, body: str, height: int) -> str:
+    name = _text(title)
+    return (
+        f"<figure><figcaption>{name}</figcaption>"
+        f"<svg viewBox='0 0 {_WIDTH} {height}' role='img' aria-label='{name}'>{body}</svg></figure>"
+    )
+
+
+def _text(text: str) -> str:
+    return escape(terminal(text), quote=True)
+
+
+_SCANNED_WITHIN = timedelta(days=60)
+"""How long before the first day a table's last scan still counts on it."""
+
+
+@dataclass(frozen=True)
+class FleetDay:
+    """The fleet at the end of one day in UTC, or now. `orphan_share` is that of all tables by their last scans, from 0
+    to 1; None before the first scan. `overdue` tables are counted by the current thresholds."""
+
+    day: date
+    freed_bytes: int
+    orphan_share: float | None
+    overdue: int
+
+
+def fleet_history(
+    operations: Operations,
+    catalog: str,
+    policies: Mapping[str, TablePolicy],
+    freed: Mapping[str, Mapping[date, int]],
+    now: datetime,
+    over: timedelta,
+    overdue: int,
+) -> tuple[FleetDay, ...]:
+    """Return the days of the last `over`, today last, of the tables with these policies. `overdue` is today's number.
+    `freed` is by table and day."""
+    today = now.astimezone(UTC).date()
+    days = [today - timedelta(days=each) for each in reversed(range(over.days))]
+    limits = {table: overdue_after(policy) for table, policy in policies.items()}
+    watched = {table: limit for table, limit in limits.items() if limit is not None}
+    first = _end(days[0])
+    planned = planned_since(operations.engine, first - max(watched.values(), default=timedelta()))
+    known = {each.table: each.first_seen for each in operations.known_tables.of_catalog(catalog)}
+    shares = _shares(scan_shares(operations.engine, first - _SCANNED_WITHIN), policies, days)
+
+    def late(table: str, allowed: timedelta, at: datetime) -> bool:
+        if known.get(table, now) > at - allowed:
+            return False
+        plans = planned.get(table, [])
+        before = bisect_right(plans, at)
+        return before == 0 or at - plans[before - 1] > allowed
+
+    return tuple(
+        FleetDay(
+            day=day,
+            freed_bytes=sum(by_day.get(day, 0) for table, by_day in freed.items() if table in policies),
+            orphan_share=shares[day],
+            overdue=overdue
+            if day == today
+            else sum(late(table, allowed, _end(day)) for table, allowed in watched.items()),
+        )
+        for day in days
+    )
+
+
+def overdue_after(policy: TablePolicy) -> timedelta | None:
+    """Return how long after its last plan a table is overdue; None if its plans do not run by themselves."""
+    return policy.checks.overdue_after if "plan" in policy.quiet_window.steps else None
+
+
+def _end(day: date) -> datetime:
+    return datetime.combine(day + timedelta(days=1), time_of_day(), UTC)
+
+
+def _shares(scans: list[DayScan], policies: Mapping[str, TablePolicy], days: list[date]) -> dict[date, float | None]:
+    """Return the share of orphans among the files of all tables, by day: of each table, its last scan until then."""
+    last: dict[str, DayScan] = {}
+    found: dict[date, float | None] = {}
+    rest = iter(scans)
+    each = next(rest, None)
+    for day in days:
+        while each is not None and each.day <= day:
+            if each.table in policies:
+                last[each.table] = each
+            each = next(rest, None)
+        listed = sum(scan.listed for scan in last.values())
+        found[day] = sum(scan.orphans for scan in last.values()) / listed if listed else None
+    return found
+
 
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "state": {

@@ -1,17 +1,51 @@
-"""Tables beside the live catalog's: what each catalog in `catalogs.others` provides, so that plans, holds, protection,
-the journal and the scans work on its tables as on all others. Does not belong here: one format's own rules."""
+"""A table at one moment, as every step reads it first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
-from artemis_lifecycle.lifecycle.explanation import Explanation
-from artemis_lifecycle.lifecycle.table_state import TableState
+from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.protection.context import DeletionContext
-from artemis_lifecycle.reachability.reachable_set import ReachableSet
+from artemis_lifecycle.reachability.walk import ReachableSet
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table at one moment: its catalog row, and the row's metadata file. For a table of another catalog than the live
+    one, `catalog` is that catalog's name."""
+
+    entry: CatalogEntry
+    metadata: TableMetadata
+    read_at: datetime
+    is_dropped: bool = False
+    catalog: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name in every command, plan and partition."""
+        identifier = self.entry.identifier
+        return identifier if self.catalog is None else f"{self.catalog}:{identifier}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown. `holders` are snapshots, refs and holds.
+
+    `since` is the commit of the first snapshot that still holds it. `until` is the first instant at which a plan would
+    release it if nothing were committed until then (None: while a branch or a tag has it, or no hold has it).
+    """
+
+    path: str
+    verdict: str
+    reasons: tuple[str, ...]
+    holders: tuple[str, ...]
+    since: datetime | None = None
+    until: datetime | None = None
+
 
 Kind = Literal["iceberg", "nessie", "paimon"]
 """What kind of table a partition is: of the live catalog, of a Nessie server, or of a Paimon warehouse."""

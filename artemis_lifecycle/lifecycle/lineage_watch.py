@@ -18,8 +18,8 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, Snapshot, TableMetadata
-from artemis_lifecycle.operations.lineage_watch import FoundSnapshot, UnmetSnapshot, WatchedTable
-from artemis_lifecycle.operations.texts import require_said, storable
+from artemis_lifecycle.operations.lineage import FoundSnapshot, UnmetSnapshot, WatchedTable
+from artemis_lifecycle.operations.tables import require_said, storable
 from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
 
 _V1_SKEW_MS = 60_000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Step, TableState
-from artemis_lifecycle.orphans.listing import Listing, list_table
-from artemis_lifecycle.orphans.locations import folders_to_list
+from artemis_lifecycle.orphans.listing import Listing, folders_to_list, list_table
 from artemis_lifecycle.protection.ownership import former_locations, spelled_locations
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.errors import BadInput, LifecycleError, MissingFile, UnreadableMetadata
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.marking import MarkedCatalog, mark_catalog
@@ -15,10 +15,17 @@ from artemis_lifecycle.lifecycle.nessie import NessieTables
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.live_sets.comparison import LiveSetComparison, compared
-from artemis_lifecycle.live_sets.plain import PlainReferences
-from artemis_lifecycle.live_sets.policies import Given, policies_of
-from artemis_lifecycle.live_sets.sweep import Sweep, TableSweep, Unseen, deleted, sweep_tables, unused_locations
+from artemis_lifecycle.live_sets.mark import Given, PlainReferences, policies_of
+from artemis_lifecycle.live_sets.sweep import (
+    LiveSetComparison,
+    Sweep,
+    TableSweep,
+    Unseen,
+    compared,
+    deleted,
+    sweep_tables,
+    unused_locations,
+)
 from artemis_lifecycle.live_sets.tables import LiveTables
 from artemis_lifecycle.operations.live_sets import (
     BaseLocation,
@@ -30,7 +37,7 @@ from artemis_lifecycle.operations.live_sets import (
 )
 from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.storage.location import normalize
 
 _THREADS = 2

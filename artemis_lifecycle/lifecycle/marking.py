@@ -11,10 +11,8 @@ from artemis_lifecycle.catalogs.identifier import dotted
 from artemis_lifecycle.catalogs.references import ReferenceSource
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.live_sets.contents import contents_of
-from artemis_lifecycle.live_sets.mark import mark
-from artemis_lifecycle.live_sets.policies import Policies
-from artemis_lifecycle.live_sets.versions import VersionMetadata, version_metadata
+from artemis_lifecycle.live_sets.mark import Policies, mark
+from artemis_lifecycle.live_sets.tables import VersionMetadata, contents_of, version_metadata
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.live_sets import LiveContent, LiveSet, Snapshots
 from artemis_lifecycle.storage.location import normalize

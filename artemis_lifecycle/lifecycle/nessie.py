@@ -11,28 +11,23 @@ from functools import cached_property
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import dotted, parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, dotted, parse
 from artemis_lifecycle.catalogs.references import TABLE
 from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
-from artemis_lifecycle.lifecycle.contexts import context_of
-from artemis_lifecycle.lifecycle.explanation import Explanation
-from artemis_lifecycle.lifecycle.formats import Kind
+from artemis_lifecycle.lifecycle.contexts import context_of, live_index
+from artemis_lifecycle.lifecycle.formats import Explanation, Kind, TableState
 from artemis_lifecycle.lifecycle.marking import MarkedCatalog, mark_catalog
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.table_state import TableState
-from artemis_lifecycle.lifecycle.tiers import live_index
-from artemis_lifecycle.live_sets.policies import Policies, policies_of
+from artemis_lifecycle.live_sets.mark import Policies, policies_of
 from artemis_lifecycle.live_sets.tables import LiveTables
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.live_sets import USABLE, LiveSet, Snapshots
 from artemis_lifecycle.protection.context import DeletionContext, TablesOfCatalog
-from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
 from artemis_lifecycle.reachability.reached import Pointer
-from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.reachability.walk import ReachableSet, reachable_files, reachable_set
 from artemis_lifecycle.spark.runner import Runner
 
 if TYPE_CHECKING:
@@ -85,8 +80,7 @@ class NessieTables:
     @cached_property
     def source(self) -> NessieReferences:
         # They load an HTTP client, which takes 0.04 s, also where no Nessie catalog is.
-        from artemis_lifecycle.nessie.client import NessieClient
-        from artemis_lifecycle.nessie.references import NessieReferences
+        from artemis_lifecycle.nessie.references import NessieClient, NessieReferences
 
         assert self.config.uri is not None
         return NessieReferences(NessieClient(self.config.uri, self.config.properties.get("token")))

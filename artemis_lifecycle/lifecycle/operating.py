@@ -15,16 +15,16 @@ from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.catalogs.guard import ensure_guard, is_guarded
 from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
-from artemis_lifecycle.catalogs.tables import ensure_tables, has_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, has_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.expiration.plan import trim_plan
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.database import connected
-from artemis_lifecycle.operations.pauses import paused
+from artemis_lifecycle.operations.decisions import paused
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
-from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.operations.tables import require_said
 
 State = Literal["there", "made", "to make", "left out"]
 

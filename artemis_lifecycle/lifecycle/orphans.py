@@ -11,23 +11,18 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import require_uuid
 from artemis_lifecycle.lifecycle.contexts import cold_context, deletion_context
-from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
+from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts, stored_receipt
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.listings import listed_locations, take_listing
 from artemis_lifecycle.lifecycle.nessie import NessieTables
-from artemis_lifecycle.lifecycle.receipts import stored_receipt
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.operations.texts import require_said
-from artemis_lifecycle.orphans.candidates import metadata_files
+from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
-from artemis_lifecycle.orphans.delete import job_of
-from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
-from artemis_lifecycle.orphans.inventory import Inventory
+from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanScanResult, load_scan
-from artemis_lifecycle.orphans.scan import ScanSettings
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, job_of, load_scan, metadata_files
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight

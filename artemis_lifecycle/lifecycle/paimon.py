@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.deletion.identities import first_look
 from artemis_lifecycle.errors import BadInput, NoSuchTable, PlanStateError, StalePlan, StorageError, require_uuid
@@ -31,19 +30,25 @@ from artemis_lifecycle.expiration.tags_and_holds import hold_views
 from artemis_lifecycle.lifecycle.contexts import context_of
 from artemis_lifecycle.lifecycle.expiration import commit_of, plan_counts
 from artemis_lifecycle.lifecycle.explaining import Explaining, require_path
-from artemis_lifecycle.lifecycle.explanation import Explanation
+from artemis_lifecycle.lifecycle.formats import Explanation, TableState
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.table_state import TableState
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
-from artemis_lifecycle.paimon.commit import remove_documents
+from artemis_lifecycle.paimon.commit import (
+    PaimonState,
+    Removal,
+    files_of,
+    removal_of,
+    remove_documents,
+    whole_table,
+    without,
+)
 from artemis_lifecycle.paimon.decision import PaimonDecision, changelog_of, decide_expiration
 from artemis_lifecycle.paimon.documents import MAIN, Document
-from artemis_lifecycle.paimon.layout import Layout
 from artemis_lifecycle.paimon.options import (
     ExpireOptions,
     cleans_empty_folders,
@@ -51,17 +56,14 @@ from artemis_lifecycle.paimon.options import (
     expires_by_itself,
 )
 from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, deletable
-from artemis_lifecycle.paimon.removal import Removal, files_of, removal_of, whole_table, without
-from artemis_lifecycle.paimon.state import PaimonState
-from artemis_lifecycle.paimon.table import PaimonTable, metadata_of, read_table, uuid_of
+from artemis_lifecycle.paimon.table import Layout, PaimonTable, metadata_of, read_table, uuid_of
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.limits import Amount, require_approval
-from artemis_lifecycle.reachability.reachable_set import ReachableSet, reachable_set
+from artemis_lifecycle.reachability.walk import ReachableSet, reachable_set
 from artemis_lifecycle.retention.rules import Decision
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
-from artemis_lifecycle.storage.location import normalize
-from artemis_lifecycle.storage.location_hash import hash_location
+from artemis_lifecycle.storage.location import hash_location, normalize
 from artemis_lifecycle.storage.stores import Stores
 
 _DATABASE = ".db"

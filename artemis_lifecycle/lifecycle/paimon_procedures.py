@@ -13,11 +13,10 @@ from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.paimon import PaimonTables
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
-from artemis_lifecycle.paimon.commit import Rollback, later_than, roll_back, target_of
+from artemis_lifecycle.paimon.commit import Rollback, later_than, removal_of, roll_back, target_of, whole_table
 from artemis_lifecycle.paimon.decision import expired_tags
 from artemis_lifecycle.paimon.documents import MAIN, Document
 from artemis_lifecycle.paimon.options import is_async, parse_options
-from artemis_lifecycle.paimon.removal import removal_of, whole_table
 from artemis_lifecycle.paimon.table import metadata_of
 from artemis_lifecycle.retention.rules import Decision, RetentionSettings
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,17 @@ from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, same_ids
 from artemis_lifecycle.cold_tier.reads import current_entry
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot, NoSuchTable
+from artemis_lifecycle.expiration.curve import RetentionCurve
+from artemis_lifecycle.expiration.curve import retention_curve as curve_of
+from artemis_lifecycle.lifecycle.contexts import (
+    cold_metadata,
+    cold_tables,
+    holds_and_tags,
+    present_index,
+    retention_settings,
+)
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import cold_metadata, cold_tables
 from artemis_lifecycle.lineage.history_index import (
     CurrentSnapshot,
     HistoryIndex,
@@ -39,6 +47,11 @@ from artemis_lifecycle.lineage.history_index import (
 )
 from artemis_lifecycle.metadata.lines import CLOCK_TOLERANCE_MS, Line, Marks, went_back
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import ReachableSet as ReachableSet
+from artemis_lifecycle.reachability.walk import reachable_files, reachable_set
+from artemis_lifecycle.retention.rules import decide, view_of
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 
 if TYPE_CHECKING:
@@ -281,3 +294,45 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     }
     snapshots = [*(snapshot for snapshot, _ in index.snapshots().values()), *metadata.snapshots]
     return whole_log(metadata, former, snapshots, reset=reset)
+
+
+@dataclass(frozen=True)
+class History:
+    """Reads metadata and manifests. Changes nothing."""
+
+    resources: Resources
+    steps: Steps
+
+    def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
+        resources = self.resources
+        state = self.steps.table_state(table)
+        instant = resources.instant("now", now)
+        holds, tags = holds_and_tags(resources, state.metadata.table_uuid)
+        decision = decide(
+            view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
+        )
+        view = present_index(resources, table, state.metadata)
+        rows = reachable_files(Runner(resources.start_spark), view, decision.kept)
+        return reachable_set(table, state.metadata.metadata_location, decision.kept, rows)
+
+    def retention_curve(
+        self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
+    ) -> RetentionCurve:
+        view = present_index(self.resources, table, self.steps.table_state(table).metadata)
+        return curve(self.resources, table, view, self.resources.instant("now", now), windows)
+
+
+def curve(
+    resources: Resources, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
+) -> RetentionCurve:
+    """Return what a table holds under other windows, from its index."""
+    holds, tags = holds_and_tags(resources, view.metadata.table_uuid)
+    return curve_of(
+        table,
+        view,
+        retention_settings(resources, table),
+        milliseconds(instant),
+        holds=holds,
+        tags=tags,
+        windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
+    )

@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.results import NAMESPACE, RESULT_TABLES, ResultRows, ResultTable, publish
-from artemis_lifecycle.deletion.results import DELETIONS, outcome_rows
+from artemis_lifecycle.deletion.report import DELETIONS, outcome_rows
 from artemis_lifecycle.errors import Busy, LifecycleError, StorageError
-from artemis_lifecycle.expiration.results import PLAN_FILES, plan_rows
-from artemis_lifecycle.lifecycle.lineage_events import LINEAGE_EVENTS, LineageEvents
+from artemis_lifecycle.expiration.plan import PLAN_FILES, plan_rows
+from artemis_lifecycle.lifecycle.lineage import LINEAGE_EVENTS, LineageEvents
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lineage.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
-from artemis_lifecycle.maintenance.foresight import files_to_rewrite, snapshots_to_expire, would_rewrite_manifests
+from artemis_lifecycle.maintenance.manifests import files_to_rewrite, snapshots_to_expire, would_rewrite_manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.operations.lineage import Publication
 from artemis_lifecycle.operations.locks import table_lock
-from artemis_lifecycle.operations.publications import Publication
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import describe_frame

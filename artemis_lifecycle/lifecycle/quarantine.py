@@ -14,18 +14,17 @@ from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.contexts import deletion_context
-from artemis_lifecycle.lifecycle.deletion import Deletion
+from artemis_lifecycle.lifecycle.deletion import Deletion, id_of
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.expiration import Expiration
-from artemis_lifecycle.lifecycle.receipts import id_of
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
-from artemis_lifecycle.operations.texts import require_said
-from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.storage.pace import TokenBucket

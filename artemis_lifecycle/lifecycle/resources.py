@@ -1,14 +1,23 @@
-"""An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
-here: their use."""
+"""The progress of an operations database, stored outside it. Belongs here: detecting that the database was restored to
+an earlier state, or that another copy of it continued. Does not belong here: who owns a catalog
+(`catalogs/deployments.py`).
+
+A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the identity of
+the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`. A database that
+has not issued that token yet is not the one that did.
+"""
 
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
 from pathlib import Path
 from threading import RLock
@@ -18,31 +27,171 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.result_rows import ResultReader
+from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
-from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
+from artemis_lifecycle.errors import (
+    ClocksDisagree,
+    NaiveDatetime,
+    OperationsUnavailable,
+    OtherDeployment,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.lifecycle.formats import Kind, OtherTables
-from artemis_lifecycle.lifecycle.progress import Progress
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.location import LocationRules, normalize
+from artemis_lifecycle.storage.local.store import local_path
+from artemis_lifecycle.storage.location import LocationRules, normalize, split
 from artemis_lifecycle.storage.roots import require_apart
-from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+class Progress:
+    """The file of one deployment."""
+
+    def __init__(self, stores: Stores, deployment: Deployment, leases: Leases) -> None:
+        self._stores = stores
+        self._deployment = deployment
+        self._leases = leases
+        self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
+
+    def require(self) -> None:
+        """Raise OtherDeployment if a lease was issued that this database does not know."""
+        # In this order: a lease that is taken in the meantime only raises the token that the database knows.
+        recorded = self._recorded()
+        known = self._leases.newest_token()
+        if known >= recorded:
+            return
+        raise OtherDeployment(
+            f"The operations database at {self._deployment.address} is behind its recorded progress: its newest lease "
+            f"is {known}, but lease {recorded} was issued. It was restored from a backup, or is a copy of a server "
+            "that continues elsewhere",
+            path=self._path,
+            hint="set operations.uri to the database that continues. If this is the one from now on, place again the "
+            "holds that it lost (artemis holds), then: artemis take-over --who … --why …",
+        )
+
+    def reached(self, token: int) -> None:
+        """Record that a lease was issued."""
+        if token > self._recorded():
+            self._write(token)
+
+    def accept(self) -> bool:
+        """Accept what the database knows. Return whether it was behind."""
+        known = self._leases.newest_token()
+        if known >= self._recorded():
+            return False
+        self._write(known)
+        return True
+
+    def _write(self, token: int) -> None:
+        self._stores.write(self._path, json.dumps({"newest_lease": token}).encode(), overwrite=True)
+
+    def _recorded(self) -> int:
+        if self._stores.head(self._path) is None:
+            return 0
+        try:
+            return int(json.loads(self._stores.read(self._path))["newest_lease"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableMetadata(
+                "The recorded progress of the operations database cannot be read",
+                path=self._path,
+                hint="if that database was not restored from a backup, remove the file",
+            ) from error
+
+
+PROBE = ".artemis-clock-"
+"""The prefix of a probe's name. It is hidden, so that a probe left behind by a kill is not taken for a table's file."""
+
 _log = escaping.logger(__name__)
+_RESOLUTION = timedelta(seconds=1)
+"""S3 stores an object's time in whole seconds, rounded down."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder to whose store a probe may be written."""
+
+    path: str
+    stores: Stores
+
+    @property
+    def clock(self) -> str:
+        """The clock that sets its files' times: that of a disk (possibly on a server), or of a bucket."""
+        if not is_local(self.path):
+            place = split(self.path)
+            return f"{place.scheme}://{place.authority}"
+        existing = Path(local_path(self.path))
+        while not existing.exists():
+            existing = existing.parent
+        return f"device {existing.stat().st_dev}"
+
+
+def host_now() -> datetime:
+    """Return this host's time in UTC."""
+    return datetime.now(UTC)
+
+
+def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Folder], most: timedelta) -> None:
+    """Raise ClocksDisagree if Postgres, this host and the stores of `folders` differ by more than `most`.
+
+    Writes a tiny file into each folder and removes it again. The duration of a request does not count as a difference.
+    Raises StorageError if a probe cannot be written, OperationsUnavailable.
+    """
+    asked, reported, answered = host_now(), postgres_now(), host_now()
+    ahead = {"Postgres": _ahead(reported, asked, answered), "this host": timedelta(0)}
+    for folder in folders:
+        ahead[f"the store of {folder.path}"] = _store_ahead(folder)
+    if max(ahead.values()) - min(ahead.values()) <= most:
+        return
+    now = host_now()
+    clocks = ", ".join(f"{name} says {now + by:%Y-%m-%d %H:%M:%S} UTC" for name, by in ahead.items())
+    raise ClocksDisagree(
+        f"Clocks differ by more than {format_duration(most)} (clocks.max_difference): {clocks}",
+        untouched="everything that was not done before",
+        hint="correct the wrong clock (NTP), then run this again",
+    )
+
+
+def _store_ahead(folder: Folder) -> timedelta:
+    probe = f"{folder.path.rstrip('/')}/{PROBE}{uuid.uuid4().hex}"
+    asked = host_now()
+    try:
+        folder.stores.write(probe, b"What time is it?", storage_class="STANDARD")
+        found = folder.stores.head(probe)
+    finally:
+        for left in folder.stores.delete([probe]):
+            if left.outcome == "failed":
+                _log.warning("A probe of the store's clock could not be removed: %s: %s", probe, left.error)
+    if found is None or found.last_modified is None:
+        raise ClocksDisagree(
+            "The store does not report when a file was written, so its files have no age",
+            path=folder.path,
+            untouched="everything that was not done before",
+            hint="use a store that reports modification times",
+        )
+    return _ahead(found.last_modified, asked - _RESOLUTION, host_now())
+
+
+def _ahead(shown: datetime, earliest: datetime, latest: datetime) -> timedelta:
+    """Return how far `shown` is ahead of (behind: negative) a clock that showed `earliest` before and `latest` after
+    it."""
+    return shown - min(max(shown, earliest), latest)
+
+
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which the catalog's owner is not checked again, except before a step begins or a batch of files is
 deleted."""

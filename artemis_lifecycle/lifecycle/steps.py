@@ -25,13 +25,12 @@ from artemis_lifecycle.errors import (
     require_uuid,
 )
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.formats import TableState as TableState
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.table_state import TableState as TableState
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
-from artemis_lifecycle.operations.leases import Lease
-from artemis_lifecycle.operations.pauses import Watch, paused
-from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.leases import Lease, mark
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window

@@ -14,20 +14,19 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.expiration.verdicts import Verdict
-from artemis_lifecycle.lifecycle.health import Measuring
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.listings import listed_locations
-from artemis_lifecycle.lifecycle.maintenance import commit_costs_of
+from artemis_lifecycle.lifecycle.maintenance import Measuring, commit_costs_of
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
-from artemis_lifecycle.lineage import verdicts as lineage
-from artemis_lifecycle.maintenance import verdicts as maintenance
+from artemis_lifecycle.lineage import schema_history as lineage
+from artemis_lifecycle.maintenance import health as maintenance
+from artemis_lifecycle.maintenance.health import CompactionEffect
 from artemis_lifecycle.maintenance.score import PARTS
-from artemis_lifecycle.maintenance.verdicts import CompactionEffect
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Ref, Snapshot, TableMetadata
-from artemis_lifecycle.orphans import verdicts as orphans
+from artemis_lifecycle.orphans import trend as orphans
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.storage.instants import milliseconds

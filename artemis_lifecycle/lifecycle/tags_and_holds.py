@@ -13,19 +13,17 @@ from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.lifecycle.contexts import cold_tables, retention_settings
 from artemis_lifecycle.lifecycle.formats import COPIED_BY_TAGS
 from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.retention import retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
-from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.metadata.types import Ref
 from artemis_lifecycle.operations.decisions import person
-from artemis_lifecycle.operations.heartbeats import Writing, writing
-from artemis_lifecycle.operations.holds import Hold, HoldKind
+from artemis_lifecycle.operations.holds import Hold, HoldKind, Writing, writing
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import ENDED
-from artemis_lifecycle.protection.prefixes import require_prefix
+from artemis_lifecycle.protection.ownership import require_prefix
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.storage.instants import milliseconds
 

@@ -21,16 +21,15 @@ from artemis_lifecycle.lifecycle.gate import Gate
 from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.steps import Step, Steps
-from artemis_lifecycle.metadata.kinds import METADATA, kind_by_name
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import METADATA, TableMetadata, kind_by_name
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
-from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.dropped import last_metadata
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.future import evidence

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from artemis_lifecycle.escaping import html, markdown
-from artemis_lifecycle.lineage.audit import Lineage, Overwrites
-from artemis_lifecycle.lineage.drawing import LineageEdge, layered_svg, mermaid
-from artemis_lifecycle.lineage.graph import Direction
-from artemis_lifecycle.lineage.ingests import IngestedFile
+from artemis_lifecycle.lineage.audit import IngestedFile, Lineage, Overwrites
+from artemis_lifecycle.lineage.graph import Direction, LineageEdge, layered_svg, mermaid
 
 _MOST = 100
 """Rows of one table of the report; the rest is counted."""

@@ -26,7 +26,7 @@ from artemis_lifecycle.contracts.summary import (
     parse_inputs,
 )
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
-from artemis_lifecycle.operations.ledger_progress import LedgerProgress
+from artemis_lifecycle.operations.lineage import LedgerProgress
 from artemis_lifecycle.storage.frames import arrow_schema, describe_frame, drop_frame, frame_batches, write_batches
 from artemis_lifecycle.storage.instants import if_in_calendar
 from artemis_lifecycle.storage.stores import Stores

@@ -1,6 +1,6 @@
 """Lineage as OpenLineage events: one RunEvent (COMPLETE) for each snapshot that is recorded.
 
-Belongs here: the events, from rows of the ledger. Does not belong here: sending (`lifecycle/lineage_events.py`).
+Belongs here: the events, from rows of the ledger. Does not belong here: sending (`lifecycle/lineage.py`).
 Source: OpenLineage's specification, and the classes of openlineage-python, which serialize the events.
 """
 

@@ -1,29 +1,231 @@
-"""Small data files into larger ones, and deletes into the files they are about, by Iceberg's own actions.
+"""Partitions as filters of Iceberg's actions: a term for each partition field, by the transform of its own spec.
 
-The partitions that save most per byte go first (`ranking`), in batches of one commit each. Between batches the pace
-waits (`pacing`), and the run may stop: what is committed stays, and the rest is found again by the next run.
+A filter may select more than its partitions (files of another spec, whose values it cannot see), and never less: it is
+only about what a rewrite takes first. Where a value has no literal that Iceberg reads back exactly (floats, decimals,
+binary values, a source column that is gone), the partition has no filter.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlalchemy import Engine
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.maintenance.actions import jvm_table, reading_whole_table, spark_actions, with_summary
-from artemis_lifecycle.maintenance.fitness import Fitness
-from artemis_lifecycle.maintenance.health import MIN_INPUT_FILES, TableHealth
-from artemis_lifecycle.maintenance.pacing import CompactionPace
-from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
-from artemis_lifecycle.maintenance.ranking import RankedPartition, batches
-from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.maintenance.health import MIN_INPUT_FILES, Fitness, TableHealth
+from artemis_lifecycle.operations.fleet import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
+from artemis_lifecycle.storage.pace import draw
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_MICROSECONDS = frozenset({"time", "timestamp", "timestamptz"})
+_PLAIN = frozenset({"boolean", "int", "long", "date", "string"}) | _MICROSECONDS
+_SMALLEST_LONG = 1 << 31
+"""Py4J passes smaller integers as Java's int, and Iceberg takes none for a time."""
+
+
+@dataclass(frozen=True)
+class _Field:
+    """`term` is the JVM's, None if it has no filter; `is_time`: its values must be long."""
+
+    term: Any | None
+    is_void: bool
+    is_time: bool
+
+
+class PartitionFilters:
+    """Makes filters for the partitions of a table in the JVM, whose schema it keeps."""
+
+    def __init__(self, jvm: Any, table: Any) -> None:
+        self._expressions = jvm.org.apache.iceberg.expressions.Expressions
+        self._table = table
+        self._specs: dict[str, tuple[_Field, ...] | None] = {}
+
+    def of(self, partitions: Sequence[str]) -> Any | None:
+        """Return Iceberg's Expression for these partitions, as in `live_partitions`; None if one of them has none."""
+        found = None
+        for text in partitions:
+            one = self._one(text)
+            if one is None:
+                return None
+            found = one if found is None else getattr(self._expressions, "or")(found, one)
+        return found
+
+    def _one(self, text: str) -> Any | None:
+        spec_id, *values = json.loads(text)
+        if spec_id not in self._specs:
+            self._specs[spec_id] = self._fields(int(spec_id))
+        fields = self._specs[spec_id]
+        if fields is None or len(fields) != len(values):
+            return None
+        whole = self._expressions.alwaysTrue()
+        for part, value in zip(fields, values, strict=True):
+            if part.is_void:
+                continue
+            if part.term is None or (part.is_time and value is not None and abs(value) < _SMALLEST_LONG):
+                return None
+            predicate = (
+                self._expressions.isNull(part.term) if value is None else self._expressions.equal(part.term, value)
+            )
+            whole = getattr(self._expressions, "and")(whole, predicate)
+        return whole
+
+    def _fields(self, spec_id: int) -> tuple[_Field, ...] | None:
+        spec, schema = self._table.specs().get(spec_id), self._table.schema()
+        if spec is None:
+            return None
+        found = []
+        for part in spec.fields():
+            transform, name = str(part.transform()), schema.findColumnName(part.sourceId())
+            kind = None if name is None else str(schema.findType(part.sourceId()))
+            is_value = transform == "identity" or transform.startswith("truncate")
+            term = None
+            if name is not None and (kind in _PLAIN or not is_value):
+                make = self._expressions
+                term = make.ref(name) if transform == "identity" else make.transform(name, part.transform())
+            found.append(_Field(term, transform == "void", is_value and kind in _MICROSECONDS))
+        return tuple(found)
+
+
+_PER_FILTER = 100
+"""Partitions in one batch at most: each is a term of the filter that Iceberg evaluates for every file."""
+
+
+@dataclass(frozen=True)
+class RankedPartition:
+    """`partition` as in `live_partitions`. `saved_seconds` is what one reader of all its files saves. `size_in_bytes`
+    and `files` are what is rewritten for it. `for_deletes`: files of a good size with deletes are rewritten too."""
+
+    partition: str
+    saved_seconds: float
+    size_in_bytes: int
+    files: int
+    for_deletes: bool
+
+
+def ranked(
+    partitions: pa.Table, thresholds: Compaction, seconds: Callable[[int, int], float]
+) -> tuple[RankedPartition, ...]:
+    """Return the partitions that are worth a rewrite, the greatest saving per byte first.
+
+    `partitions` is as of `partitions_with_work`; `seconds` is the time to read so many files with so many bytes.
+    """
+    found = []
+    for row in partitions.to_pylist():
+        for_deletes = row["delete_files"] > 0 and row["delete_files"] >= thresholds.min_delete_file_ratio * row["files"]
+        if not for_deletes and not row["rewritable"]:
+            continue
+        saved = seconds(row["rewritable"] - row["rewritten"], 0)
+        if for_deletes:
+            saved += seconds(row["delete_files"], row["delete_bytes"])
+        found.append(
+            RankedPartition(
+                partition=row["partition"],
+                saved_seconds=saved,
+                size_in_bytes=row["bytes"] + row["delete_bytes"] if for_deletes else row["rewritable_bytes"],
+                files=row["files"] if for_deletes else row["rewritable"],
+                for_deletes=for_deletes,
+            )
+        )
+    found.sort(key=lambda each: (-each.saved_seconds / max(1, each.size_in_bytes), each.partition))
+    return tuple(found)
+
+
+def batches(partitions: Sequence[RankedPartition], batch_bytes: int) -> Iterator[tuple[RankedPartition, ...]]:
+    """Yield the partitions in their order, in batches of at most about `batch_bytes`; a larger partition is alone."""
+    batch: list[RankedPartition] = []
+    for each in partitions:
+        size = sum(other.size_in_bytes for other in batch) + each.size_in_bytes
+        if batch and (size > batch_bytes or len(batch) == _PER_FILTER):
+            yield tuple(batch)
+            batch = []
+        batch.append(each)
+    if batch:
+        yield tuple(batch)
+
+
+_BUCKET = "compaction/bytes"
+
+SLOWEST = 1 << 20
+"""Bytes per second that any store can do: batches too small to measure anything must not wait long."""
+
+_CHECKED_EVERY = 1.0
+
+
+@dataclass
+class Batch:
+    """How long a batch took."""
+
+    seconds: float = 0.0
+
+
+@dataclass
+class CompactionPace:
+    """`share` of `bandwidth` (bytes per second; None: measured). `check` is called while it waits, and may raise;
+    `engine` None: this process alone counts."""
+
+    share: float
+    bandwidth: float | None = None
+    engine: Engine | None = None
+    check: Callable[[], None] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    measured: float = field(default=0.0, init=False)
+    waited: float = field(default=0.0, init=False)
+    _ready_at: float = field(default=0.0, init=False)
+
+    def wait(self, stop: Callable[[], str | None] = lambda: None) -> str | None:
+        """Wait until a batch may start: return None, or the reason of `stop` as soon as it has one."""
+        while (reason := stop()) is None and (left := self._left()) > 0:
+            self.check()
+            began = self.clock()
+            self.sleep(min(left, _CHECKED_EVERY))
+            self.waited += self.clock() - began
+        self.check()
+        return reason
+
+    def moved(self, size_in_bytes: int, seconds: float) -> None:
+        """Charge a batch that moved so many bytes in so many seconds."""
+        self.measured = max(self.measured, size_in_bytes / max(seconds, 0.001))
+        bandwidth = self.bandwidth or max(self.measured, SLOWEST)
+        self._charge(size_in_bytes / (self.share * bandwidth) - seconds)
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Time a batch, which the caller then charges by `moved`. One that raises is charged here: what it moved is not
+        known, so it counts as all that the store can do. A run that loses to other writers must not repeat its work at
+        full speed."""
+        batch, began, ended = Batch(), self.clock(), False
+        try:
+            yield batch
+            ended = True
+        finally:
+            batch.seconds = self.clock() - began
+            if not ended:
+                self._charge(batch.seconds / self.share - batch.seconds)
+
+    def _charge(self, rest: float) -> None:
+        if rest <= 0:
+            return
+        if self.engine is None:
+            self._ready_at = max(self._ready_at, self.clock()) + rest
+        else:
+            draw(self.engine, _BUCKET, rest)
+
+    def _left(self) -> float:
+        return self._ready_at - self.clock() if self.engine is None else draw(self.engine, _BUCKET, 0.0)
 
 
 @dataclass(frozen=True)

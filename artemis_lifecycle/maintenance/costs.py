@@ -4,22 +4,27 @@ price table. Belongs here: adding up and drawing. Does not belong: a price.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.config.deployment import Prices
-from artemis_lifecycle.expiration.curve import RefCost
-from artemis_lifecycle.expiration.pictures import drawn, label, new_figure, size_unit
-from artemis_lifecycle.metadata.types import MAIN_BRANCH
-from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.expiration.curve import RefCost, drawn, label, new_figure, size_unit
+from artemis_lifecycle.metadata.types import MAIN_BRANCH, MetadataLogEntry, Snapshot, TableMetadata
+from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.held import held_files
+from artemis_lifecycle.reachability.index.lookups import Written, held_files
+from artemis_lifecycle.storage.instants import in_calendar
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
 
 _COLOURS = {"live": "#1f6f8b", "cold": "#7fb3d5", "deep-archive": "#34495e"}
 
@@ -211,4 +216,236 @@ def _tier(
         per_month=prices.storage(kind, size),
         requests_price=prices.requests(kind, requests),
         read_price=prices.reading(kind, files, size),
+    )
+
+
+_PICTURED = range(1970, 2200)
+_CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+
+FEWEST_COMMITS = 12
+"""Fewer commits make thirds of less than four, whose medians say little."""
+
+_STEEP = 0.5
+_PARTS = {
+    "metadata_bytes": "metadata.json",
+    "manifest_list_bytes": "manifest list",
+    "manifest_bytes": "new manifests",
+}
+_COLORS = ("#34495e", "#e67e22", "#3498db")
+
+
+@dataclass(frozen=True)
+class CommitCost:
+    """One commit: how much it changed, and the metadata that it wrote for that. Sizes in bytes.
+
+    `snapshot_id` is None for a commit without a snapshot that the table still has: of properties, schemas or refs, an
+    expiration, or one whose snapshot has expired. `files_changed` counts added and removed data and delete files;
+    `total_files` are the table's data files after it. `metadata_bytes` is None where the metadata file is not in the
+    table's metadata log any more, or was deleted. `requests` are the metadata files that it wrote.
+    """
+
+    committed_at: datetime
+    snapshot_id: int | None
+    operation: str | None
+    files_changed: int
+    total_files: int | None
+    metadata_bytes: int | None
+    manifest_list_bytes: int
+    manifests: int
+    manifest_bytes: int
+    requests: int
+
+    @property
+    def known_bytes(self) -> int:
+        """All bytes but those that are unknown."""
+        return (self.metadata_bytes or 0) + self.manifest_list_bytes + self.manifest_bytes
+
+
+@dataclass(frozen=True)
+class CostTrend:
+    """The cost of a changed file on a small table and on a large one, as medians of the third of the commits that met
+    the fewest files, and of the third that met the most. `part` is what the bytes are of.
+
+    `growth` is the exponent between the two: 0 if the cost does not depend on the table's size, 1 if it is
+    proportional. Medians of thirds are not moved by a few unusual commits: bytes that vary by less than a factor of
+    1.41 never look like growth, because the table must at least have doubled. None if it did not, or if there are fewer
+    than FEWEST_COMMITS commits.
+    """
+
+    part: str
+    commits: int
+    small_table: float = 0.0
+    large_table: float = 0.0
+    small_cost: float = 0.0
+    large_cost: float = 0.0
+    growth: float | None = None
+
+    @property
+    def grows(self) -> bool:
+        return self.growth is not None and self.growth >= _STEEP
+
+    def __str__(self) -> str:
+        if self.growth is None:
+            few = f"fewer than {FEWEST_COMMITS}" if self.commits < FEWEST_COMMITS else "the table did not double"
+            return f"{self.part}: no trend in {self.commits:,} commits ({few})"
+        return (
+            f"{self.part}: {self.small_cost:,.0f} bytes for each changed file at {self.small_table:,.0f} files, "
+            f"{self.large_cost:,.0f} at {self.large_table:,.0f} (growth "
+            f"{round(self.growth, 2) + 0.0:.2f}; it warns from {_STEEP})"
+        )
+
+
+def trend_of(part: str, points: Sequence[tuple[float, float]]) -> CostTrend:
+    """Compare the costs of `points` (files of the table, bytes for each changed file) by the size of the table."""
+    if len(points) < FEWEST_COMMITS:
+        return CostTrend(part, len(points))
+    ordered, third = sorted(points), len(points) // 3
+    small, large = ordered[:third], ordered[-third:]
+    sizes = [max(1.0, median(size for size, _ in each)) for each in (small, large)]
+    costs = [max(1.0, median(cost for _, cost in each)) for each in (small, large)]
+    growth = math.log(costs[1] / costs[0]) / math.log(sizes[1] / sizes[0]) if sizes[1] >= 2 * sizes[0] else None
+    return CostTrend(part, len(points), sizes[0], sizes[1], costs[0], costs[1], growth)
+
+
+@dataclass(frozen=True)
+class CommitCosts:
+    """The commits that the table's metadata still tells of, oldest first. A store takes `unfelt_bytes` in the time in
+    which it answers one request: no writer notices less."""
+
+    table: str
+    rows: tuple[CommitCost, ...]
+    unfelt_bytes: float
+
+    @property
+    def unknown(self) -> int:
+        """Commits whose metadata file has an unknown size."""
+        return sum(row.metadata_bytes is None for row in self.rows)
+
+    @property
+    def trends(self) -> tuple[CostTrend, ...]:
+        """How each part of the cost depends on the table's size. The trend of metadata.json covers only the commits
+        whose metadata file the table still names (`write.metadata.previous-versions-max`)."""
+        changed = [row for row in self.rows if row.files_changed and row.total_files is not None]
+        return tuple(
+            trend_of(name, [(row.total_files or 0, size / row.files_changed) for row, size in sized])
+            for field, name in _PARTS.items()
+            if (sized := [(row, size) for row in changed if (size := getattr(row, field)) is not None])
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The parts that grow with the table and have become large enough to notice, and what helps."""
+        return tuple(
+            f"{trend}. {_HELP[trend.part]}"
+            for trend in self.trends
+            if trend.grows and trend.large_cost >= self.unfelt_bytes
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per commit, with the fields of CommitCost."""
+        return frame_of(CommitCost, self.rows)
+
+    def plot(self, kind: str = "png") -> bytes:
+        """Return a picture: what the commits wrote over time beside what they changed, and the cost of a changed file
+        by the size of the table."""
+        figure = new_figure(11, 3.5)
+        over_time, by_size = figure.subplots(1, 2)
+        # A writer's wrong clock would leave all others in one corner, or beyond what an axis of time can have.
+        dated = (row for row in self.rows if row.committed_at.year in _PICTURED)
+        snapshots = [row for row in dated if row.snapshot_id is not None]
+        unit, name = size_unit(max((row.known_bytes for row in snapshots), default=0))
+        times: list[Any] = [row.committed_at for row in snapshots]
+        for (field, named), color in zip(_PARTS.items(), _COLORS, strict=True):
+            sizes = [getattr(row, field) for row in snapshots]
+            over_time.plot(
+                times,
+                [math.nan if size is None else size / unit for size in sizes],
+                ".",
+                label=named,
+                color=color,
+            )
+        changed = over_time.twinx()
+        changed.plot(times, [row.files_changed for row in snapshots], color="#b2babb", linewidth=1)
+        changed.set_ylabel("changed files", color="#7f8c8d")
+        over_time.set(title=f"{self.table}: written by each commit, {name}")
+        over_time.legend(fontsize=8)
+        over_time.tick_params(axis="x", labelsize=8, rotation=20)
+        points = [row for row in snapshots if row.files_changed and row.total_files]
+        complete = [row for row in points if row.metadata_bytes is not None]
+        for named, color, some in (
+            ("list and manifests", _COLORS[2], points),
+            ("with metadata.json", _COLORS[0], complete),
+        ):
+            costs = [
+                row.manifest_list_bytes + row.manifest_bytes + (row.metadata_bytes or 0 if some is complete else 0)
+                for row in some
+            ]
+            per_file = [cost / row.files_changed for cost, row in zip(costs, some, strict=True)]
+            by_size.plot([row.total_files for row in some], per_file, ".", color=color, label=named)
+        by_size.set(title="Bytes for each changed file, by the table's size", xlabel="data files of the table")
+        by_size.legend(fontsize=8)
+        for panel in (over_time, changed, by_size):
+            panel.set_ylim(bottom=0)
+        return drawn(figure, kind)
+
+
+_HELP = {
+    "metadata.json": "Each commit writes all snapshots again: a shorter window or thinning keeps fewer",
+    "manifest list": "Each commit lists all manifests again: `artemis compact --manifests` leaves fewer",
+    "new manifests": "Commits merge manifests of the whole table: larger commits, or a higher "
+    "commit.manifest.min-count-to-merge, merge less often",
+}
+
+
+def commit_costs(
+    table: str,
+    metadata: TableMetadata,
+    written: Mapping[int, Written],
+    sizes: Mapping[str, int | None],
+    unfelt_bytes: float,
+) -> CommitCosts:
+    """Put together what commits wrote: `written` by snapshot, and the `sizes` of metadata files (None: deleted).
+
+    Iceberg builds a commit's metadata file after its snapshot and before any later one. So it is the first file that is
+    not older than the snapshot. Only the last of several snapshots between two files has one of its own: they were
+    committed together.
+    """
+    log = [*metadata.metadata_log, MetadataLogEntry(metadata.last_updated_ms, metadata.metadata_location)]
+    snapshots = sorted(metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms)
+    times = [snapshot.timestamp_ms for snapshot in snapshots]
+    before = 0
+    if not log[0].metadata_file.rpartition("/")[2].startswith("00000-"):
+        # It is not the table's first file: whether it came with a snapshot depends on the one before it.
+        before = bisect_right(times, log.pop(0).timestamp_ms)
+    rows = [_cost(snapshot, written, None) for snapshot in snapshots[:before]]
+    for entry in log:
+        size, upto = sizes.get(entry.metadata_file), bisect_right(times, entry.timestamp_ms)
+        together = snapshots[before:upto]
+        rows += [_cost(snapshot, written, 0, files=0) for snapshot in together[:-1]]
+        if together:
+            rows.append(_cost(together[-1], written, size))
+        else:
+            rows.append(CommitCost(in_calendar(entry.timestamp_ms), None, None, 0, None, size, 0, 0, 0, 1))
+        before = max(before, upto)
+    # Clocks that differ can leave snapshots after the newest file.
+    rows += [_cost(snapshot, written, None) for snapshot in snapshots[before:]]
+    return CommitCosts(table, tuple(sorted(rows, key=lambda row: row.committed_at)), unfelt_bytes)
+
+
+def _cost(
+    snapshot: Snapshot, written: Mapping[int, Written], metadata_bytes: int | None, *, files: int = 1
+) -> CommitCost:
+    """The cost of a snapshot whose commit wrote `files` metadata files."""
+    own = written[snapshot.snapshot_id]
+    return CommitCost(
+        committed_at=in_calendar(snapshot.timestamp_ms),
+        snapshot_id=snapshot.snapshot_id,
+        operation=snapshot.summary.operation,
+        files_changed=sum(snapshot.summary.count(name) or 0 for name in _CHANGES),
+        total_files=snapshot.summary.total_data_files,
+        metadata_bytes=metadata_bytes,
+        manifest_list_bytes=own.manifest_list_bytes,
+        manifests=own.manifests,
+        manifest_bytes=own.manifest_bytes,
+        requests=files + (snapshot.manifest_list is not None) + own.manifests,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.maintenance.statistics import unanalyzed_records
+from artemis_lifecycle.config.policies import Checks, ScoreLimits
+from artemis_lifecycle.expiration.verdicts import Verdict
+from artemis_lifecycle.maintenance.actions import unanalyzed_records
+from artemis_lifecycle.maintenance.costs import CommitCosts
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_partitions
-from artemis_lifecycle.metadata.partitions import mixed_manifests
-from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, TableMetadata
-from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, Ref, TableMetadata
+from artemis_lifecycle.metadata.values import mixed_manifests
+from artemis_lifecycle.operations.fleet import HealthRecord
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import milliseconds
@@ -26,6 +29,7 @@ from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 TARGET_FILE_SIZE = "write.target-file-size-bytes"
 TARGET_FILE_SIZE_DEFAULT = 512 * 1024 * 1024
@@ -356,3 +360,135 @@ def _size(stores: Stores, path: str | None) -> int:
 
 def _age(now: datetime, timestamp_ms: int | None) -> float:
     return 0.0 if timestamp_ms is None else (milliseconds(now) - timestamp_ms) / 1000
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """The files that planning and reading the whole table opens, the seconds that takes one connection which opens one
+    after another, and the score of the table's health (None if it was not scored)."""
+
+    score: float | None
+    data_files: int
+    small_files: int
+    delete_files: int
+    manifests: int
+    planning_seconds: float
+    reading_seconds: float
+
+    @classmethod
+    def of(cls, health: TableHealth, seconds: Callable[[int, int], float]) -> Fitness:
+        """`seconds` is the time to read so many files with so many bytes."""
+        return cls(
+            score=health.score,
+            data_files=health.data_files,
+            small_files=health.small_files,
+            delete_files=health.delete_files,
+            manifests=health.manifests,
+            planning_seconds=round(seconds(2 + health.manifests, health.metadata_bytes), 3),
+            reading_seconds=round(
+                seconds(health.data_files + health.delete_files, health.data_bytes + health.delete_bytes), 3
+            ),
+        )
+
+    def __str__(self) -> str:
+        score = "" if self.score is None else f"score {self.score:.3g}, "
+        return (
+            f"{score}{self.data_files:,} data files ({self.small_files:,} small), {self.delete_files:,} delete "
+            f"files, {self.manifests:,} manifests; {self.planning_seconds:,.1f} s to plan, "
+            f"{self.reading_seconds:,.1f} s to read"
+        )
+
+
+DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED = "data_compaction_changed_nothing", "manifest_compaction_changed_nothing"
+
+
+COMMIT_COSTS = "commit_cost_follows_the_change"
+
+
+def health_check(part: str) -> str:
+    """The name of the check of a part of a table's health."""
+    return f"health_{part}"
+
+
+@dataclass(frozen=True)
+class CompactionEffect:
+    """A compaction's snapshot and the one before it, with the rows that each returns. `refs_before` and `refs_after`
+    are those of the metadata files around its commit; None if one of them cannot be read any more."""
+
+    snapshot_id: int
+    rows_before: int
+    rows_after: int
+    refs_before: Mapping[str, Ref] | None
+    refs_after: Mapping[str, Ref] | None
+
+
+def judge_part(health: TableHealth, name: str, checks: Checks) -> Verdict:
+    """Check that a part of the scored `health` is within its limits. An unknown part passes: the score counts it, and
+    the staleness of its step has its own check."""
+    part = next(part for part in health.parts if part.name == name)
+    limits: ScoreLimits = getattr(checks.health, name)
+    text = part.why[0].upper() + part.why[1:]
+    next_step = "" if part.next_step is None else f" Next: {part.next_step}"
+    if part.score is None:
+        return Verdict(health_check(name), True, f"Unknown: {text}.{next_step}")
+    if part.wasted_bytes is not None:
+        is_felt = part.wasted_bytes >= checks.health.wasted_bytes
+    else:
+        is_felt = part.seconds is None or part.seconds >= checks.health.seconds
+    return Verdict(
+        health_check(name),
+        part.score >= limits.warn or not is_felt,
+        f"{part.score:g} of 100 (warns below {limits.warn:g}, fails below {limits.error:g}). {text}.{next_step}",
+        figures={"score": part.score}
+        | ({"figure": part.figure} if part.figure is not None else {})
+        | ({"seconds": round(part.seconds, 3)} if part.seconds is not None else {}),
+        warns=part.score >= limits.error,
+    )
+
+
+def judge_commit_costs(costs: CommitCosts) -> Verdict:
+    """Check that what a commit writes for each changed file does not grow with the table."""
+    growing = costs.warnings
+    return Verdict(
+        COMMIT_COSTS,
+        not growing,
+        f"What commits write for each changed file grows with the table: {len(growing)} of {len(costs.trends)} parts."
+        if growing
+        else "What commits write for each changed file does not grow with the table, or is too little to notice.",
+        growing,
+        {"commits": len(costs.rows), "unknown_metadata_files": costs.unknown},
+        warns=True,
+    )
+
+
+def judge_compaction(check: str, effect: CompactionEffect | None, branch: str = "main") -> Verdict:
+    """Check that a compaction left the table's rows, and all refs but its own `branch`, as they were. `effect` is None
+    if there is none to compare."""
+    if effect is None:
+        text = "No compaction of the last two days has its previous snapshot still in the table."
+        return Verdict(check, True, text, judged=False)
+    broken = []
+    if effect.rows_before != effect.rows_after:
+        broken.append(f"the table had {effect.rows_before:,} rows before, and {effect.rows_after:,} after")
+    if effect.refs_before is not None and effect.refs_after is not None:
+        before = {name: ref for name, ref in effect.refs_before.items() if name != branch}
+        after = {name: ref for name, ref in effect.refs_after.items() if name != branch}
+        broken += [f"{ref.type} {name} is gone" for name, ref in before.items() if name not in after]
+        broken += [f"{ref.type} {name} is new" for name, ref in after.items() if name not in before]
+        broken += [
+            f"{ref.type} {name} was at snapshot {ref.snapshot_id}, and is at {after[name].snapshot_id}"
+            for name, ref in before.items()
+            if name in after and after[name] != ref
+        ]
+        refs = f"{len(before)} other refs are"
+    else:
+        refs = "the metadata files around it cannot be read, so its refs were not"
+    return Verdict(
+        check,
+        not broken,
+        f"The compaction in snapshot {effect.snapshot_id} changed what it must not."
+        if broken
+        else f"The compaction in snapshot {effect.snapshot_id} kept all {effect.rows_after:,} rows; {refs} compared.",
+        tuple(broken),
+        {"compacted_snapshot": str(effect.snapshot_id), "rows": effect.rows_after},
+    )

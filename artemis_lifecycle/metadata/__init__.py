@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.metadata.data_files import DataFile as DataFile
-    from artemis_lifecycle.metadata.data_files import read_manifest as read_manifest
     from artemis_lifecycle.metadata.manifest_lists import manifests_of as manifests_of
+    from artemis_lifecycle.metadata.manifests import DataFile as DataFile
+    from artemis_lifecycle.metadata.manifests import read_manifest as read_manifest
     from artemis_lifecycle.metadata.table_metadata import read_table_metadata as read_table_metadata
     from artemis_lifecycle.metadata.types import CatalogEntry as CatalogEntry
     from artemis_lifecycle.metadata.types import EntryStatus as EntryStatus

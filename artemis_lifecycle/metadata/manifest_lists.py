@@ -17,10 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.avro.container import open_container
-from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.scan import Scan, scan_container
-from artemis_lifecycle.metadata.avro.schema import field_names
+from artemis_lifecycle.metadata.avro.container import field_names, open_container
+from artemis_lifecycle.metadata.avro.scan import Scan, read_records, scan_container
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     UNKNOWN_SNAPSHOT,
@@ -31,7 +29,7 @@ from artemis_lifecycle.metadata.types import (
 )
 from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
 from artemis_lifecycle.storage.bounded import within_memory
-from artemis_lifecycle.storage.local.paths import is_text
+from artemis_lifecycle.storage.local.store import is_text
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores

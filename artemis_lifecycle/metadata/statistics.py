@@ -18,13 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.metadata.avro.container import read_long
-from artemis_lifecycle.metadata.avro.programs import Further, Program, compile_scan
-from artemis_lifecycle.metadata.avro.scan import Scan, scan_records
-from artemis_lifecycle.metadata.avro.schema import field_type, record_fields, structure
-from artemis_lifecycle.metadata.kinds import DATA, Kind, kind_of
+from artemis_lifecycle.metadata.avro.container import field_type, read_long, record_fields, structure
+from artemis_lifecycle.metadata.avro.scan import Further, Program, Scan, compile_scan, scan_records
 from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest
-from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry
+from artemis_lifecycle.metadata.types import DATA, EntryStatus, Kind, ManifestListEntry, kind_of
 from artemis_lifecycle.metadata.unreadable import encrypted, unreadable
 from artemis_lifecycle.storage.bounded import within_memory
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 
 from artemis_lifecycle.errors import NewerFormat
-from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
+    NAMED_BY_SNAPSHOT,
     NO_SUMMARY,
     LogEntry,
     MetadataLogEntry,

@@ -15,39 +15,25 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
-from artemis_lifecycle.operations.check_results import CheckResults
 from artemis_lifecycle.operations.clock import Clock
-from artemis_lifecycle.operations.decisions import Decisions
-from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
-from artemis_lifecycle.operations.gate_attempts import GateAttempts
-from artemis_lifecycle.operations.health import Health
-from artemis_lifecycle.operations.heartbeats import Heartbeats
-from artemis_lifecycle.operations.held_bytes import Held
-from artemis_lifecycle.operations.holds import Holds
+from artemis_lifecycle.operations.cold_tier import DeepMoves, Restores, Scrubs, Thaws
+from artemis_lifecycle.operations.decisions import Decisions, Pauses
+from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes
+from artemis_lifecycle.operations.holds import Heartbeats, Holds, Tags
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
-from artemis_lifecycle.operations.known_tables import KnownTables
+from artemis_lifecycle.operations.known_tables import KnownTables, SettledMetadata, TableLocations
 from artemis_lifecycle.operations.leases import Leases
-from artemis_lifecycle.operations.ledger_progress import LedgerProgresses
-from artemis_lifecycle.operations.lineage_watch import LineageWatch
+from artemis_lifecycle.operations.lineage import GateAttempts, LedgerProgresses, LineageWatch, Publications
 from artemis_lifecycle.operations.live_sets import LiveSets
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.migrations import HEAD
-from artemis_lifecycle.operations.pauses import Pauses
-from artemis_lifecycle.operations.plans import Plans
-from artemis_lifecycle.operations.publications import Publications
+from artemis_lifecycle.operations.plans import Plans, Verdicts
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
-from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.roles import refusing
-from artemis_lifecycle.operations.run_times import RunTimes
 from artemis_lifecycle.operations.scans import Scans
-from artemis_lifecycle.operations.scrubs import Scrubs
-from artemis_lifecycle.operations.settled_metadata import SettledMetadata
 from artemis_lifecycle.operations.steps import Steps
-from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
-from artemis_lifecycle.operations.tags import Tags
-from artemis_lifecycle.operations.verdicts import Verdicts
 from artemis_lifecycle.operations.waits import Waits
 from artemis_lifecycle.postgres import CONNECT_SECONDS, STATEMENT_SECONDS, engine_for
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import Annotated
 
-from sqlalchemy import BigInteger, Date, Engine, Numeric, cast, func, select, text, true, union_all
-from sqlalchemy.dialects.postgresql import JSONB, distinct_on
+from sqlalchemy import BigInteger, Date, Engine, Index, Integer, Numeric, cast, func, select, text, true, union_all
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on, insert
+from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import batches, jobs
-from artemis_lifecycle.operations.plans import plans
+from artemis_lifecycle.operations.plans import plans, verdicts
 from artemis_lifecycle.operations.scans import scans
 from artemis_lifecycle.operations.steps import step_totals, steps
-from artemis_lifecycle.operations.verdicts import verdicts
+from artemis_lifecycle.operations.tables import CLOCK, Filled, Key, one, put_newest, records, table_of, values_of
 
 Seconds = float
 
@@ -182,3 +185,180 @@ def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:
     )
     with engine.connect() as connection:
         return {row.table_name: float(row.seconds) for row in connection.execute(query)}
+
+
+@dataclass(frozen=True)
+class HealthRecord:
+    """The figures of `maintenance.health.TableHealth` as of `metadata_location`, and the score at `scored_at`. Those
+    that ask for a compaction have columns; `figures` has the others by name."""
+
+    table_uuid: Key
+    table: str
+    metadata_location: str
+    measured_at: datetime
+    scored_at: datetime
+    score: float
+    data_files: int
+    rewritable_files: int
+    delete_files: int
+    manifests: int
+    manifest_bytes: int
+    fewest_manifests: int
+    target_manifest_bytes: int
+    figures: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class HealthPoint:
+    """The score of a table at one time, and those of its parts by name; unknown ones are None."""
+
+    table_uuid: Key
+    scored_at: Annotated[datetime, {"primary_key": True}]
+    score: float
+    parts: Mapping[str, float | None]
+
+
+health = table_of(HealthRecord, "health")
+health_history = table_of(HealthPoint, "health_history")
+
+
+class Health:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
+        """Replace the table's record, unless that one is newer; and add its score to the history."""
+        point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
+        added = upsert(health_history).values(values_of(point)).on_conflict_do_nothing()
+        with around("health.note"), self._engine.begin() as connection:
+            put_newest(connection, health, record, "measured_at")
+            connection.execute(added)
+
+    def of_table(self, table_uuid: str) -> HealthRecord | None:
+        return one(self._engine, HealthRecord, health.c.table_uuid == table_uuid)
+
+    def by_table(self) -> dict[str, HealthRecord]:
+        """Return the newest record of each table name."""
+        return {each.table: each for each in records(self._engine, HealthRecord, order_by=(health.c.measured_at,))}
+
+    def history(self, table_uuid: str) -> tuple[HealthPoint, ...]:
+        """Return the table's scores, oldest first."""
+        mine = health_history.c.table_uuid == table_uuid
+        return records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
+
+
+@dataclass(frozen=True)
+class HeldBytes:
+    """What the tiers of a table held at `measured_at`. `cold` and `deep_archive` are None for a table that was never
+    handed off."""
+
+    table_uuid: Key
+    table: str
+    measured_at: datetime
+    live: int
+    cold: int | None
+    deep_archive: int | None
+
+
+held_bytes = table_of(HeldBytes, "held_bytes")
+
+
+class Held:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def note(self, record: HeldBytes) -> None:
+        """Replace the table's record, unless that one is newer."""
+        with around("held_bytes.note"), self._engine.begin() as connection:
+            put_newest(connection, held_bytes, record, "measured_at")
+
+    def by_table(self) -> dict[str, HeldBytes]:
+        """Return the newest record of each table name."""
+        return {each.table: each for each in records(self._engine, HeldBytes, order_by=(held_bytes.c.measured_at,))}
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """One run that a window started. `step` is the step's job, or `nightly_walk`. `parallel_runs` is how many such runs
+    the instance allowed at once; None without a limit."""
+
+    run_id: Key
+    table: str
+    step: str
+    parallel_runs: Annotated[int | None, {"type_": Integer}]
+    started_at: datetime
+    finished_at: Filled
+
+
+run_times = table_of(RunTime, "run_times", Index("run_times_finished", "finished_at"))
+
+
+class RunTimes:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def note(self, run_id: str, table: str, step: str, started_at: datetime, parallel_runs: int | None) -> None:
+        """Record that the run ends now. The first record of a run counts."""
+        row = {"run_id": run_id, "table_name": table, "step": step, "started_at": started_at}
+        statement = upsert(run_times).values(**row, parallel_runs=parallel_runs).on_conflict_do_nothing()
+        with around("run_times.note"), self._engine.begin() as connection:
+            connection.execute(statement)
+
+    def means(self, since: datetime) -> dict[str, dict[str, Seconds]]:
+        """Return the mean duration of the runs that ended since then, by step and table."""
+        seconds = func.extract("epoch", run_times.c.finished_at - run_times.c.started_at)
+        query = (
+            select(run_times.c.step, run_times.c.table_name, func.avg(seconds).label("mean"))
+            .where(run_times.c.finished_at >= since)
+            .group_by(run_times.c.step, run_times.c.table_name)
+        )
+        found: dict[str, dict[str, Seconds]] = defaultdict(dict)
+        with self._engine.connect() as connection:
+            for row in connection.execute(query):
+                found[row.step][row.table_name] = float(row.mean)
+        return found
+
+    def parallel_runs(self) -> int | None:
+        """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
+        query = select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar_one_or_none()
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One result. `is_red` is False for a warning; `text` says what the check found."""
+
+    table: Key
+    asset: Key
+    check_name: Key
+    is_red: bool
+    text: str
+    evaluated_at: Filled
+
+
+check_results = table_of(CheckResult, "check_results")
+
+
+class CheckResults:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def note(self, table: str, asset: str, check_name: str, text: str, *, is_red: bool) -> None:
+        """Replace the former result of this check of the table."""
+        found = {"is_red": is_red, "text": text}
+        statement = insert(check_results).values(table_name=table, asset=asset, check_name=check_name, **found)
+        with around("check_results.note"), self._engine.begin() as connection:
+            connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=list(check_results.primary_key), set_={**found, "evaluated_at": CLOCK}
+                )
+            )
+
+    def red(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what each red check says, by table, and by `<asset>: <check>`."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        order = (check_results.c.asset, check_results.c.check_name)
+        for each in records(self._engine, CheckResult, check_results.c.is_red, order_by=order):
+            found[each.table][f"{each.asset}: {each.check_name}"] = each.text
+        return found

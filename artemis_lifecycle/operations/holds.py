@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import ColumnElement, Engine, Index, func, or_, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Engine,
+    Index,
+    Integer,
+    Text,
+    delete,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import DBAPIError
 
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, Refused
+from artemis_lifecycle import escaping
+from artemis_lifecycle.errors import BadInput, Busy, LeaseLost, NaiveDatetime, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import busy_after
-from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, one, records, required, table_of
-from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.operations.roles import INGEST, refusing
+from artemis_lifecycle.operations.tables import (
+    CLOCK,
+    Filled,
+    Key,
+    Serial,
+    if_given,
+    insert_record,
+    one,
+    records,
+    require_said,
+    required,
+    table_of,
+    to_record,
+    update_record,
+)
+from artemis_lifecycle.storage.instants import elapsed
 
 HoldKind = Literal["legal", "lease", "consumer"]
 
@@ -187,3 +224,379 @@ def _require_sense(
         problem = ("A consumer has one position", "choose the one snapshot that it reads next")
     if problem is not None:
         raise BadInput(problem[0], table=table, hint=problem[1])
+
+
+@dataclass(frozen=True)
+class TagRecord:
+    """`retain` None means forever. The newest record of a name is active, unless it is removed.
+
+    `max_ref_age_ms` is the value written on the ref. If the ref has another value, another tool changed it, and this
+    record does not apply. `who` and `created_at` are None if only the removal of a tag is known, which others had
+    created.
+    """
+
+    tag_record_id: Serial
+    table_uuid: str
+    table: str
+    name: str
+    snapshot_id: int
+    who: str | None
+    why: str | None
+    retain: timedelta | None
+    max_ref_age_ms: int | None
+    created_at: Annotated[datetime | None, {"server_default": CLOCK}]
+    removed_at: datetime | None
+    removed_by: str | None
+    removed_why: str | None
+
+
+tags = table_of(
+    TagRecord,
+    "tags",
+    Index("tags_one_per_name", "table_uuid", "name", unique=True, postgresql_where=text("removed_at IS NULL")),
+)
+
+REPLACED = "replaced by a newer tag of that name"
+NOT_MADE = "its commit failed"
+MOVED = "moved to another snapshot by another tool"
+"""Why records ended that no person removed."""
+
+
+class Tags:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def record(
+        self,
+        table_uuid: str,
+        table: str,
+        name: str,
+        snapshot_id: int,
+        who: str,
+        why: str | None = None,
+        retain: timedelta | None = None,
+        *,
+        created_at: datetime | None = None,
+        max_ref_age_ms: int | None = None,
+    ) -> TagRecord:
+        """Record that the tag was created (at the Postgres time if none is given). An active record under that name
+        ends as replaced."""
+        made = {} if created_at is None else {"created_at": created_at}
+        with around("tags.record"), self._engine.begin() as connection:
+            connection.execute(
+                update(tags)
+                .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
+                .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why=REPLACED)
+            )
+            return insert_record(
+                connection,
+                TagRecord,
+                table_uuid=table_uuid,
+                table=table,
+                name=name,
+                snapshot_id=snapshot_id,
+                who=who,
+                why=why,
+                retain=retain,
+                max_ref_age_ms=max_ref_age_ms,
+                **made,
+            )
+
+    def withdraw(self, record: TagRecord) -> None:
+        """Record that the tag of `record` was not created after all. The record that it replaced is active again."""
+        mine = (tags.c.table_uuid == record.table_uuid, tags.c.name == record.name)
+        with around("tags.withdraw"), self._engine.begin() as connection:
+            gone = connection.execute(
+                update(tags)
+                .where(tags.c.tag_record_id == record.tag_record_id, tags.c.removed_at.is_(None))
+                .values(removed_at=func.clock_timestamp(), removed_by=record.who, removed_why=NOT_MADE)
+            )
+            if not gone.rowcount:
+                return
+            former = connection.execute(
+                select(tags)
+                .where(*mine, tags.c.tag_record_id < record.tag_record_id)
+                .order_by(tags.c.tag_record_id.desc())
+            ).first()
+            if former is not None and former.removed_why == REPLACED:
+                connection.execute(
+                    update(tags)
+                    .where(tags.c.tag_record_id == former.tag_record_id)
+                    .values(removed_at=None, removed_by=None, removed_why=None)
+                )
+
+    def removed(
+        self, table_uuid: str, table: str, name: str, snapshot_id: int, who: str, why: str | None = None
+    ) -> TagRecord:
+        """Record that the tag was removed. If no record of it on that snapshot was active, others had created it; the
+        removal is still recorded."""
+        with around("tags.removed"), self._engine.begin() as connection:
+            ended = {"removed_at": func.clock_timestamp(), "removed_by": who, "removed_why": why}
+            mine = (tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
+            connection.execute(
+                update(tags)
+                .where(*mine, tags.c.snapshot_id != snapshot_id)
+                .values(removed_at=func.clock_timestamp(), removed_why=MOVED)
+            )
+            removed = update_record(connection, TagRecord, *mine, tags.c.snapshot_id == snapshot_id, **ended)
+            return removed or insert_record(
+                connection,
+                TagRecord,
+                table_uuid=table_uuid,
+                table=table,
+                name=name,
+                snapshot_id=snapshot_id,
+                created_at=None,
+                **ended,
+            )
+
+    def of_table(self, table_uuid: str, *, with_removed: bool = False) -> tuple[TagRecord, ...]:
+        """Return active records, or all records ever made, oldest first."""
+        in_force = () if with_removed else (tags.c.removed_at.is_(None),)
+        mine = tags.c.table_uuid == table_uuid
+        return records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
+
+
+_LOG = escaping.logger(__name__)
+
+_HISTORY = timedelta(days=30)
+
+
+SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats, until")
+"""A heartbeat for display: the columns of `Heartbeat.shown`."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """One active writer. `prefix` None protects the whole table; `host` and `pid` are unknown for foreign writers."""
+
+    table_uuid: Key
+    table: str
+    writer_id: Key
+    # Two processes may write under one id: when one ends, the other must stay protected.
+    session: Annotated[Key, {"server_default": text("''")}]
+    prefix: str | None
+    host: str | None
+    pid: Annotated[int | None, {"type_": Integer}]
+    started_at: Filled
+    last_beat_at: Filled
+    expires_at: datetime
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """Return its display row; SHOWN has the column names."""
+        protects = self.prefix or "the whole table"
+        return self.writer_id, protects, self.host, self.pid, self.started_at, self.expires_at
+
+
+heartbeats = table_of(
+    Heartbeat,
+    "heartbeats",
+    # The Postgres login. A trigger sets it, and only that login (and the lifecycle) may end or renew the heartbeat.
+    Column("login", Text),
+    # Drivers cannot read times beyond these years, and one such row would stop every step that reads it.
+    CheckConstraint(
+        " AND ".join(
+            f"{name} BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-30 00:00:00+00'"
+            for name in ("started_at", "last_beat_at", "expires_at")
+        ),
+        name="heartbeats_times",
+    ),
+    Index("heartbeats_expiry", "expires_at"),
+)
+
+
+class Heartbeats:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def beat(
+        self,
+        table_uuid: str,
+        table: str,
+        writer_id: str,
+        prefix: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+        *,
+        session: str | None = None,
+        timeout: float = 30.0,
+    ) -> Heartbeat:
+        """Start or renew a heartbeat: protected until `ttl` from now. `session` distinguishes processes with one writer
+        id (None: host and pid).
+
+        The first beat, and one after a lapse, takes the table's lock (by a trigger), so that no deletion batch is
+        between its last check and its deletes. Raises Busy if that lock is not free within `timeout` seconds; Refused
+        if another Postgres login is writing under this id and session.
+        """
+        key = session or _this_process()
+        with self._engine.begin() as connection:
+            renewed = update_record(
+                connection,
+                Heartbeat,
+                heartbeats.c.table_uuid == table_uuid,
+                heartbeats.c.writer_id == writer_id,
+                heartbeats.c.session == key,
+                heartbeats.c.expires_at > func.clock_timestamp(),
+                # Another prefix starts like another writer.
+                heartbeats.c.prefix.is_not_distinct_from(prefix),
+                table=table,
+                last_beat_at=func.clock_timestamp(),
+                expires_at=func.clock_timestamp() + ttl,
+            )
+        if renewed is not None:
+            return renewed
+        with (
+            refusing(
+                f"Postgres refuses the heartbeat of writer {writer_id}",
+                table=table,
+                untouched="the heartbeat of another login, if one is live under this id",
+                hint=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
+            ),
+            around("heartbeats.enter"),
+            self._engine.begin() as connection,
+            busy_after(connection, timeout, table_uuid, table),
+        ):
+            connection.execute(delete(heartbeats).where(heartbeats.c.expires_at < func.clock_timestamp() - _HISTORY))
+            statement = upsert(heartbeats).values(
+                table_uuid=table_uuid,
+                writer_id=writer_id,
+                session=key,
+                table_name=table,
+                prefix=prefix,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                expires_at=func.clock_timestamp() + ttl,
+            )
+            row = connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=list(heartbeats.primary_key),
+                    set_={
+                        "table_name": statement.excluded.table_name,
+                        "prefix": statement.excluded.prefix,
+                        "host": statement.excluded.host,
+                        "pid": statement.excluded.pid,
+                        "started_at": func.clock_timestamp(),
+                        "last_beat_at": func.clock_timestamp(),
+                        "expires_at": statement.excluded.expires_at,
+                    },
+                ).returning(heartbeats)
+            ).one()
+        return to_record(Heartbeat, row)
+
+    def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:
+        """End this session's protection. Without such a session, nothing changes."""
+        with around("heartbeats.stop"), self._engine.begin() as connection:
+            connection.execute(
+                delete(heartbeats).where(
+                    heartbeats.c.table_uuid == table_uuid,
+                    heartbeats.c.writer_id == writer_id,
+                    heartbeats.c.session == (session or _this_process()),
+                )
+            )
+
+    def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
+        """Return the active writers by the Postgres clock, of one table or of all, longest active first."""
+        where = (heartbeats.c.expires_at > func.clock_timestamp(), *if_given(heartbeats.c.table_uuid, table_uuid))
+        return list(records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
+
+
+class Writing:
+    """A writer's protection inside `writing`."""
+
+    def __init__(
+        self,
+        beats: Heartbeats,
+        table_uuid: str,
+        table: str,
+        writer_id: str,
+        prefix: str | None,
+        ttl: timedelta,
+        confirm: Callable[[], None],
+    ) -> None:
+        self.table = table
+        self.writer_id = writer_id
+        self.session = uuid.uuid4().hex
+        self._beats = beats
+        self._table_uuid = table_uuid
+        self._prefix = prefix
+        self._ttl = ttl
+        self._confirm = confirm
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat_always, name=f"heartbeat-{writer_id}", daemon=True)
+        self._guard = threading.Lock()
+        self._gap: str | None = None
+        self._started_at: datetime | None = None
+        self._deadline = float("inf")
+
+    def check(self) -> None:
+        """Beat now. Raises LeaseLost if the protection had a gap since the block began: a file written earlier may have
+        been deleted as an orphan. Raises what `confirm` of `writing` raises."""
+        self._beat()
+        self._confirm()
+        if self._gap is not None:
+            raise LeaseLost(
+                f"The heartbeat of writer {self.writer_id} had a gap: {self._gap}",
+                table=self.table,
+                untouched="the table's metadata",
+                hint="do not commit the files written so far; write them again",
+            )
+
+    def _beat(self) -> None:
+        with self._guard:
+            asked_at = elapsed()
+            beat = self._beats.beat(
+                self._table_uuid, self.table, self.writer_id, self._prefix, self._ttl, session=self.session
+            )
+            if self._started_at is not None and beat.started_at != self._started_at:
+                self._gap = f"it lapsed and started again at {beat.started_at.isoformat()}"
+            elif elapsed() > self._deadline:
+                # The renewal started in time but was committed late: in between it was invisible.
+                self._gap = "it was renewed only after it had lapsed"
+            self._started_at = beat.started_at
+            self._deadline = asked_at + self._ttl.total_seconds()
+
+    def _beat_always(self) -> None:
+        while not self._stop.wait(self._ttl.total_seconds() / 3):
+            try:
+                self._beat()
+            except (OperationsUnavailable, Busy, Refused, DBAPIError) as error:
+                _LOG.warning("Writer %s of %s could not beat: %s", self.writer_id, self.table, error)
+
+    def _start(self) -> None:
+        self._beat()
+        self._thread.start()
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        # If Postgres is gone, the heartbeat lapses by itself, and the caller must see the writer's own error.
+        with suppress(OperationsUnavailable, DBAPIError):
+            self._beats.stop(self._table_uuid, self.writer_id, session=self.session)
+
+
+@contextmanager
+def writing(
+    beats: Heartbeats,
+    table_uuid: str,
+    table: str,
+    writer_id: str,
+    prefix: str | None = None,
+    ttl: timedelta = timedelta(minutes=10),
+    *,
+    confirm: Callable[[], None] = lambda: None,
+) -> Iterator[Writing]:
+    """Protect what is written inside the block. A thread beats every third of `ttl`.
+
+    Entering takes the table's lock, and raises Busy if it is not free within 30 s. Call `check()` before committing. It
+    also calls `confirm`, which raises if the heartbeat is not visible where it must be.
+    """
+    protection = Writing(beats, table_uuid, table, writer_id, prefix, ttl, confirm)
+    protection._start()
+    try:
+        yield protection
+    finally:
+        protection._end()
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -26,11 +26,11 @@ from artemis_lifecycle.operations.tables import (
     one,
     records,
     required,
+    storable,
     table_of,
     update_record,
     update_records,
 )
-from artemis_lifecycle.operations.texts import storable
 
 JobKind = Literal["expiration", "orphans", "dropped"]
 

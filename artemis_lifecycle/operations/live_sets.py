@@ -43,11 +43,11 @@ from artemis_lifecycle.operations.tables import (
     one,
     records,
     required,
+    storable,
     table_of,
     update_record,
     values_of,
 )
-from artemis_lifecycle.operations.texts import storable
 
 NO_SNAPSHOT = -1
 """The snapshot id of a version without snapshots."""

@@ -32,19 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.operations.check_results import check_results
+from artemis_lifecycle.operations.cold_tier import restores, thaws
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.deep_archive import thaws
-from artemis_lifecycle.operations.gate_attempts import gate_attempts
-from artemis_lifecycle.operations.health import health_history
-from artemis_lifecycle.operations.heartbeats import heartbeats
+from artemis_lifecycle.operations.fleet import check_results, health_history, run_times
+from artemis_lifecycle.operations.holds import heartbeats
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
+from artemis_lifecycle.operations.lineage import gate_attempts, publications
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus, plans
-from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
-from artemis_lifecycle.operations.restores import restores
-from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle.operations.scans import ENDED, ScanState, listings, scans
 from artemis_lifecycle.operations.steps import step_totals, steps
 

@@ -11,8 +11,16 @@ from sqlalchemy import Engine, Index, func, text, update
 
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import change
-from artemis_lifecycle.operations.tables import Filled, Key, Serial, insert_record, records, required, table_of
-from artemis_lifecycle.operations.texts import storable
+from artemis_lifecycle.operations.tables import (
+    Filled,
+    Key,
+    Serial,
+    insert_record,
+    records,
+    required,
+    storable,
+    table_of,
+)
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
 

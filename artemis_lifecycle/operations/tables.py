@@ -16,6 +16,7 @@ use them.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
@@ -55,7 +56,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
-from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.errors import BadInput, NoSuchPlan
 
 SCHEMA = "lifecycle"
 
@@ -262,3 +263,25 @@ Table(
     Column("ready_at", Utc, nullable=False),
     prefixes=["UNLOGGED"],
 )
+
+
+_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
+"""Zero-width letters (Hangul fillers)."""
+
+
+def storable(text: str | None) -> str | None:
+    """Return `text` with escapes for what Postgres cannot store: an error must be stored, whatever it quotes."""
+    if text is None:
+        return None
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def require_said(table: str, **said: str) -> None:
+    """Raise BadInput for texts in `said` without content: they have no visible letter or digit."""
+    for name, value in said.items():
+        if not any(each.isalnum() and each not in _INVISIBLE for each in unicodedata.normalize("NFKC", value)):
+            raise BadInput(
+                f"This needs {name.replace('_', ' ')}, and none is given",
+                table=table,
+                hint="provide it; it is recorded",
+            )

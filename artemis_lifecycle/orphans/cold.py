@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.cold_tier.cold_side import ColdSide
+from artemis_lifecycle.cold_tier.cold_tables import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_parts
 from artemis_lifecycle.orphans.listing import list_table
-from artemis_lifecycle.orphans.scan import require_after
+from artemis_lifecycle.orphans.scan import Candidates, candidates, listed_parts, require_after
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import somebodys
 from artemis_lifecycle.protection.ownership import subject

@@ -24,17 +24,14 @@ import numpy as np
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
-from artemis_lifecycle.metadata.kinds import METADATA
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
-from artemis_lifecycle.orphans.candidates import candidates, listed_parts
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.origins import Origins
-from artemis_lifecycle.orphans.result import OrphanScanResult
-from artemis_lifecycle.orphans.scan import require_after, seal_scan
+from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
 from artemis_lifecycle.protection.future import evidence

@@ -1,8 +1,4 @@
-"""Listings: the files that a store lists under a table's locations, sealed, with start and end time.
-
-A listing is taken before the metadata with which it is compared. In the opposite order, files of a commit in between
-would look like orphans.
-"""
+"""The folders of a table to list. Belongs here: which folders, each once. Does not belong here: listing them."""
 
 from __future__ import annotations
 
@@ -20,13 +16,54 @@ import pyarrow.compute as pc
 from artemis_lifecycle.errors import BadInput, LocationConflict
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
+from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import is_root, outermost
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, map_parts, write_batches, write_frame
-from artemis_lifecycle.storage.location import LocationRules, normalize
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span, StoredFile
+
+
+def folders_to_list(
+    table: str,
+    current: Sequence[str],
+    earlier: Sequence[str],
+    location: str | None,
+    rules: LocationRules,
+    collected_roots: Sequence[str],
+) -> list[str]:
+    """Return the folders to list: the table's `current` and `earlier` locations, or `location`, which is one of them or
+    a folder in one. Of the earlier ones, only those that overlap a root where orphans may be collected."""
+    now = {normalize(own, rules) for own in current}
+    former = [each for each in dict.fromkeys(earlier) if each not in now]
+    folders = Folders(rules)
+    if location is None:
+        # Where no scan may collect, there is nothing to find.
+        collected = [each for each in former if any(folders.overlap(each, root) for root in collected_roots)]
+        return _each_once([*current, *collected], folders)
+    if not is_root(normalize(location, rules)):
+        location = location.rstrip("/")
+    own = [*current, *former]
+    if not any(normalize(location, rules) == normalize(each, rules) or is_under(location, each, rules) for each in own):
+        raise BadInput(
+            f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
+            table=table,
+            untouched="all files",
+            hint="use one of them, or a folder in it",
+        )
+    return [location]
+
+
+def _each_once(locations: Sequence[str], folders: Folders) -> list[str]:
+    """Remove folders that are equal to, or inside, another one under a second name, so that a file is listed once."""
+    found: list[str] = []
+    for each in locations:
+        if not any(folders.is_in(each, other) for other in found):
+            found = [*(other for other in found if not folders.is_in(other, each)), each]
+    return found
+
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 """The columns of a listing. last_modified is null if the store does not report it."""

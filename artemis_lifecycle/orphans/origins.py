@@ -10,7 +10,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.frames import arrow_schema
@@ -73,13 +73,13 @@ def version_of(path: str) -> int | None:
 def origin_of(path: str, kind: str, last_modified: datetime | None, history: Known) -> str:
     """Return the likely origin of an orphan, from its name, its time and the table's history."""
     name = path.rpartition("/")[2]
-    if kind == kinds.METADATA:
+    if kind == types.METADATA:
         version = version_of(path)
         if version is None or history.oldest_version is None:
             return UNKNOWN
         # The log has another file of this version, or none yet: this one never became current.
         return LOST_COMMIT if version >= history.oldest_version else UNKNOWN
-    if kind in (kinds.MANIFEST, kinds.MANIFEST_LIST):
+    if kind in (types.MANIFEST, types.MANIFEST_LIST):
         match = _LIST.fullmatch(name)
         commit = match[2] if match else (found[1] if (found := _MANIFEST.fullmatch(name)) else None)
         if commit is None:
@@ -90,7 +90,7 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
         since = history.oldest_snapshot_at
         younger = last_modified is not None and since is not None and last_modified >= since
         return LOST_COMMIT if commit.lower() in history.commits or younger else UNKNOWN
-    if kind in kinds.CONTENT_KINDS:
+    if kind in types.CONTENT_KINDS:
         return CRASHED_WRITER if _WRITTEN.search(name) else UNKNOWN
     return UNKNOWN
 
@@ -98,7 +98,7 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
 def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, history: Known) -> pa.Array:
     """`origin_of` for the file to which each path of an Arrow array belongs. `found` are their kinds. `last_modified`
     are instants in microseconds, null if the listing does not have them."""
-    content = pc.is_in(found, pa.array(sorted(kinds.CONTENT_KINDS)))
+    content = pc.is_in(found, pa.array(sorted(types.CONTENT_KINDS)))
     origins = pc.if_else(pc.match_substring_regex(paths, rf"(?i){_UUID}[^/]*\z"), CRASHED_WRITER, UNKNOWN)
     if pc.all(content).as_py() is not False:
         return origins

@@ -1,25 +1,173 @@
-"""The commit of a removal: snapshots, long-lived changelogs and tags leave a Paimon table, one file at a time; and the
-rollback to an earlier snapshot. Source: Paimon's ExpireSnapshotsImpl, RollbackHelper and HintFileUtils.
-
-Paimon deletes data files first and the snapshot's file last. Here the snapshot's file goes first, and what it reached
-after the grace, from a sealed list. Each removal hides exactly one snapshot, the oldest. Before and after each, the
-first snapshot that stays must be there: a rollback behind it would have made the removed snapshot the newest, and its
-file is then put back. See docs/decisions/0021-paimon-removes-snapshots-first.md.
-"""
+"""What one commit removes from a Paimon table: documents, each with its text, so that the commit can be resumed, and
+undone where a rollback overtook it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from artemis_lifecycle.errors import ExistingFile, MissingFile, NoSuchSnapshot, StalePlan, StorageError
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from artemis_lifecycle.errors import (
+    ExistingFile,
+    MissingFile,
+    NoSuchSnapshot,
+    NoSuchTable,
+    StalePlan,
+    StorageError,
+    UnreadableMetadata,
+    require_uuid,
+)
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.paimon.documents import Document
-from artemis_lifecycle.paimon.removal import Gone, Removal
-from artemis_lifecycle.paimon.table import EARLIEST, LATEST, Branch
+from artemis_lifecycle.paimon.reached import PaimonFiles, Reader, reaches_of
+from artemis_lifecycle.paimon.table import EARLIEST, LATEST, Branch, PaimonTable, metadata_of
+from artemis_lifecycle.protection.context import Deletion
+from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE, hash_texts
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
+
+_LOOKS = 8
+
+
+@dataclass(frozen=True)
+class Gone:
+    """One document that goes. `changelog` is where its text stays as a long-lived changelog."""
+
+    role: str
+    number: int
+    path: str
+    text: bytes
+    name: str | None = None
+    changelog: str | None = None
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Documents of one branch, in the order in which they go: snapshots, then changelogs, each oldest first; or tags.
+
+    `following` is the number of the first snapshot that stays, and `following_text` its text: while it is there, the
+    branch has not been rolled back behind it. `first_changelog` is the number of the first changelog that stays.
+    `overrides` are options that the call set in place of the table's.
+    """
+
+    branch: str
+    folder: str
+    gone: tuple[Gone, ...]
+    following: int | None
+    following_text: bytes | None
+    first_changelog: int | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        content = {
+            "branch": self.branch,
+            "folder": self.folder,
+            "following": self.following,
+            "first_changelog": self.first_changelog,
+            "overrides": dict(self.overrides),
+            "following_text": None if self.following_text is None else _packed(self.following_text),
+            "gone": [
+                [each.role, each.number, each.path, _packed(each.text), each.name, each.changelog] for each in self.gone
+            ],
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Removal:
+        content = json.loads(data)
+        text = content["following_text"]
+        return cls(
+            content["branch"],
+            content["folder"],
+            tuple(
+                Gone(role, number, path, base64.b64decode(packed), name, changelog)
+                for role, number, path, packed, name, changelog in content["gone"]
+            ),
+            content["following"],
+            None if text is None else base64.b64decode(text),
+            content["first_changelog"],
+            content["overrides"],
+        )
+
+
+def _packed(text: bytes) -> str:
+    return base64.b64encode(text).decode()
+
+
+def removal_of(
+    table: PaimonTable,
+    branch: str,
+    snapshots: Sequence[Document],
+    changelogs: Sequence[Document],
+    outlived: Iterable[Document],
+    following: Document | None,
+    tags: Sequence[Document] = (),
+) -> Removal:
+    folder = table.branches[branch].folder
+    become = {each.snapshot_id: f"{folder}/changelog/changelog-{each.snapshot_id}" for each in outlived}
+    gone = [
+        Gone(each.role, each.snapshot_id, each.path, each.text, each.name, become.get(each.snapshot_id))
+        for each in snapshots
+    ]
+    gone += [Gone(each.role, each.snapshot_id, each.path, each.text, each.name) for each in (*changelogs, *tags)]
+    return Removal(
+        branch,
+        folder,
+        tuple(gone),
+        None if following is None else following.snapshot_id,
+        None if following is None else following.text,
+    )
+
+
+def without(table: PaimonTable, removed: Iterable[Document], added: Iterable[Document] = ()) -> PaimonTable:
+    """Return the table as it is when the removed documents are gone, and `added` changelogs are there."""
+    paths = {each.path for each in removed}
+    new = list(added)
+    branches = {}
+    for name, branch in table.branches.items():
+        mine = [each for each in new if each.branch == name]
+        changelogs = sorted([*branch.changelogs, *mine], key=lambda each: each.snapshot_id)
+        branches[name] = replace(
+            branch,
+            snapshots=tuple(each for each in branch.snapshots if each.path not in paths),
+            tags=tuple(each for each in branch.tags if each.path not in paths),
+            changelogs=tuple(each for each in changelogs if each.path not in paths),
+        )
+    return replace(table, branches=branches)
+
+
+def files_of(reader: Reader, table: PaimonTable) -> PaimonFiles:
+    """Read everything that a table reaches. Raises UnreadableMetadata."""
+    files = PaimonFiles(metadata_of(table), reader, reaches_of(reader, table, table.documents))
+    # Only now is it known that no snapshot deletes what it does not add.
+    _ = files.live
+    return files
+
+
+def whole_table(
+    reader: Reader, read: Callable[[], PaimonTable], first: PaimonTable | None = None
+) -> tuple[PaimonTable, PaimonFiles]:
+    """Read a table (`first`, if it was read just now) and everything that it reaches, again as long as another process
+    removes documents meanwhile: a writer that expires by itself removes manifests before their snapshot. Raises
+    UnreadableMetadata if a file is missing although its document stays."""
+    table = read() if first is None else first
+    for _ in range(_LOOKS):
+        try:
+            return table, files_of(reader, table)
+        except UnreadableMetadata:
+            again = read()
+            if set(table.documents) <= set(again.documents):
+                raise
+            table = again
+    return table, files_of(reader, table)
 
 
 @dataclass(frozen=True)
@@ -225,3 +373,99 @@ def roll_back(stores: Stores, branch: Branch, target: Document, check: Callable[
     left = [each.snapshot_id for each in branch.changelogs if each.snapshot_id <= target.snapshot_id]
     if len(left) < len(branch.changelogs):
         _write_hint(stores, f"{branch.folder}/changelog", LATEST, max(left, default=-1))
+
+
+class PaimonState:
+    """A `ReachingTable` of a Paimon warehouse. `current` reads the table."""
+
+    def __init__(self, reader: Reader, deletion: Deletion, current: Callable[[], PaimonTable]) -> None:
+        self._reader = reader
+        self._deletion = deletion
+        self._current = current
+        self._known: tuple[PaimonTable, TableMetadata] | None = None
+        self._files: PaimonFiles | None = None
+        self._needed: set[str] = set()
+        self._later: list[tuple[str, NDArray[np.uint64]]] | None = None
+        self.other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: ()
+        self.table = deletion.table
+        self.table_uuid = deletion.table_uuid
+        self.metadata: TableMetadata | None = None
+
+    @property
+    def reason(self) -> str:
+        return REACHABLE
+
+    @property
+    def _rules(self) -> LocationRules:
+        return self._reader.rules
+
+    def read(self) -> TableMetadata:
+        """Read the table's documents, and what new ones reach. Returns the same object as before if none has changed.
+
+        Raises StalePlan; UnreadableMetadata if anything that the table needs is missing, broken or ambiguous."""
+        table = self._checked()
+        # Consumers move all the time, and keep no files.
+        if self._known is None or list(self._known[0].documents) != list(table.documents):
+            table, self._files = whole_table(self._reader, self._checked, table)
+            self._known = table, self._files.metadata
+        return self._known[1]
+
+    def _checked(self) -> PaimonTable:
+        try:
+            table = self._current()
+        except NoSuchTable as error:
+            raise self._gone(f"The warehouse has no table {self.table} any more") from error
+        require_uuid(self.table, table.table_uuid, self.table_uuid)
+        return table
+
+    def files(self, metadata: TableMetadata) -> PaimonFiles:
+        assert self._files is not None and self._files.metadata is metadata
+        return self._files
+
+    def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        assert self.metadata is not None
+        return self.files(self.metadata).reaches(hashes)
+
+    def walked(self, metadata: TableMetadata) -> None:
+        assert self._known is not None
+        self.metadata = metadata
+        self._needed = needed_files(self._known[0], self._rules)
+        self._later = None
+
+    def refresh(self) -> bool:
+        """Read the documents again; whatever changed, all files are then compared again. Manifests that were read stay
+        known, so that this costs what the change costs."""
+        return self.read() is self.metadata
+
+    @property
+    def new(self) -> set[str]:
+        return set()
+
+    @property
+    def needed(self) -> set[str]:
+        """The locations of the documents themselves."""
+        return self._needed
+
+    def later(self) -> Sequence[tuple[str, NDArray[np.uint64]]]:
+        if self._later is None:
+            self._later = [(CURRENT_METADATA, hash_texts(self._needed, self._rules, self.other_names))]
+        return self._later
+
+    def _gone(self, what: str) -> StalePlan:
+        return StalePlan(
+            what,
+            table=self.table,
+            untouched="all files of the job that were not deleted before",
+            hint="find out who changed the warehouse; if the table is gone for good, artemis close "
+            f"{self._deletion.job_id}",
+        )
+
+
+def needed_files(table: PaimonTable, rules: LocationRules) -> set[str]:
+    """Return the locations of a table's documents and hints, of every branch."""
+    paths = [document.path for document in table.documents]
+    for branch in table.branches.values():
+        paths += (f"{branch.folder}/schema/schema-{schema.schema_id}" for schema in branch.schemas)
+        paths += (f"{branch.folder}/consumer/consumer-{name}" for name in branch.consumers)
+        paths += (f"{branch.folder}/{kind}/{hint}" for kind in ("snapshot", "changelog") for hint in (EARLIEST, LATEST))
+    return {normalize(path, rules) for path in paths}

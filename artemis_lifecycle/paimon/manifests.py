@@ -17,18 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.metadata.avro.container import Container, open_container
-from artemis_lifecycle.metadata.avro.programs import ITEM, Further, Program, compile_scan
-from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.scan import scan_records
-from artemis_lifecycle.metadata.avro.schema import record_fields, structure
-from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, INDEX, Kind
+from artemis_lifecycle.metadata.avro.container import Container, open_container, record_fields, structure
+from artemis_lifecycle.metadata.avro.scan import ITEM, Further, Program, compile_scan, read_records, scan_records
+from artemis_lifecycle.metadata.types import DELETION_VECTORS, INDEX, Kind
 from artemis_lifecycle.metadata.unreadable import read_file, unreadable
 from artemis_lifecycle.paimon.documents import words
 from artemis_lifecycle.paimon.folders import Folders
 from artemis_lifecycle.storage.bounded import within_memory
-from artemis_lifecycle.storage.location import LocationRules, parent
-from artemis_lifecycle.storage.location_hash import hash_column
+from artemis_lifecycle.storage.location import LocationRules, hash_column, parent
 from artemis_lifecycle.storage.stores import Stores
 
 _LIST_VERSION, _MANIFEST_VERSION, _INDEX_VERSION = 2, 2, 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import MissingFile, UnreadableMetadata
-from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.paimon.documents import MAIN, Document
@@ -34,8 +34,7 @@ from artemis_lifecycle.paimon.manifests import (
 )
 from artemis_lifecycle.paimon.options import follows_deltas, produces_changelog
 from artemis_lifecycle.paimon.table import Branch, PaimonTable
-from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
+from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -95,18 +94,18 @@ class Reach:
         for each in self.lists:
             yield from each.manifests
 
-    def above(self) -> Iterator[tuple[str, kinds.Kind, int]]:
+    def above(self) -> Iterator[tuple[str, types.Kind, int]]:
         """Yield what is above the data files: path, kind and size (0 where nothing records it)."""
         for listed in self.lists:
-            yield listed.path, kinds.MANIFEST_LIST, listed.size_in_bytes
+            yield listed.path, types.MANIFEST_LIST, listed.size_in_bytes
             for each in listed.manifests:
-                yield each.path, kinds.MANIFEST, each.size_in_bytes
-                yield from ((path, kinds.MANIFEST, 0) for path in each.extra)
+                yield each.path, types.MANIFEST, each.size_in_bytes
+                yield from ((path, types.MANIFEST, 0) for path in each.extra)
         if self.index is not None:
-            yield self.index.path, kinds.MANIFEST, self.index.size_in_bytes
+            yield self.index.path, types.MANIFEST, self.index.size_in_bytes
             yield from ((each.path, each.kind, each.size_in_bytes) for each in self.index.files)
         if self.statistics is not None:
-            yield self.statistics, kinds.STATISTICS, 0
+            yield self.statistics, types.STATISTICS, 0
 
 
 def reach_of(reader: Reader, table: PaimonTable, document: Document) -> Reach:
@@ -209,7 +208,7 @@ def live_hashes(reader: Reader, reaches: Sequence[Reach]) -> NDArray[np.uint64]:
     return distinct(np.concatenate([_NO_HASHES, *found, deleted[alive]]))
 
 
-FileRows = tuple[kinds.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64]]
+FileRows = tuple[types.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64]]
 """Files of one kind: their paths, location hashes and sizes (0 where nothing records it)."""
 
 
@@ -233,7 +232,7 @@ class PaimonFiles:
         others = [rows.hashes for _, rows in self._others()]
         return distinct(np.concatenate([self.live, hash_column(above, rules), *others]))
 
-    def _others(self) -> Iterator[tuple[kinds.Kind, Entries]]:
+    def _others(self) -> Iterator[tuple[types.Kind, Entries]]:
         """Yield changelog files, and appended files that are a changelog, manifest by manifest."""
         seen: set[tuple[str, bool]] = set()
         for reach in self.found:
@@ -245,9 +244,9 @@ class PaimonFiles:
                     seen.add((each.path, appended))
                     rows = self.reader.entries(each)
                     if appended:
-                        yield kinds.DATA, rows.only(rows.appended)
+                        yield types.DATA, rows.only(rows.appended)
                     else:
-                        yield kinds.CHANGELOG, rows.only(rows.signs > 0)
+                        yield types.CHANGELOG, rows.only(rows.signs > 0)
 
     def rows(self) -> Iterator[FileRows]:
         """Yield all reached files as kind, paths, location hashes and sizes; a file may come more than once."""
@@ -257,7 +256,7 @@ class PaimonFiles:
         for each in manifests.values():
             entries = self.reader.entries(each)
             rows = entries.only((entries.signs > 0) & among(live, entries.hashes))
-            yield kinds.DATA, rows.paths, rows.hashes, rows.sizes
+            yield types.DATA, rows.paths, rows.hashes, rows.sizes
         for kind, rows in self._others():
             yield kind, rows.paths, rows.hashes, rows.sizes
 
@@ -286,7 +285,7 @@ class PaimonFiles:
         return found
 
 
-Candidate = tuple[kinds.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64], str]
+Candidate = tuple[types.Kind, pa.Array, NDArray[np.uint64], NDArray[np.int64], str]
 
 
 def deletable(
@@ -307,7 +306,7 @@ def deletable(
         parts += ((*rows, reason) for rows in _above(reader, [reach]))
         for each in reach.changelog:
             added = reader.entries(each).only(reader.entries(each).signs > 0)
-            parts.append((kinds.CHANGELOG, added.paths, added.hashes, added.sizes, reason))
+            parts.append((types.CHANGELOG, added.paths, added.hashes, added.sizes, reason))
         if document.role == "tag":
             parts += ((*rows, reason) for rows in PaimonFiles(kept.metadata, reader, [reach]).rows())
         elif document.role == "changelog" or document is not snapshots[0] or reach.followed:
@@ -319,7 +318,7 @@ def deletable(
 
 def _above(reader: Reader, reaches: Iterable[Reach]) -> Iterator[FileRows]:
     """Yield what is above the data files of these documents, kind by kind."""
-    by_kind: dict[kinds.Kind, dict[str, int]] = {}
+    by_kind: dict[types.Kind, dict[str, int]] = {}
     for reach in reaches:
         for path, kind, size in reach.above():
             by_kind.setdefault(kind, {})[path] = size
@@ -332,11 +331,11 @@ def _deleted(reader: Reader, reach: Reach) -> Iterator[Candidate]:
     reason = f"deleted by the changes of {reach.document.title}; reached by no kept snapshot"
     for each in reach.delta:
         rows = reader.entries(each).only(reader.entries(each).signs < 0)
-        yield kinds.DATA, rows.paths, rows.hashes, rows.sizes, reason
+        yield types.DATA, rows.paths, rows.hashes, rows.sizes, reason
 
 
 def _without(parts: Sequence[Candidate], kept: PaimonFiles, stores: Stores) -> pa.Table:
-    rows: dict[int, tuple[str, kinds.Kind, int, str]] = {}
+    rows: dict[int, tuple[str, types.Kind, int, str]] = {}
     for kind, paths, hashes, sizes, reason in parts:
         doomed = np.flatnonzero(~kept.reaches(hashes))
         for row in doomed.tolist():

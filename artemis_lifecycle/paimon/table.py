@@ -8,19 +8,18 @@ row show the same files, because a writer may expire, tag or roll back at the sa
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from artemis_lifecycle.errors import Busy, MissingFile, NoSuchTable, UnreadableMetadata
-from artemis_lifecycle.metadata.types import (
-    MAIN_BRANCH,
-    LogEntry,
-    Ref,
-    Snapshot,
-    SnapshotSummary,
-    TableMetadata,
-)
+from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry, Ref, Snapshot, SnapshotSummary, TableMetadata
 from artemis_lifecycle.metadata.unreadable import read_file, unreadable
 from artemis_lifecycle.paimon.documents import (
     MAIN,
@@ -31,7 +30,7 @@ from artemis_lifecycle.paimon.documents import (
     parse_document,
     parse_schema,
 )
-from artemis_lifecycle.paimon.folders import Folders
+from artemis_lifecycle.paimon.folders import BUCKET, Folders
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -268,3 +267,30 @@ def _snapshot(document: Document, table: PaimonTable, present: set[int]) -> Snap
 
 def _spec(schema: Schema) -> str:
     return json.dumps({"spec-id": 0, "fields": [{"name": name} for name, _ in schema.partition_keys]})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The patterns of paths that a scan may collect, and of the documents and hints among them, which it may not."""
+
+    collected: str
+    documents: str
+
+    @classmethod
+    def of(cls, table: PaimonTable) -> Layout:
+        location, folders = re.escape(table.location), table.folders(MAIN)
+        partition = "[^/]+=[^/]+/" * len(folders.partition_keys)
+        places = [
+            rf"{location}/(?:manifest|index|statistics)/[^/]+",
+            rf"{re.escape(folders.data)}/{partition}{BUCKET}[^/]+/[^/]+",
+            rf"{location}/(?:branch/branch-[^/]+/)?(?:snapshot|changelog)/[^/]+",
+        ]
+        hints = "|".join(sorted(HINTS))
+        return cls(
+            rf"\A(?:{'|'.join(places)})\z", rf"/(?:snapshot/snapshot-[^/]*|changelog/changelog-[^/]*|(?:{hints}))\z"
+        )
+
+    def __call__(self, paths: pa.Array) -> NDArray[np.bool_]:
+        collected = np.asarray(pc.match_substring_regex(paths, self.collected))
+        found: NDArray[np.bool_] = collected & ~np.asarray(pc.match_substring_regex(paths, self.documents))
+        return found

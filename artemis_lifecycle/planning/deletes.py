@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, EQUALITY_DELETES, Kind
 from artemis_lifecycle.metadata.statistics import LiveEntry
+from artemis_lifecycle.metadata.types import DELETION_VECTORS, EQUALITY_DELETES, Kind
 from artemis_lifecycle.metadata.unreadable import unreadable
-from artemis_lifecycle.planning.evaluation import ColumnMetrics
+from artemis_lifecycle.planning.predicates import ColumnMetrics
 from artemis_lifecycle.planning.pruning import Partition, Selected, metrics_of
 
 if TYPE_CHECKING:

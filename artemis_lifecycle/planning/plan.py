@@ -1,27 +1,22 @@
-"""One query's scan, planned: the three passes with their counts and bytes, and the files.
-
-The story: the manifest list alone decides which manifests are read (pass one). Their entries decide which files are
-read (pass two), and which deletes apply to them. The footers of some of those files show which row groups are read
-(pass three), only if the caller asks: it is the one pass that reads data files.
-"""
+"""The result of planning a query: passes, figures, files."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.expiration.curve import drawn, label, new_figure, size_unit
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, ManifestList, ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.metadata.values import table_schema
-from artemis_lifecycle.planning.advice import Found, Targets, advice
+from artemis_lifecycle.planning.advice import Advice, Found, Targets, advice
 from artemis_lifecycle.planning.deletes import DELETE_PATH, DeleteFile, DeleteIndex, equality_ids
-from artemis_lifecycle.planning.passes import Pass
 from artemis_lifecycle.planning.predicates import bind_predicate, parse_predicate, text_of, without_not
 from artemis_lifecycle.planning.pruning import (
     Entries,
@@ -30,14 +25,153 @@ from artemis_lifecycle.planning.pruning import (
     manifest_matches,
     matching_entries,
 )
-from artemis_lifecycle.planning.query_plan import FILES, QueryPlan
-from artemis_lifecycle.planning.row_groups import read_row_groups
-from artemis_lifecycle.spark.runner import Spark
+from artemis_lifecycle.planning.row_groups import Pass, read_row_groups
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.types import NestedField
+    from pyspark.sql import DataFrame
+
+
+FILES = pa.schema(
+    [
+        ("path", pa.large_string()),
+        ("size_in_bytes", pa.int64()),
+        ("record_count", pa.int64()),
+        ("spec_id", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("residual", pa.large_string()),
+        ("deletes", pa.large_list(pa.large_string())),
+        ("delete_bytes", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """What a scan of one snapshot with one predicate reads: exactly the files that Iceberg's planner selects.
+
+    Pass one counts data manifests and delete manifests together. `files_total` counts the live data files of the whole
+    snapshot, from the manifest list, and None is what an old list does not say; `files_read` are the entries of the
+    manifests that pass one left. `delete_files` are those that apply to a selected file; `delete_opens` counts one for
+    each file they apply to, as readers open them. Row groups are None unless footers were read, of `footers_read`
+    files.
+    """
+
+    table: str
+    metadata_location: str
+    snapshot_id: int | None
+    predicate: str
+    manifests: Pass
+    files_pass: Pass
+    row_groups: Pass | None
+    manifests_total: int
+    manifests_selected: int
+    delete_manifests_total: int
+    delete_manifests_selected: int
+    files_total: int | None
+    files_read: int
+    files_in_partition: int
+    files_selected: int
+    files_without_residual: int
+    bytes_selected: int
+    records_selected: int
+    delete_files: Mapping[str, int]
+    delete_bytes: int
+    delete_opens: int
+    footers_read: int
+    footers_skipped: Mapping[str, int]
+    advice: tuple[Advice, ...]
+    seconds: float
+    _files: pa.Table = field(repr=False, compare=False)
+    _spark: Spark | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def row_groups_total(self) -> int | None:
+        """The row groups of the files whose footers were read."""
+        return None if self.row_groups is None else self.row_groups.total
+
+    @property
+    def row_groups_selected(self) -> int | None:
+        return None if self.row_groups is None else self.row_groups.selected
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes that ran."""
+        return tuple(each for each in (self.manifests, self.files_pass, self.row_groups) if each is not None)
+
+    def figures(self) -> dict[str, object]:
+        """Return the plan without its files, by name: the passes and the advice as dictionaries."""
+        names = [each.name for each in fields(self) if not each.name.startswith("_")]
+        found: dict[str, object] = {name: getattr(self, name) for name in names}
+        saved = ("requests_saved", "bytes_saved", "seconds_saved")
+        found["advice"] = [asdict(each) | {name: getattr(each, name) for name in saved} for each in self.advice]
+        return found
+
+    def to_arrow(self) -> pa.Table:
+        """Return the selected data files with the columns of FILES: `residual` is what remains of the predicate for the
+        rows of the file, `deletes` the paths of the delete files that apply to it."""
+        return self._files
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`to_arrow` as pandas."""
+        frame: pd.DataFrame = self._files.to_pandas()
+        return frame
+
+    def files(self) -> DataFrame:
+        """Return `to_arrow` as a DataFrame of Spark, which this starts if necessary."""
+        if self._spark is None:
+            raise BadInput("The plan has no Spark session", table=self.table, hint="use to_arrow() or to_pandas()")
+        kinds = {pa.large_string(): pa.string(), pa.large_list(pa.large_string()): pa.list_(pa.string())}
+        schema = pa.schema([(each.name, kinds.get(each.type, each.type)) for each in FILES])
+        return Runner(self._spark).rows(self._files.cast(schema)).frame()
+
+    def plot(self, kind: str = "png") -> bytes:
+        """Return the passes as a picture: what each gets and leaves, and what maintenance would spare."""
+        return plan_picture(f"{self.table}: {self.predicate}", self.passes, self.advice, kind)
+
+
+_LEFT, _PRUNED, _SPARED = "#1f6f8b", "#d5dde3", "#e59866"
+
+
+def plan_picture(title: str, passes: Sequence[Pass], advice: Sequence[Advice], kind: str) -> bytes:
+    """Return the picture of a plan, as `png` or `svg`."""
+    figure = new_figure(11, 3.6)
+    figure.suptitle(label(title, 100), fontsize=10)
+    panels = figure.subplots(1, 2 if advice else 1, squeeze=False)[0]
+    _passes(panels[0], passes)
+    if advice:
+        _advice(panels[1], advice)
+    return drawn(figure, kind)
+
+
+def _passes(panel: Axes, every: Sequence[Pass]) -> None:
+    """Shares of what each pass gets; counts and bytes beside them. The first pass is on top."""
+    passes = every[::-1]
+    names = [each.name for each in passes]
+    left = [100 * each.selected / each.total if each.total else 0 for each in passes]
+    panel.barh(names, left, color=_LEFT, label="read on")
+    bars = panel.barh(names, [100 - each for each in left], left=left, color=_PRUNED, label="pruned")
+    texts = []
+    for each in passes:
+        unit, name = size_unit(each.bytes_selected)
+        texts.append(f" {each.selected:,} of {each.total:,}, {each.bytes_selected / unit:,.1f} {name}")
+    panel.bar_label(bars, texts, padding=2, fontsize=8)
+    panel.set(xlabel="% of what the pass gets", title="What each pass leaves", xlim=(0, 190))
+    panel.set_xticks([0, 25, 50, 75, 100])
+    panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
+
+
+def _advice(panel: Axes, advice: Sequence[Advice]) -> None:
+    found = advice[::-1]
+    bars = panel.barh([each.kind for each in found], [each.seconds_saved for each in found], color=_SPARED)
+    panel.bar_label(bars, [f" {each.now:,} → {each.then:,} reads" for each in found], padding=2, fontsize=8)
+    panel.margins(x=0.45)
+    panel.set(xlabel="seconds, one request after another", title="What maintenance would spare")
 
 
 @dataclass(frozen=True)

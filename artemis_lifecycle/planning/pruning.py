@@ -16,15 +16,18 @@ from artemis_lifecycle.metadata.statistics import LiveEntry, Wanted, live_statis
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary, TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.metadata.values import partition_spec
-from artemis_lifecycle.planning.evaluation import (
+from artemis_lifecycle.planning.predicates import (
     ColumnMetrics,
     Key,
+    Leaf,
+    compiled,
     key_of_bytes,
+    leaf_of,
     metrics_match,
     summary_matches,
     value_matches,
+    with_decided,
 )
-from artemis_lifecycle.planning.predicates import Leaf, compiled, leaf_of, with_decided
 from artemis_lifecycle.planning.projections import PartitionColumn, Projection, partition_columns, projections
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded

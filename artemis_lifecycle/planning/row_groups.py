@@ -1,9 +1,4 @@
-"""Pass three: the row groups of the selected files, by the statistics in their Parquet footers. It reads data files, so
-only up to a limit that the caller sets.
-
-Source: Iceberg's ParquetMetricsRowGroupFilter. Readers also use dictionaries, bloom filters and page indexes, which
-this pass does not read: they may skip more.
-"""
+"""The figures of one pass."""
 
 from __future__ import annotations
 
@@ -15,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.planning.evaluation import ColumnMetrics, Key, footer_matches, key_of_bytes, value_matches
-from artemis_lifecycle.planning.passes import Pass
-from artemis_lifecycle.planning.predicates import Leaf, compiled
+from artemis_lifecycle.planning.predicates import (
+    ColumnMetrics,
+    Key,
+    Leaf,
+    compiled,
+    footer_matches,
+    key_of_bytes,
+    value_matches,
+)
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -25,6 +26,27 @@ from artemis_lifecycle.storage.threads import threaded
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.types import IcebergType
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass gets and what it leaves. `reads_bytes` is what the pass itself reads to decide that; bytes are
+    those of the things that it counts: manifests, data files, or row groups."""
+
+    name: str
+    total: int
+    selected: int
+    bytes_total: int
+    bytes_selected: int
+    reads_requests: int
+    reads_bytes: int
+    seconds: float
+
+    @property
+    def pruned_share(self) -> float:
+        """The share that the pass removes, from 0 to 1."""
+        return 1 - self.selected / self.total if self.total else 0.0
+
 
 _THREADS = 16
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.errors import NewerFormat, NoSuchTable, StalePlan, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
@@ -23,9 +23,9 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.newer import newer_files
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.spark.runner import Spark
-from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.types import FileIdentity
 
 DeletionKind = Literal["expiration", "orphans", "dropped", "purge", "deep_archive", "cold_scan"]
 """An expiration deletes files that the table's own metadata referenced; a deep archive moves such files. All others

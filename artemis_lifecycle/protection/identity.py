@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage.local.paths import local_path
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize, overlap
 from artemis_lifecycle.storage.stores import is_local
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import is_addressable
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata

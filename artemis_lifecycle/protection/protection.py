@@ -27,25 +27,26 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import Busy, Held, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.operations.holds import Hold
+from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
+from artemis_lifecycle.protection.future import DELTA_LOG, claims, possible_roots
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
-from artemis_lifecycle.protection.other_formats import DELTA_LOG, claims, possible_roots
 from artemis_lifecycle.protection.ownership import (
+    Known,
     former_locations,
     metadata_locations,
     own_locations,
+    prefix_locations,
     require_collectable,
     subject_array,
+    twins,
 )
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, OTHER_TABLE, RECEIPTS, Places
-from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import (
     ColdTableState,
     DroppedTableState,
@@ -55,13 +56,19 @@ from artemis_lifecycle.protection.table_state import (
     hash_texts,
     metadata_files,
 )
-from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
-from artemis_lifecycle.storage.location import ByFolder, LocationRules, is_under, normalize
-from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
+from artemis_lifecycle.storage.location import (
+    ByFolder,
+    LocationRules,
+    among,
+    distinct,
+    hash_column,
+    is_under,
+    normalize,
+)
 from artemis_lifecycle.storage.stores import Stores, is_local
 
 OPEN_PLAN = "open_plan"
@@ -162,7 +169,7 @@ class ProtectedFiles:
 def _young(files: pa.Table | pa.RecordBatch, ages: Ages) -> Iterator[tuple[int, str]]:
     modified = pc.cast(files.column("last_modified"), pa.timestamp("us", "UTC"))
     since = pc.fill_null(pc.cast(modified, pa.int64()), 0).to_numpy()
-    of_metadata = np.asarray(pc.equal(files.column("kind"), kinds.METADATA))
+    of_metadata = np.asarray(pc.equal(files.column("kind"), types.METADATA))
     cutoffs = np.where(of_metadata, microseconds(ages.metadata_cutoff), microseconds(ages.cutoff))
     unknown = np.asarray(pc.is_null(modified))
     yield from ((row, UNKNOWN_AGE) for row in np.flatnonzero(unknown).tolist())

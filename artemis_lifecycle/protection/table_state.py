@@ -32,12 +32,11 @@ from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.reachability.index.presence import require_present
+from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.storage.local.paths import is_text
-from artemis_lifecycle.storage.location import LocationRules, normalize
-from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
+from artemis_lifecycle.storage.local.store import is_text
+from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column, normalize
 
 REACHABLE = "reachable"
 """A snapshot of the table's current metadata reaches the file. For another table: `reachable from <table>`."""

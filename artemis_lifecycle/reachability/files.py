@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.folders import reached_folders
+from artemis_lifecycle.reachability.index.files import reached_folders
 from artemis_lifecycle.reachability.index.lookups import as_texts, outside, reaches
-from artemis_lifecycle.reachability.index.rows import rows_of
-from artemis_lifecycle.reachability.index.view import query
+from artemis_lifecycle.reachability.index.view import query, rows_of
 
 
 class ReachedFiles(Protocol):

@@ -18,8 +18,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.jvm import java_map, jvm_of
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
-from artemis_lifecycle.storage.location import ByFolder, LocationRules
-from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
+from artemis_lifecycle.storage.location import ByFolder, LocationRules, among, distinct, hash_column
 
 _PATH = pa.schema([("path", pa.string())])
 

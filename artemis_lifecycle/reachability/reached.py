@@ -21,7 +21,7 @@ from artemis_lifecycle.errors import EncryptedTable, NewerFormat, StorageError, 
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.files import ReachedFiles
-from artemis_lifecycle.reachability.index.folders import reached_folders
+from artemis_lifecycle.reachability.index.files import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.frames import frame_batches

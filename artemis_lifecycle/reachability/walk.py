@@ -1,21 +1,120 @@
-"""What snapshots reach: a query on the manifest index (`index/`) after bringing it up to date."""
+"""What holds a file: the snapshots that reach it, and the refs on them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import CONTENT_KINDS, TableMetadata
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
 from artemis_lifecycle.reachability.index.files import reachable
-from artemis_lifecycle.reachability.index.lookups import entries_of
-from artemis_lifecycle.reachability.index.on_spark import rows_of_shares, shares
+from artemis_lifecycle.reachability.index.lookups import entries_of, holders
 from artemis_lifecycle.reachability.index.refresh import compact, refresh
+from artemis_lifecycle.reachability.index.view import rows_of_shares, shares
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A snapshot that reaches the file, with the refs on it; or, without an id, the metadata file that references
+    it."""
+
+    snapshot_id: int | None
+    refs: tuple[str, ...] = ()
+    what: str | None = None
+
+    def __str__(self) -> str:
+        if self.snapshot_id is None:
+            return self.what or "the table's metadata"
+        return f"snapshot {self.snapshot_id}" + (f" ({', '.join(self.refs)})" if self.refs else "")
+
+
+def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
+    """Return every snapshot of the view's metadata that reaches the file at `location`, in the order of the history."""
+    metadata, rules = view.metadata, view.index.rules
+    own = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    if location in {normalize(path, rules) for path in own}:
+        return (Holder(None, what="the table's metadata log"),)
+    refs: dict[int, list[str]] = {}
+    for name, ref in sorted(metadata.refs.items()):
+        refs.setdefault(ref.snapshot_id, []).append(f"{ref.type} {name}")
+    return tuple(Holder(snapshot_id, tuple(refs.get(snapshot_id, ()))) for snapshot_id in holders(view, location))
+
+
+@dataclass(frozen=True)
+class ReachableSet:
+    """What the kept snapshots of a table reach, according to the given metadata file. `counts`: files by kind."""
+
+    table: str
+    metadata_location: str
+    snapshot_ids: tuple[int, ...]
+    counts: Mapping[str, int]
+    size_in_bytes: int
+    _rows: Rows = field(repr=False, compare=False)
+
+    @cached_property
+    def _frame(self) -> DataFrame:
+        return self._rows.frame()
+
+    def files(self) -> DataFrame:
+        """Return DataFrame[path, kind], one row per file. Not stored: a set that is too large for this process is
+        walked again."""
+        return self._frame.select("path", "kind")
+
+    @property
+    def data_file_paths(self) -> DataFrame:
+        """Return DataFrame[path] of data files, delete files and deletion vectors."""
+        return self._frame.filter(self._frame.kind.isin(*CONTENT_KINDS)).select("path")
+
+    @property
+    def manifest_paths(self) -> DataFrame:
+        """Return DataFrame[path] of manifests."""
+        return self._frame.filter("kind = 'manifest'").select("path")
+
+    @property
+    def manifest_list_paths(self) -> DataFrame:
+        """Return DataFrame[path] of manifest lists."""
+        return self._frame.filter("kind = 'manifest_list'").select("path")
+
+
+def reachable_set(table: str, metadata_location: str, snapshot_ids: Collection[int], rows: Rows) -> ReachableSet:
+    """Return `rows` (columns path, kind, size_in_bytes; one row per file) with their counts by kind."""
+    totals = _totals(rows.map(_counted, _COUNTED).table())
+    return ReachableSet(
+        table=table,
+        metadata_location=metadata_location,
+        snapshot_ids=tuple(snapshot_ids),
+        counts={row["kind"]: row["files"] for row in totals},
+        size_in_bytes=sum(row["bytes"] for row in totals),
+        _rows=rows,
+    )
+
+
+_COUNTED = arrow_schema("kind string, files bigint, bytes bigint")
+
+
+def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = pa.table(batch).group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")])
+        named = found.select(["kind", "path_count", "size_in_bytes_sum"]).rename_columns(_COUNTED.names)
+        yield from named.cast(_COUNTED).to_batches()
+
+
+def _totals(counted: pa.Table) -> list[dict[str, Any]]:
+    """Return one row per kind, sorted by name."""
+    found = counted.group_by("kind").aggregate([("files", "sum"), ("bytes", "sum")]).sort_by("kind")
+    return [{"kind": row["kind"], "files": row["files_sum"], "bytes": row["bytes_sum"]} for row in found.to_pylist()]
+
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"
 

@@ -21,10 +21,20 @@ from artemis_lifecycle.config.policies import Retention, Rule
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
-from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, few, format_instant
 from artemis_lifecycle.retention.snapshot_log import needs_of
 from artemis_lifecycle.retention.thinning import ThinningTier, thinned
-from artemis_lifecycle.retention.views import HistoryView, HoldView, SnapshotView, TagView, view_of
+from artemis_lifecycle.retention.views import (
+    HistoryView,
+    HoldView,
+    Reason,
+    ReasonKind,
+    ReasonLedger,
+    SnapshotView,
+    TagView,
+    few,
+    format_instant,
+    view_of,
+)
 
 __all__ = [
     "Decision",

@@ -13,8 +13,7 @@ from datetime import timedelta
 from artemis_lifecycle.config.calendar_units import UNITS, Unit, bucket_of
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.metadata.types import LogEntry
-from artemis_lifecycle.retention.reasons import Reason
-from artemis_lifecycle.retention.views import SnapshotView
+from artemis_lifecycle.retention.views import Reason, SnapshotView
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.runner import BatchFunction, Cost, Rows, Runner
 from artemis_lifecycle.storage.columnar import ParquetReader
-from artemis_lifecycle.storage.location_hash import begun_with, text_buffers
+from artemis_lifecycle.storage.location import begun_with, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 

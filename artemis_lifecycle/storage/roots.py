@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from artemis_lifecycle.errors import ConfigError, StorageError
-from artemis_lifecycle.storage.local.paths import local_path
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import LocationRules, normalize, overlap, resolve_dots, split
 
 _MOUNTS = "/proc/self/mountinfo"

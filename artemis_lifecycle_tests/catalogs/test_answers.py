@@ -14,7 +14,7 @@ from artemis_lifecycle.catalogs import answers
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import LifecycleError, TooLarge
-from artemis_lifecycle.nessie.client import NessieClient
+from artemis_lifecycle.nessie.references import NessieClient
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle_tests.gate.upstream import Answer, Upstream, listening
 

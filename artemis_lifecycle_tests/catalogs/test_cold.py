@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Engine, text
 
-from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, publish
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, CommitConflict
 from artemis_lifecycle.operations.database import connect

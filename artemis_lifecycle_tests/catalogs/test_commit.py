@@ -15,9 +15,8 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.catalogs import commit
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, TagChange, commit_with_retry
-from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
+from artemis_lifecycle.catalogs.settings import catalog_conf, ingest_catalog, pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
     BadInput,

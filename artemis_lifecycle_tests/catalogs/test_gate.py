@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.gate.installation import attempts, gate_state, i
 from artemis_lifecycle.catalogs.gate.passes import GatedRow, mode_of, request_pass
 from artemis_lifecycle.catalogs.gate.rules import rules_of
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import ConfigError, LineageRejected, Refused

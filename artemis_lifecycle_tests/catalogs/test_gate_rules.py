@@ -18,7 +18,7 @@ from artemis_lifecycle.catalogs.gate.passes import GatedRow, as_json, mode_of
 from artemis_lifecycle.catalogs.gate.rules import Rule, rules_of
 from artemis_lifecycle.catalogs.gate.statements import SCHEMA
 from artemis_lifecycle.catalogs.identifier import Identifier
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage, OverwritePermissions
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems

@@ -15,7 +15,6 @@ from pyiceberg.types import LongType, NestedField
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.guard import (
     VERSION,
     GuardState,
@@ -26,7 +25,7 @@ from artemis_lifecycle.catalogs.guard import (
 )
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, publish
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.checks import judge_guard
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres, binaries

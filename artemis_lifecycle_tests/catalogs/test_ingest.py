@@ -9,8 +9,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 from sqlalchemy import Connection, text
 
-from artemis_lifecycle.catalogs.ingest import ingest_catalog, pyiceberg_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import ingest_catalog, pyiceberg_catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import connect
 

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, EnvironmentMissing, NoSuchTable, OperationsUnavailable

@@ -21,7 +21,7 @@ from artemis_lifecycle.catalogs.gate.installation import install_gate
 from artemis_lifecycle.catalogs.gate.rules import rules_of
 from artemis_lifecycle.catalogs.guard import ensure_guard, lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (

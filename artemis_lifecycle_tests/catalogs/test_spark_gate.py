@@ -20,14 +20,14 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties, spark_conf
-from artemis_lifecycle.catalogs.tables import iceberg_tables
+from artemis_lifecycle.catalogs.sql import iceberg_tables
 from artemis_lifecycle.code_version import commit_hash
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.statistics import compute_statistics
+from artemis_lifecycle.maintenance.actions import compute_statistics
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.spark.java_errors import as_ours
 from artemis_lifecycle.spark.session import add_catalogs

@@ -10,18 +10,23 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.cold_tier.cold_metadata import (
     COMPLETE_UNTIL,
+    TAGS,
     UNKNOWN_SNAPSHOT,
     Diverged,
+    at,
     build_metadata,
+    continued,
+    history_of,
+    last,
     merge_logs,
     metadata_path,
     snapshot_at,
     to_bytes,
     without_moved_refs,
+    written,
 )
 from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
-from artemis_lifecycle.cold_tier.tags import TAGS, at, continued, history_of, last, written
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.storage.location import LocationRules
 

@@ -13,14 +13,21 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.cold_tier.cold_metadata import add_late, build_metadata, complete_until, snapshot_at, to_bytes
+from artemis_lifecycle.cold_tier.cold_metadata import (
+    Meaning,
+    add_late,
+    build_metadata,
+    complete_until,
+    continued,
+    snapshot_at,
+    to_bytes,
+)
 from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_tables, covering, log_between, split
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
 from artemis_lifecycle.cold_tier.scrub import verify_copies
-from artemis_lifecycle.cold_tier.tags import Meaning, continued
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.cold_evidence import cold_copy
+from artemis_lifecycle.lifecycle.plan_checks import cold_copy
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log

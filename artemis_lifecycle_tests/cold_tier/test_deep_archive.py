@@ -19,7 +19,7 @@ from artemis_lifecycle.cold_tier import deep_archive
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.config.deployment import ClassPrices, Prices
-from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
     BadInput,
     InDeepArchive,
@@ -33,7 +33,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
+from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawState
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.storage.local.store import LocalStore

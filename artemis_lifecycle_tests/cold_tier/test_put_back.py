@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.catalogs.cold import publish
+from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.evolution import clashing_fields
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapshot, RestoreFailed, UnreadableMetadata

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.cold_tier.restore_commit import RESTORED_SNAPSHOT
+from artemis_lifecycle.cold_tier.restore import RESTORED_SNAPSHOT
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan

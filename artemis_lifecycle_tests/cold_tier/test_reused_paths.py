@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
+from artemis_lifecycle.cold_tier.rewriting import rewrite_manifest_list
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.copies import cold_copies
+from artemis_lifecycle.lifecycle.contexts import cold_copies
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import core_tables
@@ -344,7 +344,7 @@ def test_a_night_without_reuse_asks_the_stores_nothing_about_known_files(
     def whole_table(*_: object) -> None:
         raise AssertionError("all manifests of the table were read")
 
-    monkeypatch.setattr("artemis_lifecycle.cold_tier.reuse.uses_of", whole_table)
+    monkeypatch.setattr("artemis_lifecycle.cold_tier.needed.uses_of", whole_table)
     for name in ("head", "open", "read", "checksum"):
         inner = getattr(Stores, name)
 

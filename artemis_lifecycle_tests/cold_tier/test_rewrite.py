@@ -13,14 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from artemis_lifecycle.cold_tier.rewrite.deletes import DELETE_FILE_PATH, DELETE_POS, RewrittenDelete
-from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
-from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
-from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
-from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
+from artemis_lifecycle.cold_tier.rewriting import (
+    DELETE_FILE_PATH,
+    DELETE_POS,
+    RewrittenDelete,
+    rewrite_deletion_vectors,
+    rewrite_manifest,
+    rewrite_manifest_list,
+    rewrite_position_deletes,
+)
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import open_container
-from artemis_lifecycle.metadata.avro.records import read_records
+from artemis_lifecycle.metadata.avro.scan import read_records
 
 
 def mapped(path: str) -> str:

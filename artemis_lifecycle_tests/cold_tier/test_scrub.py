@@ -18,16 +18,16 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.cold_tier import ledger
 from artemis_lifecycle.cold_tier import scrub as scrubbing
+from artemis_lifecycle.cold_tier.copy import each_file
 from artemis_lifecycle.cold_tier.ledger import RING, place_of
-from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.scrub import rotation, verify_copies
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.copies import cold_copies
+from artemis_lifecycle.lifecycle.contexts import cold_copies
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.scrubs import ScrubRecord
-from artemis_lifecycle.storage.location_hash import hash_strings
+from artemis_lifecycle.operations.cold_tier import ScrubRecord
+from artemis_lifecycle.storage.location import hash_strings
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.policies import AT_ONCE

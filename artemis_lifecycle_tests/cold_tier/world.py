@@ -18,8 +18,7 @@ from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
-from artemis_lifecycle.cold_tier.cold_entries import cold_identity
-from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables, cold_identity
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.handoff import Handoff, hand_off
@@ -27,7 +26,7 @@ from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffI
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.restore import restore
-from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreMapping, RestoreRequest
+from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, RestoreMapping, RestoreRequest
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig

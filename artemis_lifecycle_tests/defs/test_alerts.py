@@ -16,7 +16,7 @@ from artemis_lifecycle.defs.fleet import PAGE
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import markdown, terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations.run_times import run_times
+from artemis_lifecycle.operations.fleet import run_times
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.functions import lit
 from artemis_lifecycle.defs.checks import DAILY
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.lifecycle import table_checks
-from artemis_lifecycle.maintenance import verdicts
+from artemis_lifecycle.maintenance import health
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_the_daily_job_judges_each_table_without_materializing_anything(make_pro
             lifecycle.scan_orphans(table)
     before = project.instance.get_materialized_partitions(AssetKey("object_listing"))
     # There was neither a compaction nor a handoff. A check that judges nothing has no result to count.
-    absent = {verdicts.DATA_FILES_UNCHANGED, verdicts.MANIFESTS_UNCHANGED, "cold_catalog_is_guarded"}
+    absent = {health.DATA_FILES_UNCHANGED, health.MANIFESTS_UNCHANGED, "cold_catalog_is_guarded"}
     judged = [(asset, name) for asset, name in DAILY if name not in absent]
     for table in (TABLE, OTHER):
         done = project.run("health_checks", table)
@@ -109,11 +109,11 @@ class TestCompactions:
         project = make_project(tables={"artemis.*": QUIET})
         project.create(TABLE, commits=3)
         self._overwrite(project, 2)
-        red = project.check("compacted_data_files", verdicts.DATA_FILES_UNCHANGED, TABLE)
+        red = project.check("compacted_data_files", health.DATA_FILES_UNCHANGED, TABLE)
         assert not red.passed and red.severity.value == "ERROR"
         assert "3 rows before, and 2 after" in str(red.metadata["offenders"].value)
         # Another kind of compaction is judged by itself.
-        assert project.check("compacted_manifests", verdicts.MANIFESTS_UNCHANGED, TABLE).passed
+        assert project.check("compacted_manifests", health.MANIFESTS_UNCHANGED, TABLE).passed
 
     @pytest.mark.nightly
     def test_refs_are_those_around_the_commit_and_not_what_people_change_later(
@@ -124,10 +124,10 @@ class TestCompactions:
         self._overwrite(project, 3)
         live = project.config.catalogs.live.name
         project.spark.sql(f"ALTER TABLE {live}.{TABLE} CREATE TAG later")
-        assert project.check("compacted_data_files", verdicts.DATA_FILES_UNCHANGED, TABLE).passed
+        assert project.check("compacted_data_files", health.DATA_FILES_UNCHANGED, TABLE).passed
         # Once it is old, its rows are not counted again: snapshots never change.
         monkeypatch.setattr(table_checks, "COMPARED_FOR", timedelta(0))
-        old = project.check("compacted_data_files", verdicts.DATA_FILES_UNCHANGED, TABLE)
+        old = project.check("compacted_data_files", health.DATA_FILES_UNCHANGED, TABLE)
         assert old.passed and "rows" not in old.metadata
 
     def _overwrite(self, project: Project, rows: int) -> None:

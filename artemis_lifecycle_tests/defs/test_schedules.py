@@ -19,7 +19,7 @@ from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.operations.fleet import HealthRecord
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step

@@ -30,7 +30,7 @@ from artemis_lifecycle.config.policies import MaintenanceWindow
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.checks import lineage_gate
 from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
-from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.leases import mark
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.defs.conftest import Project, written
 from artemis_lifecycle_tests.people import approve_thaw

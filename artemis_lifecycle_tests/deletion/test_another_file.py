@@ -21,8 +21,8 @@ from artemis_lifecycle.errors import ExistingFile
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.types import NO_TAG, NO_TIME
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local, outcomes

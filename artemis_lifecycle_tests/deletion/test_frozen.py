@@ -31,7 +31,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.local.folders import OpenFolder
+from artemis_lifecycle.storage.local.store import OpenFolder
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
 from artemis_lifecycle_tests.deletion.world import local as on_disk

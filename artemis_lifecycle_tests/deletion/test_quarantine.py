@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.catalogs.cold import publish
-from artemis_lifecycle.deletion.outcomes import QUARANTINED
+from artemis_lifecycle.catalogs.sql import publish
+from artemis_lifecycle.deletion.batches import QUARANTINED
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace, place_of, purge, quarantine_folder
 from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
 from artemis_lifecycle.lifecycle import Lifecycle

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

@@ -22,10 +22,8 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.leases import Lease
-from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
-from artemis_lifecycle.orphans.result import OrphanScanResult
-from artemis_lifecycle.orphans.scan import ScanSettings, scan_orphans
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, delete_orphans, scan_orphans
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.walk import indexed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select
 
-from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_tables
 from artemis_lifecycle.errors import Busy, Refused
 from artemis_lifecycle.operations.database import connect
 from examples.mission.area import COLD, LIVE, SET_ASIDE, demo_area, demo_environment

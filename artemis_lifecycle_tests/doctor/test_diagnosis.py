@@ -16,12 +16,12 @@ from sqlalchemy import Engine, create_engine, text
 
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.catalogs.guard import ensure_guard
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.doctor import machine, services
+from artemis_lifecycle.doctor import services
 from artemis_lifecycle.doctor.diagnosis import diagnose
-from artemis_lifecycle.doctor.results import Check
+from artemis_lifecycle.doctor.services import Check
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.stores import Stores
 
@@ -110,9 +110,11 @@ def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_on
     )
     (tmp_path / "a-file").touch()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "version", lambda name: "0.0.1" if name == "pyspark" else machine_version(name))
+    monkeypatch.setattr(services, "version", lambda name: "0.0.1" if name == "pyspark" else machine_version(name))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**29))
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.clocks.host_now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr(
+        "artemis_lifecycle.lifecycle.resources.host_now", lambda: datetime.now(UTC) + timedelta(hours=1)
+    )
     monkeypatch.setattr("sys.argv", ["artemis", "doctor", "-c", str(file)])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
@@ -147,7 +149,7 @@ class Usage(NamedTuple):
     free: int
 
 
-machine_version = machine.version
+machine_version = services.version
 
 
 def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are_red(

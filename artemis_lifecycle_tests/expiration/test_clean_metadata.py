@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs import commit
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.expiration import unused
+from artemis_lifecycle.expiration import commit as commit_module
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.cleaning import removed_parts
+from artemis_lifecycle.lifecycle.expiration import removed_parts
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.storage.stores import Stores
@@ -170,14 +170,14 @@ def _orders(lifecycle: Lifecycle) -> tuple[set[int], int]:
     return set(metadata.sort_orders), metadata.default_sort_order_id
 
 
-def _parts(lifecycle: Lifecycle) -> unused.RemovedParts:
+def _parts(lifecycle: Lifecycle) -> commit_module.RemovedParts:
     return removed_parts(lifecycle.resources, lifecycle.steps.table_state(TABLE).metadata.table_uuid)
 
 
 @pytest.fixture
 def manifests_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
     """Returns the manifests whose sort orders were read since the last call, each of them once."""
-    original, read = unused.live_sort_orders, list[str]()
+    original, read = commit_module.live_sort_orders, list[str]()
 
     def noting(stores: Stores, entry: ManifestListEntry) -> frozenset[int]:
         read.append(entry.manifest_path)
@@ -189,7 +189,7 @@ def manifests_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
         read.clear()
         return found
 
-    monkeypatch.setattr(unused, "live_sort_orders", noting)
+    monkeypatch.setattr(commit_module, "live_sort_orders", noting)
     return since
 
 

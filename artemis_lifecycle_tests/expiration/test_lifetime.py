@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from artemis_lifecycle.expiration.lifetime import held_until
+from artemis_lifecycle.expiration.plan import held_until
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of

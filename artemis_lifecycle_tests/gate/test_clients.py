@@ -29,7 +29,7 @@ from sqlalchemy import Engine, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.gate_attempts import GateAttempt
+from artemis_lifecycle.operations.lineage import GateAttempt
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate.upstream import gate_before
 from artemis_lifecycle_tests.nessie import server as rest_catalog

@@ -32,8 +32,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.operations.tags import REPLACED
-from artemis_lifecycle.storage.identity import NO_TAG
+from artemis_lifecycle.operations.holds import REPLACED
+from artemis_lifecycle.storage.types import NO_TAG
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 
 Stamps = dict[str, tuple[int, int]]

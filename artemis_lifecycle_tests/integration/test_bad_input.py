@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 from sqlalchemy import delete, text
 
 from artemis_lifecycle import cli
-from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import jdbc_url
+from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
@@ -39,7 +39,7 @@ from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.table_locations import table_locations
+from artemis_lifecycle.operations.known_tables import table_locations
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.tags import OUTCOME_TAG, WAITS_FOR_TAG
-from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
     BadInput,

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.cli.serving import serve
+from artemis_lifecycle.cli.output import serve
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.fleet import FleetTable
-from artemis_lifecycle.operations.held_bytes import HeldBytes
+from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.steps import steps
 from artemis_lifecycle_tests.conftest import MakeConfig

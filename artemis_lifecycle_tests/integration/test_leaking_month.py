@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.orphans.trend import next_scan
 from artemis_lifecycle_tests.conftest import MakeConfig

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.errors import BadInput, NoSuchTable, Paused
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations import crash_points, pauses
+from artemis_lifecycle.operations import crash_points, decisions
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -22,7 +22,7 @@ POLICY: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion"
 
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lifecycle]:
-    monkeypatch.setattr(pauses, "CHECKED_EVERY", 0.05)
+    monkeypatch.setattr(decisions, "CHECKED_EVERY", 0.05)
     slow = {**POLICY, "deletion": {"grace": "0s", "requests_per_second": 1}}
     with Lifecycle.open(make_config(defaults=POLICY, tables={"db.slow": slow, "db.*": {}}), spark=spark) as opened:
         yield opened

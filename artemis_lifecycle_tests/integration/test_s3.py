@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.orphans.external_listing import ParquetListing
-from artemis_lifecycle.orphans.inventory import Inventory
+from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.defs.conftest import DAGSTERS_OWN, Project, said, written

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
-from artemis_lifecycle.deletion.receipt import RECEIPTS
+from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
     BadInput,
     Busy,

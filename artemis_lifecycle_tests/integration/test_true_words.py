@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, ConfigError
-from artemis_lifecycle.live_sets.comparison import compared
+from artemis_lifecycle.live_sets.sweep import compared
 from artemis_lifecycle.operations.live_sets import LiveVersion
 
 MakeConfig = Callable[..., LifecycleConfig]

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.cold_evidence import cold_copy
+from artemis_lifecycle.lifecycle.plan_checks import cold_copy
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.deaths import Killed, lapse

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from artemis_lifecycle.catalogs.ingest import ingest_catalog
-from artemis_lifecycle.catalogs.settings import catalog_conf
+from artemis_lifecycle.catalogs.settings import catalog_conf, ingest_catalog
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import CommitLineage, InputSnapshot

@@ -20,7 +20,7 @@ from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lineage.ledger import advanced, ledger_batch, unrecorded
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary, TableMetadata
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.ledger_progress import LedgerProgress
+from artemis_lifecycle.operations.lineage import LedgerProgress
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.catalogs.result_rows import Where
+from artemis_lifecycle.catalogs.results import Where
 from artemis_lifecycle.lineage.audit import REMOVING, overwrites_of
 from artemis_lifecycle.lineage.ledger import ROWS
 

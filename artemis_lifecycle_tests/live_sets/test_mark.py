@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.references import TABLE, Commit, Content, Reference
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, UnreadableMetadata
-from artemis_lifecycle.live_sets.mark import mark
-from artemis_lifecycle.live_sets.policies import Cutoff, Policies, cutoff_of, policies_of
-from artemis_lifecycle.live_sets.visited import Place
+from artemis_lifecycle.live_sets.mark import Cutoff, Place, Policies, cutoff_of, mark, policies_of
 from artemis_lifecycle.operations.live_sets import LiveVersion, SetReference
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,13 +17,12 @@ from typer.testing import CliRunner
 from artemis_lifecycle.cli.live_sets import app as commands
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import BadInput, MissingFile, StorageError, UnreadableMetadata
-from artemis_lifecycle.live_sets.comparison import compared
-from artemis_lifecycle.live_sets.sweep import sweep_tables, unused_locations
-from artemis_lifecycle.live_sets.versions import MergedTable, VersionMetadata, merged_tables
+from artemis_lifecycle.live_sets.sweep import compared, sweep_tables, unused_locations
+from artemis_lifecycle.live_sets.tables import MergedTable, VersionMetadata, merged_tables
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, BaseLocation, LiveVersion, SweptTable
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 

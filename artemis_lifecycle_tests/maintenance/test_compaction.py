@@ -18,9 +18,8 @@ from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.maintenance import window_opening
 from artemis_lifecycle.maintenance.actions import jvm_table
+from artemis_lifecycle.maintenance.compaction import CompactionPace, PartitionFilters
 from artemis_lifecycle.maintenance.health import partitions_with_work
-from artemis_lifecycle.maintenance.pacing import CompactionPace
-from artemis_lifecycle.maintenance.partition_filters import PartitionFilters
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 
@@ -235,7 +234,7 @@ def test_a_column_renamed_between_batches_does_not_end_the_run(stage: Stage, mon
         if next(asked) == 1:
             stage.sql(f"ALTER TABLE {{live}}.{table} RENAME COLUMN part TO region")
 
-    monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
     monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: rename)
     done = stage.lifecycle.compact_data_files(table)
     assert (done.rewritten_files, done.left_partitions) == (10, 0)
@@ -255,7 +254,7 @@ def test_a_table_made_anew_between_batches_is_left_alone(stage: Stage, monkeypat
             for number in range(10):
                 stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({-number}, {number % 2})")
 
-    monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
     monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: make_anew)
     with pytest.raises(NoSuchTable, match="belongs to another table"):
         stage.lifecycle.compact_data_files(table)
@@ -410,7 +409,7 @@ def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
             stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int), id % 2 FROM range(0, 8, 1, 1)")
         rows, ticks = stage.rows(table), itertools.count()
         quiet, at = config.policy(table).quiet_window, datetime.now(UTC).replace(hour=23, minute=0)
-        monkeypatch.setattr("artemis_lifecycle.maintenance.ranking._PER_FILTER", 1)
+        monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
         # Once when it begins, once before the first batch; then it is one o'clock.
         stop = window_opening(quiet, lambda: at + timedelta(hours=2 * (next(ticks) > 1)))
         monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: stop)

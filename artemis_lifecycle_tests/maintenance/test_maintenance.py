@@ -12,10 +12,9 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Compaction, Lineage
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files, why_compact
+from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files, ranked, why_compact
 from artemis_lifecycle.maintenance.health import TableHealth, partitions_with_work, table_health
 from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
-from artemis_lifecycle.maintenance.ranking import ranked
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.errors import CommitConflict
-from artemis_lifecycle.maintenance.pacing import SLOWEST, CompactionPace
-from artemis_lifecycle.maintenance.ranking import RankedPartition, batches, ranked
+from artemis_lifecycle.maintenance.compaction import SLOWEST, CompactionPace, RankedPartition, batches, ranked
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle_tests.simulated_time import SimulatedTime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from artemis_lifecycle.metadata.kinds import kind_by_name
+from artemis_lifecycle.metadata.types import kind_by_name
 
 UUID = "0f3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"
 

@@ -13,9 +13,8 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.types import DateType, IntegerType, StringType
 
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
-from artemis_lifecycle.metadata.partitions import matches, may_have, parse_partition, partition_of
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary
-from artemis_lifecycle.metadata.values import partition_spec
+from artemis_lifecycle.metadata.values import matches, may_have, parse_partition, partition_of, partition_spec
 from artemis_lifecycle_tests.lineage.test_ledger import _metadata
 
 SCHEMA = json.dumps(

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata import manifests
 from artemis_lifecycle.metadata.avro.container import open_container
-from artemis_lifecycle.metadata.avro.programs import Program, compile_scan
-from artemis_lifecycle.metadata.avro.scan import Scan, scan_records
-from artemis_lifecycle.metadata.kinds import kind_of
-from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry
+from artemis_lifecycle.metadata.avro.scan import Program, Scan, compile_scan, scan_records
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, kind_of
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import Shelf
 from artemis_lifecycle_tests.reachability.answers import examples

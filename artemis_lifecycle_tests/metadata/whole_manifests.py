@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from artemis_lifecycle.metadata.avro.container import open_container
-from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.schema import field_names, field_type
-from artemis_lifecycle.metadata.kinds import Kind, kind_of
-from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry
+from artemis_lifecycle.metadata.avro.container import field_names, field_type, open_container
+from artemis_lifecycle.metadata.avro.scan import read_records
+from artemis_lifecycle.metadata.types import EntryStatus, Kind, ManifestListEntry, kind_of
 from artemis_lifecycle.storage.stores import Stores
 
 _ENTRY = {0: "status", 1: "snapshot_id", 3: "sequence_number", 2: "data_file"}

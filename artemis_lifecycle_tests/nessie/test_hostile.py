@@ -20,11 +20,10 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.lifecycle.tonight import tonight
+from artemis_lifecycle.lifecycle.fleet import tonight
 from artemis_lifecycle.live_sets import tables
-from artemis_lifecycle.live_sets.versions import VersionMetadata, version_metadata
-from artemis_lifecycle.nessie.client import NessieClient
-from artemis_lifecycle.nessie.references import NessieReferences
+from artemis_lifecycle.live_sets.tables import VersionMetadata, version_metadata
+from artemis_lifecycle.nessie.references import NessieClient, NessieReferences
 from artemis_lifecycle.operations.live_sets import LiveContent
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld

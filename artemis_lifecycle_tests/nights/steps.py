@@ -22,7 +22,7 @@ from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanSummary, result_of
+from artemis_lifecycle.orphans.scan import OrphanSummary, result_of
 from artemis_lifecycle_tests.nights.clock import SimulatedClock
 from artemis_lifecycle_tests.nights.tables import Tables
 

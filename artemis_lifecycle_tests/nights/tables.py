@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine, delete, insert, select, update
 
-from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_namespace_properties, iceberg_tables
 
 _SCHEMA = {
     "type": "struct",

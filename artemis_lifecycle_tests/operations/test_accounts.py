@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from artemis_lifecycle.errors import BadInput, Busy, NoSuchPlan, Refused
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.decisions import may_be_one_person
-from artemis_lifecycle.operations.heartbeats import Heartbeats
+from artemis_lifecycle.operations.holds import Heartbeats
 from artemis_lifecycle.operations.locks import starters_lock, table_lock
 from artemis_lifecycle.operations.roles import APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.operations.conftest import MakePlan

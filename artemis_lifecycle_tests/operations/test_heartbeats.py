@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import Busy, LeaseLost
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.heartbeats import writing
+from artemis_lifecycle.operations.holds import writing
 from artemis_lifecycle.operations.locks import table_lock
 
 

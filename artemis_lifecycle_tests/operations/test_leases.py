@@ -18,9 +18,8 @@ from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.errors import Busy, LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.journal import JobRecord
-from artemis_lifecycle.operations.leases import Lease
+from artemis_lifecycle.operations.leases import Lease, mark
 from artemis_lifecycle.operations.locks import table_lock
-from artemis_lifecycle.operations.processes import mark
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.lineage_watch import FoundSnapshot
+from artemis_lifecycle.operations.lineage import FoundSnapshot
 
 COMMITTED = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -21,9 +21,9 @@ from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.deployments import ensure_records
 from artemis_lifecycle.catalogs.guard import ensure_guard, lift_guard, publish_guarded
-from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.catalogs.settings import ingest_catalog
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import Refused

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.operations.processes import is_over, mark
+from artemis_lifecycle.operations.leases import is_over, mark
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nothing is ever called over")
 

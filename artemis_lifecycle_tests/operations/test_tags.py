@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.tags import MOVED, NOT_MADE, REPLACED
+from artemis_lifecycle.operations.holds import MOVED, NOT_MADE, REPLACED
 
 
 def test_a_tag_keeps_who_when_why_and_how_long(operations: Operations, table_uuid: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from artemis_lifecycle.deletion import recheck, worker
+from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
@@ -145,7 +145,7 @@ def test_a_file_that_is_rewritten_during_a_slow_check_stays(
 
     # The first look takes twenty seconds; nobody waits for them.
     monkeypatch.setattr(Protection, "kept", slow)
-    for module in (worker, recheck):
+    for module in (worker, worker):
         monkeypatch.setattr(module, "elapsed", lambda: began + 20.0 * len(checks[:1]))
     monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
 

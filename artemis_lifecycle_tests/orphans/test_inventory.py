@@ -18,7 +18,7 @@ import pytest
 from pyarrow import orc
 
 from artemis_lifecycle.errors import BadInput, StorageError
-from artemis_lifecycle.orphans.inventory import read_inventory
+from artemis_lifecycle.orphans.external_listing import read_inventory
 from artemis_lifecycle.storage.stores import Stores
 
 OLD = datetime(2026, 1, 1, 12, 30, 15, tzinfo=UTC)

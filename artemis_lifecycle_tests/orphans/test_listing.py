@@ -11,7 +11,7 @@ from artemis_lifecycle.errors import LocationConflict, StorageError
 from artemis_lifecycle.orphans import listing as listing_module
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.storage import frames as frames_module
-from artemis_lifecycle.storage.local import listing as local_module
+from artemis_lifecycle.storage.local import store as local_module
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Span

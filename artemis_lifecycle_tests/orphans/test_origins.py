@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.metadata.kinds import kind_by_name, kinds_by_name
+from artemis_lifecycle.metadata.types import kind_by_name, kinds_by_name
 from artemis_lifecycle.orphans.origins import Known, origin_of, origins_of, version_of
 from artemis_lifecycle.protection.ownership import subject, subject_array
 from artemis_lifecycle.storage.instants import microseconds

@@ -25,8 +25,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.orphans.external_listing import given_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.result import OrphanScanResult, load_scan
-from artemis_lifecycle.orphans.scan import ScanSettings, scan_orphans
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan, scan_orphans
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalize
 from artemis_lifecycle_tests.deletion.world import World, local

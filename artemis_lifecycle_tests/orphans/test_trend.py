@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import ScanEvery
-from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.operations.holds import Heartbeat
 from artemis_lifecycle.orphans.trend import InFlight, ScanPoint, ScanTrend, in_flight, leaked_per_day, next_scan
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import Checks
-from artemis_lifecycle.orphans.trend import ScanPoint
-from artemis_lifecycle.orphans.verdicts import judge_orphan_share
+from artemis_lifecycle.orphans.trend import ScanPoint, judge_orphan_share
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

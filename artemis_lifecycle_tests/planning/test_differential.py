@@ -12,8 +12,7 @@ import pytest
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.planning.advice import Targets
-from artemis_lifecycle.planning.plan import Query, plan_query
-from artemis_lifecycle.planning.query_plan import QueryPlan
+from artemis_lifecycle.planning.plan import Query, QueryPlan, plan_query
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner, Long, Planned
 from artemis_lifecycle_tests.planning.random_tables import RandomTable, columns_of, predicate

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.maintenance.actions import jvm_table
-from artemis_lifecycle.metadata.data_files import read_manifest
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import read_manifest
 from artemis_lifecycle.metadata.values import partition_ranges
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner
 

@@ -23,8 +23,15 @@ from pyiceberg.types import (
 )
 
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.planning.evaluation import key_of_bytes, literal_key, value_matches
-from artemis_lifecycle.planning.predicates import bind_predicate, compiled, parse_predicate, text_of
+from artemis_lifecycle.planning.predicates import (
+    bind_predicate,
+    compiled,
+    key_of_bytes,
+    literal_key,
+    parse_predicate,
+    text_of,
+    value_matches,
+)
 from artemis_lifecycle_tests.planning.random_tables import (
     TYPES,
     Column,

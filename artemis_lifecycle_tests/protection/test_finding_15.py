@@ -16,7 +16,7 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
-from artemis_lifecycle.lifecycle import Lifecycle, clocks, resources
+from artemis_lifecycle.lifecycle import Lifecycle, resources
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage import instants
@@ -63,11 +63,11 @@ def _files(config: LifecycleConfig) -> set[Path]:
 
 JUDGED: dict[str, Callable[[Lifecycle, str], object]] = {
     "plan": lambda lifecycle, table: lifecycle.plan_expiration(table),
-    "plan as of now": lambda lifecycle, table: lifecycle.plan_expiration(table, now=clocks.host_now()),
-    "plan by a limit": lambda lifecycle, table: lifecycle.plan_expiration(table, older_than=clocks.host_now()),
-    "expire": lambda lifecycle, table: lifecycle.expire(table, now=clocks.host_now()),
+    "plan as of now": lambda lifecycle, table: lifecycle.plan_expiration(table, now=resources.host_now()),
+    "plan by a limit": lambda lifecycle, table: lifecycle.plan_expiration(table, older_than=resources.host_now()),
+    "expire": lambda lifecycle, table: lifecycle.expire(table, now=resources.host_now()),
     "list": lambda lifecycle, table: lifecycle.list_objects(table),
-    "scan": lambda lifecycle, table: lifecycle.scan_orphans(table, now=clocks.host_now()),
+    "scan": lambda lifecycle, table: lifecycle.scan_orphans(table, now=resources.host_now()),
     "scan the cold table": lambda lifecycle, table: lifecycle.scan_cold(table),
     "notice what was dropped": lambda lifecycle, table: lifecycle.observe_catalog(),
     "delete what was dropped": lambda lifecycle, table: lifecycle.clear_dropped(),
@@ -110,7 +110,7 @@ def test_while_postgres_clock_is_a_month_off_nothing_is_judged_by_age(
         lifecycle.tag(table, "kept", ids_of(lifecycle, table)[-1])
         assert lifecycle.read(table).count() == 3
     assert _files(config) >= files
-    assert not list(Path(str(config.home)).rglob(f"{clocks.PROBE}*"))
+    assert not list(Path(str(config.home)).rglob(f"{resources.PROBE}*"))
 
 
 def test_a_clock_that_steps_a_moment_after_it_was_right_is_noticed(
@@ -132,13 +132,13 @@ def test_a_host_whose_clock_is_off_stops_and_within_the_bound_it_goes_on(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(defaults=DUE, clocks={"max_difference": "10m"})
-    truth = clocks.host_now
+    truth = resources.host_now
     with open_lifecycle(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
-        monkeypatch.setattr(clocks, "host_now", lambda: truth() - timedelta(minutes=9))
+        monkeypatch.setattr(resources, "host_now", lambda: truth() - timedelta(minutes=9))
         lifecycle.plan_expiration(table)
     with open_lifecycle(config, spark=spark) as lifecycle:
-        monkeypatch.setattr(clocks, "host_now", lambda: truth() - timedelta(minutes=11))
+        monkeypatch.setattr(resources, "host_now", lambda: truth() - timedelta(minutes=11))
         with pytest.raises(ClocksDisagree, match=r"more than 10m .*this host says"):
             lifecycle.plan_expiration(table)
 
@@ -150,7 +150,7 @@ def _store_off(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Iterator[None]
 
     def off(self: LocalStore, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
         stored = write(self, path, data, overwrite=overwrite, storage_class=storage_class)
-        when = (clocks.host_now() + by).timestamp()
+        when = (resources.host_now() + by).timestamp()
         os.utime(path.removeprefix("file://"), (when, when))
         return stored
 
@@ -195,8 +195,8 @@ def test_stores_are_asked_once_a_minute_and_again_in_a_long_step(
             passed = 61.0
             step.check()
             assert len(asked) == 2
-            truth = clocks.host_now
-            monkeypatch.setattr(clocks, "host_now", lambda: truth() + MONTH)
+            truth = resources.host_now
+            monkeypatch.setattr(resources, "host_now", lambda: truth() + MONTH)
             with pytest.raises(ClocksDisagree):
                 step.check()
 
@@ -206,7 +206,7 @@ def test_a_clock_set_in_the_middle_of_a_deletion_stops_it_before_the_next_files_
 ) -> None:
     passed = 0.0
     monkeypatch.setattr(resources, "elapsed", lambda: instants.elapsed() + passed)
-    truth = clocks.host_now
+    truth = resources.host_now
     with open_lifecycle(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         folder = lifecycle.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
@@ -219,7 +219,7 @@ def test_a_clock_set_in_the_middle_of_a_deletion_stops_it_before_the_next_files_
             nonlocal passed
             if point == "deletion.seal_batches:after":
                 passed = 61.0
-                monkeypatch.setattr(clocks, "host_now", lambda: truth() + MONTH)
+                monkeypatch.setattr(resources, "host_now", lambda: truth() + MONTH)
 
         with crash_points.installed(set_clock), pytest.raises(ClocksDisagree):
             lifecycle.delete_orphans(scan)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.protection.prefixes import prefix_locations
+from artemis_lifecycle.protection.ownership import prefix_locations
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle_tests.expiration.aged import make_table
 

@@ -30,15 +30,14 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.cold_tier.demand import SEALED
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
-from artemis_lifecycle.cold_tier.work import SEALED
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import deletion_context
-from artemis_lifecycle.lifecycle.copies import copy_again
+from artemis_lifecycle.lifecycle.contexts import copy_again, deletion_context
 from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock

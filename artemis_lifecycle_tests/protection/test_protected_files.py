@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.metadata.kinds import kind_by_name
+from artemis_lifecycle.metadata.types import kind_by_name
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.places import HIDDEN, IN_FLIGHT, NOT_OWNED, OTHER_TABLE, RECEIPT, Places
 from artemis_lifecycle.protection.protection import (

@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import Refused
-from artemis_lifecycle.protection.ownership import subject, subject_array
-from artemis_lifecycle.protection.twins import Known, _Prefixes, split_location, split_paths, twins
+from artemis_lifecycle.protection.ownership import (
+    Known,
+    _Prefixes,
+    split_location,
+    split_paths,
+    subject,
+    subject_array,
+    twins,
+)
 from artemis_lifecycle.storage.frames import write_batches
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores

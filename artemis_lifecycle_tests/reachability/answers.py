@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 
-from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST, PARTITION_STATISTICS, STATISTICS
+from artemis_lifecycle.metadata.types import CONTENT_KINDS, MANIFEST, MANIFEST_LIST, PARTITION_STATISTICS, STATISTICS
 from artemis_lifecycle.reachability.index.files import deletable, reachable
-from artemis_lifecycle.reachability.index.held import held_files
+from artemis_lifecycle.reachability.index.lookups import held_files
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.metadata_tables import File, MetadataTable

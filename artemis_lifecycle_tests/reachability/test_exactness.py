@@ -20,8 +20,7 @@ from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.lookups import holders, reaches, reaching
 from artemis_lifecycle.reachability.index.refresh import refresh
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
-from artemis_lifecycle.storage.location import normalize
-from artemis_lifecycle.storage.location_hash import hash_location
+from artemis_lifecycle.storage.location import hash_location, normalize
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.answers import (
     by_file,

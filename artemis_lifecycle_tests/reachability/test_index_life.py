@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, array_file, compaction, segments
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, array_file, segments
 from artemis_lifecycle.reachability.index import index as index_module
+from artemis_lifecycle.reachability.index import refresh as refresh_module
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.refresh import compact, refresh
 from artemis_lifecycle.reachability.index.state import IndexState
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.slow
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny tables would never fill a segment of the index, nor give it enough of them to join."""
     monkeypatch.setattr(segments, "SEGMENT_ROWS", 6)
-    monkeypatch.setattr(compaction, "SMALL_SEGMENTS", 2)
+    monkeypatch.setattr(refresh_module, "SMALL_SEGMENTS", 2)
 
 
 @pytest.fixture(autouse=True)

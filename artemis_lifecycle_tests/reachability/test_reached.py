@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.reachability.reached import ReachedFolders, covering
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalize, overlap
 from artemis_lifecycle.storage.stores import Stores

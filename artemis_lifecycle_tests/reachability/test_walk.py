@@ -15,7 +15,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.files import deletable, reachable
-from artemis_lifecycle.reachability.index.presence import require_present
+from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Rows, Runner
 from artemis_lifecycle.storage.location import LocationRules

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from artemis_lifecycle.cold_tier.tags import continued, refs_of, written
+from artemis_lifecycle.cold_tier.cold_metadata import continued, refs_of, written
 from artemis_lifecycle.expiration.tags_and_holds import table_refs
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from artemis_lifecycle.config.policies import Compaction, MaintenanceWindow
-from artemis_lifecycle.operations.health import HealthRecord
-from artemis_lifecycle.scheduling.compaction import due_compaction
+from artemis_lifecycle.operations.fleet import HealthRecord
+from artemis_lifecycle.scheduling.maintenance_window import due_compaction
 
 MIDNIGHT = datetime(2026, 2, 1, tzinfo=UTC)
 """A Sunday."""

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, text
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.heartbeats import writing
+from artemis_lifecycle.operations.holds import writing
 
 NAMESPACE = "soak"
 PLAIN, PARTED, MERGED, NEWEST = (f"{NAMESPACE}.{name}" for name in ("plain", "parted", "merged", "newest"))

@@ -26,7 +26,7 @@ import pytest
 
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.heartbeats import writing
+from artemis_lifecycle.operations.holds import writing
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.soak import machine

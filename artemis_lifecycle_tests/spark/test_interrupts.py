@@ -50,7 +50,7 @@ def test_a_signal_while_spark_starts_leaves_no_secret_and_says_what_to_run(
 def test_a_program_that_gets_sigterm_while_its_session_starts_still_ends_by_it(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, time\n"
-        "from artemis_lifecycle.spark.interrupts import interruptible\n"
+        "from artemis_lifecycle.spark.session import interruptible\n"
         "from artemis_lifecycle.spark.session import _private_properties\n"
         "with interruptible(then_end=True), _private_properties({'password': 'topsecret'}):\n"
         "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)\n"
@@ -62,7 +62,7 @@ def test_a_program_that_gets_sigterm_while_its_session_starts_still_ends_by_it(t
 def test_a_signal_that_python_drops_in_the_hooks_of_a_fork_is_not_lost(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, time\n"
-        "from artemis_lifecycle.spark.interrupts import Terminated, interruptible\n"
+        "from artemis_lifecycle.spark.session import Terminated, interruptible\n"
         "class Dropping:\n"
         "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); time.sleep(0)\n"
         "try:\n"

@@ -20,17 +20,18 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import orc
 
-from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
-from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
-from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
-from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
+from artemis_lifecycle.cold_tier.rewriting import (
+    rewrite_deletion_vectors,
+    rewrite_manifest,
+    rewrite_manifest_list,
+    rewrite_position_deletes,
+)
 from artemis_lifecycle.config.loading import load_config
-from artemis_lifecycle.deletion.receipt import read_receipt
+from artemis_lifecycle.deletion.report import read_receipt
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import metadata_json, read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot
-from artemis_lifecycle.orphans.external_listing import read_parquet_listing
-from artemis_lifecycle.orphans.inventory import read_inventory
+from artemis_lifecycle.orphans.external_listing import read_inventory, read_parquet_listing
 from artemis_lifecycle.storage.frames import describe_frame, frame_batches
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
-from artemis_lifecycle.storage.s3.connection import Connection
+from artemis_lifecycle.storage.s3.client import Connection
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 

@@ -26,8 +26,14 @@ from artemis_lifecycle.storage.frames import (
     write_batches,
     write_frame,
 )
-from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalize
-from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
+from artemis_lifecycle.storage.location import (
+    DEFAULT_RULES,
+    LocationRules,
+    distinct,
+    hash_location,
+    hash_paths,
+    normalize,
+)
 from artemis_lifecycle.storage.stores import Stores
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.storage.identity import NO_TAG, NO_TIME, FileIdentity, Sameness
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.types import NO_TAG, NO_TIME, FileIdentity, Sameness
 
 
 def test_a_file_written_again_with_the_same_size_and_time_is_another_file(tmp_path: Path) -> None:

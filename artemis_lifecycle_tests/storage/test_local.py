@@ -18,9 +18,9 @@ import pytest
 
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.local import listing as local_listing
+from artemis_lifecycle.storage.local import store as local_listing
 from artemis_lifecycle.storage.local import store as local_store
-from artemis_lifecycle.storage.local.paths import local_path
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, FileStatuses
 

@@ -15,11 +15,10 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
-from artemis_lifecycle.storage.identity import FileIdentity
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
-from artemis_lifecycle.storage.types import FAILED, REMOVED, Removals
+from artemis_lifecycle.storage.types import FAILED, REMOVED, FileIdentity, Removals
 from artemis_lifecycle_tests.storage.s3_server import (
     ACCESS_KEY,
     SECRET_KEY,

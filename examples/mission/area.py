@@ -18,7 +18,7 @@ from sqlalchemy import delete, select
 
 from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.settings import require_uri
-from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import fill

@@ -18,8 +18,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.storage.stores import Stores
 

@@ -1,15 +1,12 @@
-"""Brings a table's manifest index up to date with a metadata file. Belongs here: reading what the index lacks, storing,
-sweeping, discarding. Does not belong here: queries on the index (`files.py`, `lookups.py` …).
-
-Metadata that the index knows is never opened again: manifests and lists never change, and are identified by path and
-length.
-"""
+"""Whether the metadata that the index knows is still in the store. Belongs here: checking existence and length. Does
+not belong here: opening any of it."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -18,19 +15,159 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, encode, read_whole
-from artemis_lifecycle.reachability.index.compaction import compacted
 from artemis_lifecycle.reachability.index.index import ManifestIndex
 from artemis_lifecycle.reachability.index.manifests import ListChunk, read_lists
-from artemis_lifecycle.reachability.index.presence import require_files
-from artemis_lifecycle.reachability.index.segments import SEGMENT_ROWS, Blocks, Segment, write_segments
+from artemis_lifecycle.reachability.index.segments import (
+    SEGMENT_ROWS,
+    Blocks,
+    ReadManifest,
+    Segment,
+    SegmentWriter,
+    checksum_of,
+    write_segments,
+)
 from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
-from artemis_lifecycle.reachability.index.view import IndexView
+from artemis_lifecycle.reachability.index.view import IndexView, columns_of, sizes_of
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark, fits_in_process
+from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.stores import is_local
 from artemis_lifecycle.storage.threads import threaded
+
+_ONE_BY_ONE = 256
+"""With more files in a folder than this, the folder is listed: one request returns a thousand names."""
+
+
+def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
+    """Check files by path and length (-1: not recorded). Raises UnreadableMetadata for the first that differs."""
+    stores = index.stores
+    by_folder: dict[str, dict[str, int]] = {}
+    for path, length in files.items():
+        by_folder.setdefault(parent(path), {})[path] = length
+    one_by_one: list[tuple[str, int]] = []
+    for folder, those in by_folder.items():
+        if len(those) <= _ONE_BY_ONE:
+            one_by_one += those.items()
+            continue
+        try:
+            # By name, because a store may spell the folder differently than the metadata.
+            found = {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in stores.children(folder)[1]}
+        except StorageError as error:
+            raise _unusable(folder, f"cannot be listed: {error.what}") from error
+        for path, length in those.items():
+            _compare(path, length, found.get(path.rsplit("/", 1)[-1]))
+
+    def look_up(item: tuple[str, int]) -> None:
+        path, length = item
+        try:
+            found = stores.head(path)
+        except StorageError as error:
+            raise _unusable(path, f"cannot be looked up: {error.what}") from error
+        _compare(path, length, None if found is None else found.size_in_bytes)
+
+    if one_by_one:
+        with ThreadPoolExecutor(index.settings.threads) as pool:
+            list(pool.map(look_up, one_by_one))
+
+
+def require_present(view: IndexView, *, without: Collection[int] = ()) -> None:
+    """Check that every list and manifest of the metadata is in the store with its recorded length; except those that
+    only the snapshots `without` list.
+
+    Files that the index knows are not opened again. Before a step relies on the index, they must still exist: every
+    step then says the same of a lost file. Raises UnreadableMetadata.
+    """
+    require_files(view.index, _known_files(view, set(without)))
+
+
+def _known_files(view: IndexView, without: set[int]) -> dict[str, int]:
+    """Return path -> recorded length (-1: not recorded) of the lists and manifests of all snapshots but these."""
+    state = view.state
+    chosen = ~np.isin(state.snapshot_ids, np.array(list(without), np.int64))
+    rows = np.flatnonzero(state.listed_by(chosen)) if without else np.arange(len(state.manifests))
+    known = {state.manifests.path(row): int(state.manifests.lengths[row]) for row in rows.tolist()}
+    sizes = dict(zip(state.snapshot_ids.tolist(), state.list_sizes.tolist(), strict=True))
+    for snapshot in view.metadata.snapshots:
+        if snapshot.manifest_list is not None and snapshot.snapshot_id not in without:
+            known[snapshot.manifest_list] = sizes[snapshot.snapshot_id]
+    return known
+
+
+def _compare(path: str, length: int, found: int | None) -> None:
+    if found is None:
+        raise UnreadableMetadata.missing(path)
+    if length >= 0 and found != length:
+        raise _unusable(path, f"has {found} bytes, but {length} are recorded")
+
+
+def _unusable(path: str, what: str) -> UnreadableMetadata:
+    return UnreadableMetadata.of(f"A metadata file that the table needs {what}", path)
+
+
+SMALL_ROWS = 250_000
+SMALL_SEGMENTS = 8
+DEAD_SHARE = 0.5
+
+
+def compacted(index: ManifestIndex, state: IndexState) -> int:
+    """Rewrite the segments that need it, in `state`. Return how many were replaced. Raises DamagedIndex.
+
+    Memory: one new segment's rows. The files of replaced segments stay until the index sweeps them.
+    """
+    chosen = _worth_rewriting(state)
+    if not len(chosen):
+        return 0
+    writer = SegmentWriter(index)
+    for number in chosen.tolist():
+        for manifest in _members(index, state, number):
+            for segment, blocks in writer.add(manifest):
+                state.add_rows(segment, blocks)
+    for segment, blocks in writer.finish():
+        state.add_rows(segment, blocks)
+    gone = np.zeros(len(state.segments), np.bool_)
+    gone[chosen] = True
+    state.drop_segments(gone)
+    return len(chosen)
+
+
+def _worth_rewriting(state: IndexState) -> NDArray[np.int64]:
+    held = state.segment_of >= 0
+    rows = state.manifests.existing + state.manifests.added
+    alive = np.bincount(state.segment_of[held], weights=rows[held], minlength=len(state.segments))
+    total = np.array([segment.rows for segment in state.segments], np.int64)
+    dead = alive < (1 - DEAD_SHARE) * total
+    small = ~dead & (alive < SMALL_ROWS)
+    if small.sum() < SMALL_SEGMENTS:
+        small[:] = False
+    return np.flatnonzero(dead | small | (alive == 0))
+
+
+def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[ReadManifest]:
+    """Yield the manifests of a segment that are still listed, as they were read."""
+    members = np.flatnonzero(state.segment_of == number)
+    if not len(members):
+        return
+    segment = state.segments[number]
+    hashes, owners = columns_of(index, state, number)
+    sizes = sizes_of(index, state, number)
+    # Sorted by owner; the sort is stable, so each owner's rows stay sorted by hash.
+    order = np.argsort(owners, kind="stable")
+    ends = np.searchsorted(owners[order], np.arange(segment.manifests + 1))
+    for manifest in members[np.argsort(state.block_offsets[members])].tolist():
+        place = int(state.place_of[manifest])
+        block = index.read_part(segment.name, int(state.block_offsets[manifest]), int(state.block_lengths[manifest]))
+        if checksum_of(block) != int(state.block_checksums[manifest]):
+            raise DamagedIndex("a block differs from its checksum")
+        counts = (
+            int(state.manifests.existing[manifest]),
+            int(state.manifests.added[manifest]),
+            int(state.manifests.deleted[manifest]),
+        )
+        rows = order[ends[place] : ends[place + 1]]
+        yield ReadManifest(manifest, block, hashes[rows], sizes[rows], counts)
+
 
 _STATE = re.compile(r"state-(\d{12})$")
 _KEEP_FOR = timedelta(hours=1)

@@ -21,8 +21,7 @@ from artemis_lifecycle.metadata.manifests import LiveFiles, live_files
 from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section, encode
 from artemis_lifecycle.reachability.index.index import ManifestIndex
-from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
+from artemis_lifecycle.storage.location import LocationRules, hash_column, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 

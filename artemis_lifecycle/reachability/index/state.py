@@ -24,8 +24,7 @@ from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.manifests import NUMBERS, ListChunk, Manifests, joined, merged
 from artemis_lifecycle.reachability.index.segments import COLUMNS, Blocks, Segment, large_texts
-from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import distinct, hash_column, text_buffers
+from artemis_lifecycle.storage.location import LocationRules, distinct, hash_column, text_buffers
 
 OPEN = 2**31 - 1
 """The end of a stretch that extends to its lane's last snapshot."""

@@ -1,44 +1,492 @@
-"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in all its forms."""
+"""Paths for the operating system, the status of files, and errors with their paths."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.instants import elapsed, microseconds
-from artemis_lifecycle.storage.local import simulated_archive
-from artemis_lifecycle.storage.local.folders import OpenFolder, not_tried
-from artemis_lifecycle.storage.local.listing import folder_batches, with_archived
-from artemis_lifecycle.storage.local.paths import fail, local_path, status_of, stored
-from artemis_lifecycle.storage.local.simulated_archive import archived_error, aside_of, is_aside
-from artemis_lifecycle.storage.local.writing import (
-    NO_LINKS,
-    publish_new,
-    read_back,
-    sync_folder,
-    temporary_beside,
-    write_durably,
-)
+from artemis_lifecycle.storage.instants import elapsed, microseconds, of_microseconds
+from artemis_lifecycle.storage.location import folder_and_name, normalize, split
 from artemis_lifecycle.storage.types import (
+    CHUNK,
+    NOT_TRIED,
     ArchiveState,
     Children,
+    DeleteOutcome,
     Heads,
     Outcomes,
     StoredFile,
+    disk_tag,
     existing,
     missing,
 )
+
+_LONGEST_PATH, _LONGEST_NAME = 4096, 1023
+"""Maximum bytes of a path that Linux resolves, including its NUL, and of a name on the most generous file system."""
+
+
+def local_path(path: str) -> str:
+    """Return the path for the operating system. Raises StorageError for a path on another host, or a relative one."""
+    parts = split(normalize(path))
+    if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
+        return parts.path
+    raise StorageError(
+        "This is not an absolute path on this machine",
+        path=path,
+        hint="use /folder/file or file:///folder/file",
+    )
+
+
+def through_link(path: str, root: str) -> bool:
+    """Return True if a folder between the folder `root` and the local file `path` is a symbolic link. As in a listing,
+    files behind a link belong to another owner. `root` itself may contain links. False on other stores."""
+    if split(path).scheme not in ("", "file"):
+        return False
+    try:
+        folder, top = os.path.dirname(local_path(path)), local_path(root).rstrip("/")
+        return os.path.realpath(folder) != os.path.realpath(top) + folder[len(top) :]
+    except (OSError, StorageError):
+        return True
+
+
+def status_of(path: str, where: str) -> os.stat_result | None:
+    try:
+        return os.stat(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and names_nothing(where):
+            return None
+        fail("A file's status cannot be read", path, error)
+
+
+def names_nothing(where: str) -> bool:
+    """Return True if a path that is too long for the kernel has a component that no file can have. A long path of short
+    names can still exist, and can be reached folder by folder."""
+    path = os.fsencode(where)
+    return len(path) < _LONGEST_PATH or max(map(len, path.split(b"/"))) > _LONGEST_NAME
+
+
+def stored(path: str, status: os.stat_result) -> StoredFile:
+    tag = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
+    modified = of_microseconds(status.st_mtime_ns // 1000)
+    return StoredFile(path, status.st_size, modified, tag, changed=status.st_ctime_ns // 1000)
+
+
+def fail(what: str, path: str, error: OSError) -> NoReturn:
+    reason = error.strerror or str(error)
+    raise StorageError(
+        f"{what}: {reason}",
+        path=path,
+        untouched="the existing files",
+        hint="fix access to that path, then rerun",
+    ) from error
+
+
+def _is_name(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def is_text(name: str) -> bool:
+    """Return True if the name can be written in UTF-8, like all paths in metadata and frames."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@contextmanager
+def temporary_beside(path: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the path, and a temporary name next to it to write to first. A killed process leaves the temporary file
+    behind as an unreferenced file, which an orphan scan finds once it is old enough."""
+    target = Path(local_path(path))
+    # Not derived from the target's name, which may already have the maximum length.
+    temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("A folder cannot be made", path, error)
+    try:
+        yield target, temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_durably(temporary: Path, chunks: Iterable[bytes]) -> None:
+    with open(temporary, "xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_back(temporary: Path) -> tuple[int, str]:
+    with open(temporary, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), f"sha256:{digest.hexdigest()}"
+
+
+def publish_new(temporary: Path, target: Path) -> None:
+    """Give the file its name. Raises FileExistsError if the name is taken, also by a concurrent writer."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # No hard links here (exFAT, some network and FUSE mounts): reserve the name with an empty file, then fill it. A
+        # kill between the two leaves the empty file, which reads as damaged rather than as other content.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.replace(temporary, target)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some network mounts cannot sync folders; the file itself is already on disk.
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class OpenFolder:
+    """Deletes and checks files by name in an open folder, so that the system does not resolve the whole path for each
+    file. If paths are sorted by folder, each folder is opened once."""
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._open: int | None = None
+        self._archives = False
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def delete(self, path: str) -> DeleteOutcome:
+        name = self._turn_to(path)
+        if name is None or self._open is None or self._archives:
+            return delete_file(path)
+        try:
+            os.unlink(name, dir_fd=self._open)
+        except FileNotFoundError:
+            return DeleteOutcome(path, "absent")
+        except (OSError, ValueError):
+            # The call with the full path reports the error.
+            return delete_file(path)
+        return DeleteOutcome(path, "deleted")
+
+    def head(self, path: str) -> StoredFile | None:
+        """Return the file's information if it is a regular file in a real folder, else None."""
+        name = self._turn_to(path)
+        if name is None or self._open is None:
+            return None
+        try:
+            status = os.stat(name, dir_fd=self._open)
+        except (OSError, ValueError):
+            return None
+        return stored(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def has(self, path: str) -> bool:
+        """Return True if anything exists there, as far as is known without an exception: for a missing file, the
+        exception is the most expensive part of the check in Python."""
+        name = self._turn_to(path)
+        if name is None:
+            return os.path.lexists(local_path(path))
+        try:
+            return self._open is not None and os.access(name, os.F_OK, dir_fd=self._open)
+        except ValueError:
+            return False
+
+    def _turn_to(self, path: str) -> str | None:
+        """Open the path's folder. Return the name in it, or None if the path is not a folder and a name."""
+        parts = folder_and_name(path)
+        if parts is None:
+            return None
+        if parts[0] != self._path:
+            self._close()
+            self._path = parts[0]
+            where, self._open = opened_folder(parts[0])
+            self._archives = self._open is not None and may_archive(where)
+        return parts[1]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            os.close(self._open)
+        self._path, self._open = None, None
+
+
+def opened_folder(folder: str) -> tuple[str, int | None]:
+    """Return the folder's path for the operating system, and its descriptor; None if it does not exist or is not a
+    folder."""
+    try:
+        where = local_path(f"{folder}/x")[:-2]
+        # O_PATH also works without read permission on the folder.
+        flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+        return where, os.open(where or "/", flags)
+    except (OSError, StorageError, ValueError):
+        return "", None
+
+
+def not_tried(path: str) -> DeleteOutcome:
+    return DeleteOutcome(path, "failed", NOT_TRIED)
+
+
+def delete_file(path: str) -> DeleteOutcome:
+    try:
+        where = local_path(path)
+        if is_aside(where):
+            return DeleteOutcome(path, "failed", "it is in the archive")
+        os.unlink(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return DeleteOutcome(path, "absent")
+    except IsADirectoryError:
+        return DeleteOutcome(path, "failed", "it is a folder")
+    except StorageError as error:
+        return DeleteOutcome(path, "failed", error.what)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and names_nothing(where):
+            return DeleteOutcome(path, "absent")
+        # macOS answers EPERM for a folder.
+        return DeleteOutcome(path, "failed", error.strerror or str(error))
+    return DeleteOutcome(path, "deleted")
+
+
+_BATCH = 50_000
+
+
+def with_archived(folder: str) -> Iterator[StoredFile | str]:
+    """Yield the result of `_entries`, plus the archived files, as if they were still at their paths."""
+    root = folder.rstrip("/") + "/"
+    for entry in _entries(folder):
+        if entry != f"{root}{ASIDE}/":
+            yield entry
+        else:
+            yield from _archived_below(root)
+
+
+def _archived_below(root: str) -> Iterator[StoredFile]:
+    for archived in _entries(f"{root}{ASIDE}/"):
+        if isinstance(archived, StoredFile):
+            name = archived.path.rpartition("/")[2]
+            if not os.path.lexists(local_path(root + name)):
+                yield replace(archived, path=root + name)
+
+
+def _entries(folder: str) -> Iterator[StoredFile | str]:
+    """Yield the files of one folder and its subfolders, each with a trailing `/`. Nothing if the folder is missing."""
+    root = folder.rstrip("/") + "/"
+    try:
+        with os.scandir(local_path(folder)) as entries:
+            for entry in entries:
+                if not is_text(entry.name):
+                    continue  # Metadata cannot reference it: paths there are UTF-8.
+                if entry.is_dir(follow_symlinks=False):
+                    yield f"{root}{entry.name}/"
+                    continue
+                with suppress(FileNotFoundError):  # Deleted since the folder was read.
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield stored(root + entry.name, status)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+
+
+def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the files of one folder as in `with_archived`, in Arrow. Appends its subfolders to `below`."""
+    root = folder.rstrip("/") + "/"
+    names: list[str] = []
+    archive = False
+    try:
+        # With the folder open, each file's status needs only its name.
+        descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                name = entry.name
+                if not (name.isascii() or is_text(name)):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    archive = archive or name == ASIDE
+                    if name != ASIDE:
+                        below.append(f"{root}{name}/")
+                    continue
+                names.append(name)
+                if len(names) >= _BATCH:
+                    yield _files_among(descriptor, root, names)
+                    names = []
+        if names:
+            yield _files_among(descriptor, root, names)
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+    finally:
+        os.close(descriptor)
+    archived = [*_archived_below(root)] if archive else []
+    if archived:
+        times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
+        sizes, tags = [file.size_in_bytes for file in archived], [file.tag for file in archived]
+        yield _batch([file.path for file in archived], times, sizes, tags)
+
+
+def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the regular files among these names of an open folder, without those that are gone. Raises OSError for one
+    that cannot be checked."""
+
+    texts = pa.array(names, pa.string())
+    found = np.zeros(len(names), np.bool_)
+    sizes, times, tags = (np.zeros(len(names), np.int64) for _ in range(3))
+    for row, name in enumerate(names):
+        with suppress(FileNotFoundError):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
+                tags[row] = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
+    files = texts.filter(pa.array(found))
+    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found], tags[found])
+
+
+def _batch(paths: Any, times: Any, sizes: Any, tags: Any) -> pa.RecordBatch:
+
+    columns = [
+        pa.array(paths, pa.string()),
+        pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array(sizes, pa.int64()),
+        pa.array(tags, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
+
+
+ASIDE = ".deep-archive"
+_UNTIL = ".until"
+
+
+def archive(path: str) -> bool:
+    where = local_path(path)
+    if is_aside(where):
+        return False
+    target, aside = Path(where), Path(aside_of(where))
+    try:
+        aside.parent.mkdir(exist_ok=True)
+        os.rename(target, aside)
+        sync_folder(aside.parent)
+        sync_folder(target.parent)
+    except FileNotFoundError as error:
+        raise missing(path) from error
+    except OSError as error:
+        fail("A file cannot be archived", path, error)
+    return True
+
+
+def thaw(path: str, days: int, write: Callable[..., StoredFile]) -> None:
+    state = archive_state(path)
+    if state is None:
+        raise missing(path)
+    until = datetime.now(UTC) + timedelta(days=days)
+    if not state.archived or (state.readable_until is not None and state.readable_until >= until):
+        return
+    where = local_path(path)
+    write(str(_until(where)), until.isoformat().encode(), overwrite=True, storage_class=None)
+    try:
+        with suppress(FileExistsError):
+            link(path, aside_of(where))
+        sync_folder(Path(where).parent)
+    except OSError as error:
+        fail("A file cannot be thawed", path, error)
+
+
+def link(path: str, aside: str) -> None:
+    """Link the file `aside` to the name `path` as well; copy it where links are not supported."""
+    try:
+        os.link(aside, local_path(path))
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with temporary_beside(path) as (target, temporary), open(aside, "rb") as file:
+            write_durably(temporary, iter(lambda: file.read(CHUNK), b""))
+            os.replace(temporary, target)
+
+
+def end_thaw(path: str) -> None:
+    where = local_path(path)
+    if not is_aside(where):
+        return
+    try:
+        for gone in (Path(where), _until(where)):
+            gone.unlink(missing_ok=True)
+    except OSError as error:
+        fail("A thawed file cannot be removed", path, error)
+
+
+def archive_state(path: str) -> ArchiveState | None:
+    where = local_path(path)
+    exists = status_of(path, where) is not None
+    if not is_aside(where):
+        return ArchiveState(archived=False, readable=True) if exists else None
+    try:
+        until = datetime.fromisoformat(_until(where).read_text())
+    except (OSError, ValueError):
+        until = None
+    return ArchiveState(archived=True, readable=exists, readable_until=until if exists else None)
+
+
+def aside_of(where: str) -> str:
+    """Return where a local path's file is stored while it is archived."""
+    folder, _, name = where.rpartition("/")
+    return f"{folder}/{ASIDE}/{name}"
+
+
+def is_aside(where: str) -> bool:
+    return os.path.isfile(aside_of(where))
+
+
+def _until(where: str) -> Path:
+    """Return the file that records how long the thawed copy stays."""
+    folder, _, name = where.rpartition("/")
+    return Path(folder, ASIDE, _UNTIL, name)
+
+
+def archived_error(path: str, what: str) -> StorageError:
+    return StorageError(
+        f"The file is in the archive, so {what}",
+        path=path,
+        untouched="the file",
+        hint="thaw it with artemis thaw",
+    )
+
+
+def may_archive(where: str) -> bool:
+    """Return True if files in the folder may be archived."""
+    return os.path.lexists(f"{where}/{ASIDE}")
 
 
 def _at_once_opened(path: str, flags: int) -> int:
@@ -208,13 +656,13 @@ class LocalStore:
     # --- archive classes, which a disk only simulates
 
     def archive(self, path: str, storage_class: str) -> bool:
-        return simulated_archive.archive(path)
+        return archive(path)
 
     def thaw(self, path: str, days: int, retrieval: str) -> None:
-        simulated_archive.thaw(path, days, self.write)
+        thaw(path, days, self.write)
 
     def end_thaw(self, path: str) -> None:
-        simulated_archive.end_thaw(path)
+        end_thaw(path)
 
     def archive_state(self, path: str) -> ArchiveState | None:
-        return simulated_archive.archive_state(path)
+        return archive_state(path)

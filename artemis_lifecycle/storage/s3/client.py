@@ -1,4 +1,4 @@
-"""S3 clients: built from settings, shared within a process, rate-limited, and without credentials in botocore's log."""
+"""Buckets and keys of S3 paths."""
 
 from __future__ import annotations
 
@@ -6,16 +6,61 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, cast
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, NoCredentialsError
+from botocore.httpchecksum import FlexibleChecksumError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
 from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.types import missing
+
+LONGEST_KEY = 1024
+
+
+@dataclass(frozen=True)
+class Address:
+    """`stem` is the path up to and including the bucket, in the user's spelling. All returned paths begin with it."""
+
+    stem: str
+    bucket: str
+    key: str
+
+
+def address_of(path: str) -> Address:
+    parts = split(path)
+    if not parts.authority:
+        raise StorageError("The path names no bucket", path=path, hint="write it as s3://bucket/key")
+    return Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
+
+
+def folder_key(address: Address) -> str:
+    return address.key if not address.key or address.key.endswith("/") else address.key + "/"
+
+
+def refusal(key: str) -> str | None:
+    if not key:
+        return "it names a bucket and no object"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "its name is not Unicode text"
+    return None
+
+
+def is_too_long(key: str) -> bool:
+    """Return True if the key is too long for S3, so that no object can have it, whatever S3 answers."""
+    return len(key.encode()) > LONGEST_KEY
+
 
 _DELETED = re.compile(rb"<Deleted>.*?</Deleted>", re.DOTALL)
 
@@ -154,3 +199,132 @@ def require_time() -> None:
     end = getattr(_limit, "end", None)
     if end is not None and elapsed() >= end:
         raise TimeIsOver
+
+
+T = TypeVar("T")
+
+_TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+TRANSIENT_CODES = {
+    "SlowDown",
+    "ServiceUnavailable",
+    "InternalError",
+    "RequestTimeout",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "OperationAborted",
+    "ConditionalRequestConflict",
+}
+
+
+class Connection:
+    """S3 with `settings`, or with the client that `client_factory` makes in this process."""
+
+    def __init__(self, settings: StoreSettings, client_factory: Callable[[], Any] | None) -> None:
+        self.settings = settings
+        self._factory = client_factory
+        self._made: Any = None
+        self._buckets: set[str] = set()
+
+    @property
+    def client(self) -> Any:
+        if self._made is None:
+            silence_credentials()
+            try:
+                made = shared_client(self.settings) if self._factory is None else self._factory()
+                self._made = prepared(made, self.settings)
+            except (BotoCoreError, ValueError) as error:
+                self.fail("The S3 client cannot be created", None, error)
+        return self._made
+
+    def call(self, what: str, path: str | None, operation: Callable[[], T]) -> T:
+        """Run one request. Retry with full jitter while the server is busy or the connection fails, then raise
+        StorageError."""
+        settings = self.settings
+        retrying = Retrying(
+            retry=retry_if_exception(transient),
+            wait=wait_random_exponential(multiplier=0.2, max=settings.max_wait_seconds),
+            stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
+            reraise=True,
+        )
+        try:
+            return retrying(operation)
+        except (ClientError, BotoCoreError, FlexibleChecksumError, OSError) as error:
+            self.fail(what, path, error)
+
+    def fail(self, what: str, path: str | None, error: Exception) -> NoReturn:
+        code = code_of(error) if isinstance(error, ClientError) else ""
+        if code == "NoSuchKey" and path is not None:  # A bare 404 may come from a proxy, or refer to the bucket.
+            raise missing(path) from error
+        reason = str(error)
+        if isinstance(error, ClientError):
+            message = error.response.get("Error", {}).get("Message", "")
+            reason = f"{code}: {message}".rstrip(": ")
+        for secret in self.settings.secrets():
+            reason = reason.replace(secret, "***")
+        do = "check the S3 server and the network, then retry"
+        if isinstance(error, NoCredentialsError):
+            do = "set s3.access-key-id and s3.secret-access-key in the catalog, or give the process AWS credentials"
+        elif code in ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"):
+            do = "check the catalog's S3 credentials and their permissions, then retry"
+        elif code == "InvalidObjectState":
+            do = "have the object restored from its archive class, then retry"
+        elif code == "NoSuchBucket":
+            do = "check the bucket name and the catalog's s3.endpoint"
+        shown = any(secret in str(error) for secret in self.settings.secrets())
+        raise StorageError(f"{what}: {reason}", path=path, untouched="the existing objects", hint=do) from (
+            None if shown else error
+        )
+
+    def head(self, path: str) -> dict[str, Any] | None:
+        address = address_of(path)
+
+        def head() -> dict[str, Any] | None:
+            try:
+                return cast("dict[str, Any]", self.client.head_object(Bucket=address.bucket, Key=address.key))
+            except ClientError as error:
+                if status_of(error) == 404:
+                    return None
+                raise
+
+        if refusal(address.key) is not None or is_too_long(address.key):
+            return None
+        found = self.call("An object's status cannot be read", path, head)
+        if found is None:
+            self._require_bucket(address, path)
+        return found
+
+    def _require_bucket(self, address: Address, path: str) -> None:
+        # A HEAD also answers 404 for a missing bucket. "No such file" must not be reported for a missing store.
+        if address.bucket in self._buckets:
+            return
+
+        def head() -> None:
+            try:
+                self.client.head_bucket(Bucket=address.bucket)
+            except ClientError as error:
+                if status_of(error) != 403:  # It exists, but listing it is not allowed.
+                    raise
+
+        self.call(f"The bucket {address.bucket} cannot be reached", path, head)
+        self._buckets.add(address.bucket)
+
+
+class BusyKeys(Exception):  # noqa: N818  (control flow inside a bulk delete)
+    """Some keys of a bulk delete need another request."""
+
+
+def code_of(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def transient(error: BaseException) -> bool:
+    """Return True if the same request may succeed a little later."""
+    if isinstance(error, ClientError):
+        return code_of(error) in TRANSIENT_CODES or status_of(error) in _TRANSIENT_STATUS
+    kinds = (HTTPClientError, IncompleteReadError, FlexibleChecksumError, ConnectionError, TimeoutError, BusyKeys)
+    return isinstance(error, kinds)

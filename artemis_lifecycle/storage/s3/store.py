@@ -1,39 +1,362 @@
-"""Objects on S3 and compatible servers: paths with `s3:`, `s3a:` or `s3n:`."""
+"""Archive storage classes: moving objects to them, and thawing the objects ("restoring" in S3's terms)."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, BinaryIO, cast
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.identity import object_tag
-from artemis_lifecycle.storage.s3.addresses import address_of, folder_key, is_too_long, refusal
-from artemis_lifecycle.storage.s3.archive import Archive
-from artemis_lifecycle.storage.s3.connection import Connection, code_of, status_of
-from artemis_lifecycle.storage.s3.deletes import Deletes
-from artemis_lifecycle.storage.s3.key_space import Stems
-from artemis_lifecycle.storage.s3.reader import ObjectReader
-from artemis_lifecycle.storage.s3.uploads import Uploads
+from artemis_lifecycle.storage.s3.client import (
+    LONGEST_KEY,
+    TRANSIENT_CODES,
+    BusyKeys,
+    Connection,
+    TimeIsOver,
+    address_of,
+    code_of,
+    folder_key,
+    is_too_long,
+    only_until,
+    refusal,
+    status_of,
+)
+from artemis_lifecycle.storage.s3.objects import ObjectReader, Uploads
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import (
+    ARCHIVE_CLASSES,
     CHUNK,
+    FAILED,
+    NOT_TRIED,
+    ArchiveState,
     Children,
+    DeleteOutcome,
     Heads,
+    Outcomes,
+    Removals,
     Span,
     Spans,
     StoredFile,
+    missing,
+    object_tag,
 )
+
+
+class Archive:
+    """Archive classes for one connection's objects."""
+
+    def __init__(self, connection: Connection, uploads: Uploads) -> None:
+        self._s3 = connection
+        self._uploads = uploads
+
+    def archive(self, path: str, storage_class: str) -> bool:
+        found = self._s3.head(path)
+        if found is None:
+            raise missing(path)
+        if found.get("StorageClass") in ARCHIVE_CLASSES:
+            return False
+        # Copy the object onto itself, and only the version that was checked. A copy in one request keeps the object's
+        # metadata; a multipart copy needs it as an argument.
+        if self._uploads.copied(path, path, found, storage_class, Metadata=found.get("Metadata", {})) is None:
+            raise StorageError(
+                "The S3 server does not copy the object onto itself, so its storage class cannot change",
+                path=path,
+                untouched="the object",
+                hint="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
+            )
+        now = self._s3.head(path) or {}
+        if now.get("StorageClass") != storage_class or now.get("ContentLength") != found["ContentLength"]:
+            raise StorageError(
+                f"The object should have {found['ContentLength']} bytes in storage class {storage_class}, but has "
+                f"{now.get('ContentLength')} in {now.get('StorageClass', 'STANDARD')}",
+                path=path,
+                untouched="all other objects",
+                hint="check whether this server supports storage classes; if not, set cold_tier.then to keep",
+            )
+        return True
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None:
+        address = address_of(path)
+        request = {"Days": days, "GlacierJobParameters": {"Tier": retrieval}}
+
+        def ask() -> None:
+            try:
+                self._s3.client.restore_object(Bucket=address.bucket, Key=address.key, RestoreRequest=request)
+            except ClientError as error:
+                # The object is not in an archive class, or a thaw was requested before.
+                if code_of(error) not in ("InvalidObjectState", "RestoreAlreadyInProgress"):
+                    raise
+
+        self._s3.call("An object cannot be thawed", path, ask)
+
+    def state(self, path: str) -> ArchiveState | None:
+        found = self._s3.head(path)
+        if found is None:
+            return None
+        if found.get("StorageClass") not in ARCHIVE_CLASSES:
+            return ArchiveState(archived=False, readable=True)
+        restore = found.get("Restore", "")
+        until = re.search(r'expiry-date="([^"]+)"', restore)
+        return ArchiveState(
+            archived=True,
+            readable='ongoing-request="false"' in restore,
+            thawing='ongoing-request="true"' in restore,
+            readable_until=None if until is None else parsedate_to_datetime(until[1]).astimezone(UTC),
+        )
+
+
+_DELETES_PER_REQUEST = 1000
+_DELETERS = 4  # With more at once, at a thousand keys each, S3 answers 503.
+# Characters that XML cannot represent would break a bulk request for a thousand others. Carriage returns and outer
+# blanks, which a parser changes, would name another object. Such a key needs a separate request, with the key in its
+# URL.
+_ALONE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|\A\s|\s\Z")
+# Nearly all paths: an ASCII key that a bulk request can have as it is, whatever `_ALONE` and `refusal` check.
+_PLAIN = r"\As3[an]?://(?P<bucket>[^/]+)/(?P<key>[!-~](?:[ -~]*[!-~])?)\z"
+
+_PROBE = "artemis-probe-"
+_ANY: Mapping[str, str] = {}
+
+
+class Deletes:
+    """Deletes objects of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._s3 = connection
+        self._conditional: dict[str, bool] = {}
+
+    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+        outcomes: dict[str, DeleteOutcome] = {}
+        buckets: dict[str, dict[str, list[str]]] = {}
+        for path in dict.fromkeys(paths):
+            try:
+                address = address_of(path)
+            except StorageError as error:
+                outcomes[path] = DeleteOutcome(path, "failed", error.what)
+                continue
+            refused = refusal(address.key)
+            if refused is not None:
+                outcomes[path] = DeleteOutcome(path, "failed", refused)
+            elif is_too_long(address.key):
+                outcomes[path] = DeleteOutcome(path, "absent")
+            else:
+                # One key may have several spellings: s3://b/k and s3a://b/k.
+                buckets.setdefault(address.bucket, {}).setdefault(address.key, []).append(path)
+        for bucket, spelled in buckets.items():
+            errors = self._delete_keys(bucket, list(spelled), until)
+            for key, spellings in spelled.items():
+                reason = errors.get(key)
+                for path in spellings:
+                    outcomes[path] = DeleteOutcome(path, "deleted" if reason is None else "failed", reason)
+        return [outcomes[path] for path in paths]
+
+    def remove(self, paths: pa.Array, *, until: float | None, etags: Mapping[int, str] | None = None) -> Removals:
+        """`delete` for an Arrow array of strings. For plain keys, Python creates only the objects that the requests
+        need. Where the server honors it, a row with one of `etags` is deleted only if the object still has it."""
+        removals = Removals(np.zeros(len(paths), np.int8))
+        parts = pc.extract_regex(paths, _PLAIN)
+        keys, buckets = pc.struct_field(parts, "key"), pc.struct_field(parts, "bucket")
+        plain = pc.fill_null(pc.less_equal(pc.binary_length(keys), LONGEST_KEY), False)
+        for bucket in pc.unique(buckets.filter(plain)).to_pylist():
+            in_bucket = pc.and_(plain, pc.equal(buckets, bucket))
+            together = pc.unique(keys.filter(in_bucket)).to_pylist()
+            only: dict[str, str] = {}
+            if etags and self._honors(bucket, together[0]):
+                inside = np.flatnonzero(in_bucket.to_numpy(zero_copy_only=False)).tolist()
+                only = {keys[row].as_py(): etags[row] for row in inside if row in etags}
+            errors = self._delete_keys(bucket, together, until, only)
+            if errors:
+                failed = pc.and_(in_bucket, pc.is_in(keys, pa.array(list(errors), pa.string())))
+                rows = np.flatnonzero(failed.to_numpy(zero_copy_only=False))
+                removals.outcomes[rows] = FAILED
+                removals.errors.update({int(row): errors[keys[row].as_py()] for row in rows})
+        odd = np.flatnonzero(~plain.to_numpy(zero_copy_only=False))
+        for row, answer in zip(odd, self.delete(paths.take(odd).to_pylist(), until=until), strict=True):
+            removals.put(int(row), answer)
+        return removals
+
+    def _honors(self, bucket: str, beside: str) -> bool:
+        """Return True if the server deletes by ETag, as an object shows that is put `beside` a key: it survives a wrong
+        ETag, and goes with the right one. Asked once for each bucket."""
+        if bucket not in self._conditional:
+            key = f"{beside.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
+            client, path = self._s3.client, f"s3://{bucket}/{key}"
+
+            def ask() -> bool:
+                etag = client.put_object(Bucket=bucket, Key=key, Body=b"May this be deleted?")["ETag"]
+                self._ask_to_delete(bucket, [key], {key: f'"{"0" * 32}"'})
+                survived = self._s3.head(path) is not None
+                self._ask_to_delete(bucket, [key], {key: etag})
+                return survived and self._s3.head(path) is None
+
+            try:
+                self._conditional[bucket] = self._s3.call("Conditional deletes cannot be tried", path, ask)
+            except StorageError:
+                self._conditional[bucket] = False
+            if not self._conditional[bucket]:
+                self.delete([path], until=None)
+        return self._conditional[bucket]
+
+    def _delete_keys(
+        self, bucket: str, keys: Sequence[str], until: float | None, only: Mapping[str, str] = _ANY
+    ) -> dict[str, str]:
+        """Delete distinct keys; those in `only` if they have that ETag. Return the reason for each key whose deletion
+        is not confirmed."""
+        together: list[str] = []
+        alone: list[list[str]] = []
+        for key in keys:
+            if _ALONE.search(key) is None:
+                together.append(key)
+            else:
+                alone.append([key])
+        batches = [together[i : i + _DELETES_PER_REQUEST] for i in range(0, len(together), _DELETES_PER_REQUEST)]
+        batches += alone
+        errors: dict[str, str] = {}
+        for refused in threaded(lambda batch: self._delete_batch(bucket, batch, until, only), batches, _DELETERS):
+            errors.update(refused)
+        return errors
+
+    def _delete_batch(
+        self, bucket: str, keys: Sequence[str], until: float | None, only: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Delete up to a thousand keys. Return the reason for each that remains. Retries only the keys for which the
+        server was too busy. No request is sent once `instants.elapsed` is `until`, not even after a wait for the rate
+        limit or between two retries, in which the process may be suspended."""
+        left = list(keys)
+        reasons: dict[str, str] = {}
+
+        def once() -> None:
+            nonlocal left
+            with only_until(until):
+                refused = self._ask_to_delete(bucket, left, only)
+            for key in left:
+                reasons.pop(key, None)
+            reasons.update({key: f"{code}: {message}".rstrip(": ") for key, (code, message) in refused.items()})
+            left = [key for key, (code, _) in refused.items() if code in TRANSIENT_CODES]
+            if left:
+                raise BusyKeys
+
+        try:
+            self._s3.call("Objects cannot be deleted", f"s3://{bucket}", once)
+        except BusyKeys:
+            pass  # Out of attempts; `reasons` has the server's last answer.
+        except TimeIsOver:
+            for key in left:
+                said = reasons.get(key)
+                reasons[key] = NOT_TRIED if said is None else f"{NOT_TRIED} (before: {said})"
+        except StorageError as error:
+            reasons.update(dict.fromkeys(left, error.what))
+        return reasons
+
+    def _ask_to_delete(self, bucket: str, keys: Sequence[str], only: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Send one request. Return (code, message) of each key that the server did not delete."""
+        if len(keys) == 1 and _ALONE.search(keys[0]) is not None:
+            self._s3.client.delete_object(Bucket=bucket, Key=keys[0])
+            return {}
+        objects = [{"Key": key, "ETag": only[key]} if key in only else {"Key": key} for key in keys]
+        answer = self._s3.client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        refused = {
+            problem.get("Key", ""): (problem.get("Code", ""), problem.get("Message", ""))
+            for problem in answer.get("Errors", ())
+            if problem.get("Code") not in ("NoSuchKey", "NoSuchVersion")
+        }
+        strangers = refused.keys() - set(keys)
+        if strangers:
+            # It is unknown which of these keys the server means, so none of them counts as deleted.
+            code, message = refused[min(strangers)]
+            return dict.fromkeys(keys, (code, f"{message} (for a key that was not requested: {min(strangers)!r})"))
+        return refused
+
+
+_QUESTIONS, _MOST_QUESTIONS = 8, 400
+"""Maximum requests per piece, and in total."""
+
+
+class Stems:
+    """Key prefixes that are far enough apart to list the keys between them in parallel. Each is found by requesting the
+    first key after a position; the number of keys in each is unknown."""
+
+    def __init__(self, first: Callable[[str], str | None], folder: str) -> None:
+        self._first = first
+        self._folder = folder
+        self._asked = 0
+
+    def found(self, wanted: int) -> list[str]:
+        """Return the stems in ascending order. Every key is equal to or after the first of them."""
+        # Each with its first key; without one, there is nothing to divide.
+        stems: list[tuple[str, str | None]] = [(self._folder, self._ask(self._folder))]
+        most = min(wanted * _QUESTIONS, _MOST_QUESTIONS)
+        while len(stems) < wanted and any(key is not None for _, key in stems) and self._asked < most:
+            longer: list[tuple[str, str | None]] = []
+            for stem, key in stems:
+                if key is None or self._asked >= most:
+                    longer.append((stem, key))
+                else:
+                    longer += list(self._longer(stem, key)) or [(stem, None)]
+            stems = longer
+        return [stem for stem, _ in stems]
+
+    def _longer(self, stem: str, first: str) -> Iterator[tuple[str, str]]:
+        """Yield the stems at which the keys beginning with `stem` diverge, each with its first key; `first` is the very
+        first one. Nothing if there is only one key."""
+        shared = first[: self._shared(stem, first)]
+        key: str | None = first
+        while key is not None and key.startswith(stem):
+            if len(key) == len(shared):  # The stem itself is a key: it comes before the longer ones.
+                key = self._ask(key)
+                continue
+            one = key[: len(shared) + 1]
+            yield one, key
+            key = self._ask_behind(one)
+
+    def _shared(self, stem: str, key: str) -> int:
+        """Return how many leading characters all keys beginning with `stem` share; `key` is the first of them."""
+
+        def all_begin(length: int) -> bool:
+            following = self._ask_behind(key[:length])
+            return following is None or not following.startswith(stem)
+
+        least, most = len(stem), len(key)
+        # Usually they diverge at once.
+        if least < most and not all_begin(least + 1):
+            return least
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if all_begin(middle) else (least, middle - 1)
+        return least
+
+    def _ask_behind(self, stem: str) -> str | None:
+        behind = _behind(stem)
+        return None if behind is None else self._ask(behind)
+
+    def _ask(self, behind: str) -> str | None:
+        self._asked += 1
+        return self._first(behind)
+
+
+def _behind(stem: str) -> str | None:
+    """Return a text after all texts that begin with `stem`; None at the end of Unicode."""
+    code = ord(stem[-1]) + 1
+    if 0xD800 <= code <= 0xDFFF:  # Surrogates are not valid in text.
+        code = 0xE000
+    return None if code > 0x10FFFF else stem[:-1] + chr(code)
+
 
 _HEADS = 16
 _PAGE = 1000

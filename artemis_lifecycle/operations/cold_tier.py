@@ -22,7 +22,10 @@ from sqlalchemy import (
     delete,
     func,
     select,
+    text,
+    update,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import IntegrityError
 
@@ -40,11 +43,11 @@ from artemis_lifecycle.operations.tables import (
     metadata,
     one,
     records,
+    require_said,
     required,
     table_of,
     update_record,
 )
-from artemis_lifecycle.operations.texts import require_said
 
 LAPSED = "it was not approved in time"
 OVER = "its days are over"
@@ -385,3 +388,221 @@ def _known(wanted: str, found: Found | None) -> Found:
 
 def new_id(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True)
+class RestoreRecord:
+    """A restore of `source_snapshot_id` to `branch`, with its files in `folder`. `snapshot_id` is the new snapshot's.
+
+    `protected_since` is when the heartbeat over the folder began. If the heartbeat began again later, earlier copies
+    may have been deleted as orphans, so the restore is abandoned and started over.
+    """
+
+    restore_id: Key
+    table_uuid: str
+    table: str
+    source_snapshot_id: int
+    branch: str
+    folder: str
+    who: str
+    why: str | None
+    started_at: Filled
+    protected_since: datetime | None
+    abandoned_at: datetime | None
+    finished_at: datetime | None
+    snapshot_id: int | None
+    metadata_location: str | None
+    forgetting_at: datetime | None = None
+    forgotten_at: datetime | None = None
+
+
+restores = table_of(
+    RestoreRecord,
+    "restores",
+    Index("restores_of_table", "table_uuid", "started_at"),
+    Index(
+        "restores_one_open",
+        "table_uuid",
+        "source_snapshot_id",
+        "branch",
+        unique=True,
+        postgresql_where=text("finished_at IS NULL AND abandoned_at IS NULL"),
+    ),
+)
+
+
+class Restores:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(
+        self,
+        table_uuid: str,
+        table: str,
+        source_snapshot_id: int,
+        branch: str,
+        location: str,
+        who: str,
+        why: str | None = None,
+    ) -> RestoreRecord:
+        """Return the open restore of that snapshot to that branch, or a new one with a folder in `location`. The caller
+        holds the table's lease."""
+        with around("restores.begin"), self._engine.begin() as connection:
+            found = one(
+                connection,
+                RestoreRecord,
+                restores.c.table_uuid == table_uuid,
+                restores.c.source_snapshot_id == source_snapshot_id,
+                restores.c.branch == branch,
+                restores.c.finished_at.is_(None),
+                restores.c.abandoned_at.is_(None),
+            )
+            if found is None:
+                restore_id = f"restore-{uuid.uuid4().hex}"
+                found = insert_record(
+                    connection,
+                    RestoreRecord,
+                    restore_id=restore_id,
+                    table_uuid=table_uuid,
+                    table=table,
+                    source_snapshot_id=source_snapshot_id,
+                    branch=branch,
+                    folder=f"{location}/{restore_id}",
+                    who=who,
+                    why=why,
+                )
+        return found
+
+    def protected(self, restore_id: str, since: datetime) -> RestoreRecord:
+        """Record since when the folder is protected."""
+        return self._set(restore_id, protected_since=since)
+
+    def abandon(self, restore_id: str) -> RestoreRecord:
+        """Record that the restore is not used; its files are orphans."""
+        return self._set(restore_id, abandoned_at=func.clock_timestamp())
+
+    def finish(self, restore_id: str, snapshot_id: int, metadata_location: str) -> RestoreRecord:
+        return self._set(
+            restore_id,
+            finished_at=func.coalesce(restores.c.finished_at, func.clock_timestamp()),
+            snapshot_id=snapshot_id,
+            metadata_location=metadata_location,
+        )
+
+    def of_table(self, table_uuid: str) -> list[RestoreRecord]:
+        """Newest first, including abandoned ones."""
+        newest = (restores.c.started_at.desc(),)
+        return list(records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
+
+    def _set(self, restore_id: str, **values: object) -> RestoreRecord:
+        mine = restores.c.restore_id == restore_id
+        changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
+        return required(changed, f"No restore {restore_id} is stored", "start it first")
+
+
+@dataclass(frozen=True)
+class ScrubRecord:
+    """The state of a rotation: every copy with a position on the ring below `position` was read since `began_at`.
+    `files` and `bytes` were read in this rotation."""
+
+    table_uuid: Key
+    table: str
+    position: int
+    began_at: datetime
+    files: Count
+    bytes: Count
+    updated_at: Filled
+
+
+@dataclass(frozen=True)
+class ColdLoss:
+    """A cold copy that was missing or differed from its record when it was read. `settled_at`: it matches its record
+    again."""
+
+    table_uuid: Key
+    table: str
+    path: Key
+    source: str
+    reason: str
+    found_at: Filled
+    checked_at: Filled
+    settled_at: datetime | None
+
+
+cold_scrubs = table_of(ScrubRecord, "cold_scrubs")
+cold_losses = table_of(
+    ColdLoss, "cold_losses", Index("cold_losses_open", "table_uuid", postgresql_where=text("settled_at IS NULL"))
+)
+
+
+@dataclass(frozen=True)
+class LostCopy:
+    """One copy that differed from its record: its cold path, the live path of the original, and what was wrong."""
+
+    path: str
+    source: str
+    reason: str
+
+
+class Scrubs:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def of_table(self, table_uuid: str) -> ScrubRecord | None:
+        return one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
+
+    def last(self) -> dict[str, datetime]:
+        """Return when cold copies of each table were last read, by its name."""
+        found = records(self._engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
+        return {each.table: each.updated_at for each in found}
+
+    def moved(
+        self,
+        table_uuid: str,
+        table: str,
+        position: int,
+        began_at: datetime,
+        *,
+        files: int,
+        size_in_bytes: int,
+        lost: Sequence[LostCopy] = (),
+        settled: Collection[str] = (),
+    ) -> None:
+        """Record that the rotation that began at `began_at` has read everything below `position`: the total files and
+        bytes, and the copies that were found lost, or that match their records again (`settled`, by path)."""
+        values = {"position": position, "began_at": began_at, "files": files, "bytes": size_in_bytes}
+        now = func.clock_timestamp()
+        with around("scrubs.moved"), self._engine.begin() as connection:
+            connection.execute(
+                insert(cold_scrubs)
+                .values(table_uuid=table_uuid, table_name=table, **values)
+                .on_conflict_do_update(
+                    index_elements=["table_uuid"], set_={"table_name": table, "updated_at": now, **values}
+                )
+            )
+            for found in lost:
+                row = {"table_name": table, "source": found.source, "reason": found.reason}
+                connection.execute(
+                    insert(cold_losses)
+                    .values(table_uuid=table_uuid, path=found.path, **row)
+                    .on_conflict_do_update(
+                        index_elements=["table_uuid", "path"],
+                        set_={**row, "checked_at": now, "settled_at": None},
+                    )
+                )
+            if settled:
+                connection.execute(
+                    update(cold_losses)
+                    .where(
+                        cold_losses.c.table_uuid == table_uuid,
+                        cold_losses.c.path.in_(settled),
+                        cold_losses.c.settled_at.is_(None),
+                    )
+                    .values(settled_at=now, checked_at=now)
+                )
+
+    def losses(self, table_uuid: str, limit: int | None = None) -> list[ColdLoss]:
+        """Return the copies that are still lost, longest unchecked first."""
+        still = (cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
+        order = (cold_losses.c.checked_at, cold_losses.c.path)
+        return list(records(self._engine, ColdLoss, *still, order_by=order, limit=limit))
