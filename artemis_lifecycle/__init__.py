@@ -9,12 +9,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.api import Lifecycle as Lifecycle
     from artemis_lifecycle.config.models import LifecycleConfig as LifecycleConfig
     from artemis_lifecycle.contracts import CommitLineage as CommitLineage
     from artemis_lifecycle.contracts import LineageRequirements as LineageRequirements
     from artemis_lifecycle.contracts import validate_lineage as validate_lineage
     from artemis_lifecycle.errors import LifecycleError as LifecycleError
-    from artemis_lifecycle.lifecycle import Lifecycle as Lifecycle
 
 # Columns that come out of a file or from Spark can begin at any address. Arrow's default is a warning for each of them.
 os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "reallocate")
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "CommitLineage": "artemis_lifecycle.contracts",
-    "Lifecycle": "artemis_lifecycle.lifecycle",
+    "Lifecycle": "artemis_lifecycle.api",
     "LifecycleConfig": "artemis_lifecycle.config.models",
     "LifecycleError": "artemis_lifecycle.errors",
     "LineageRequirements": "artemis_lifecycle.contracts",

@@ -41,7 +41,7 @@ from artemis_lifecycle_tests import class_archive, end_report, guardian
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -304,7 +304,7 @@ def _nothing_said_by_another_test(request: pytest.FixtureRequest) -> Iterator[No
 @contextmanager
 def open_lifecycle(config: LifecycleConfig, spark: SparkSession, **options: Any) -> Iterator[Lifecycle]:
     """`Lifecycle.open`, closed without publishing its result tables: 0.3 s, for rows that no test reads any more."""
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
     lifecycle = Lifecycle.open(config, spark=spark, **options)
     try:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from sqlalchemy import text
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 
 
 def lapse(lifecycle: Lifecycle, protection: Literal["leases", "heartbeats"]) -> None:

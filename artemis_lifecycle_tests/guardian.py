@@ -647,7 +647,7 @@ def install(guardian: Guardian) -> None:
     if _installed:
         return
     _installed = True
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
     for name in STEPS:
         owner = next((each for each in Lifecycle.__mro__ if name in vars(each)), None)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy import Engine, text
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.operations.cold_tier import ThawRecord
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 

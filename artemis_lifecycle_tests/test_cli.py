@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import ColdTier
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages

@@ -56,7 +56,7 @@ main()
 
 
 _EVENTS = """
-from artemis_lifecycle.lineage.open_lineage import require_open_lineage
+from artemis_lifecycle.audit.open_lineage import require_open_lineage
 require_open_lineage()
 """
 
@@ -75,7 +75,7 @@ def _run(hidden: list[str], code: str, folder: Path) -> subprocess.CompletedProc
 def test_the_package_and_its_command_need_no_extra(tmp_path: Path) -> None:
     every = [name for names in _PACKAGES.values() for name in names]
     code = """
-import artemis_lifecycle.definitions, artemis_lifecycle.lifecycle
+import artemis_lifecycle.definitions, artemis_lifecycle.api
 from artemis_lifecycle.cli import main
 sys.argv = ["artemis", "--help"]
 main()

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AND_ARCHIVED

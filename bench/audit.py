@@ -27,9 +27,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.audit.ledger import EDGE_ROWS, ROWS
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lineage.ledger import EDGE_ROWS, ROWS
 from artemis_lifecycle.operations.lineage import LedgerProgress, save_progress
 from bench.configuration import config_in
 from bench.parsing import resident

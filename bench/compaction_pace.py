@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, pyiceberg_properties
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.pace import draw
 from artemis_lifecycle.storage.settings import StoreSettings

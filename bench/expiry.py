@@ -32,10 +32,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata

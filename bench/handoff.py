@@ -28,11 +28,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import catalog_conf, spark_conf
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench.configuration import config_in
 from bench.sampling import Sampler, processor_seconds

@@ -36,18 +36,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import live_index
-from artemis_lifecycle.lifecycle.listings import listed_locations
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.session.contexts import live_index
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
+from artemis_lifecycle.walk.listings import listed_locations
 from bench import metadata
 from bench.configuration import config_in
 from bench.metadata import Shape, Table

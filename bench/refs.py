@@ -21,10 +21,10 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench.configuration import config_in
 from bench.sampling import Sampler

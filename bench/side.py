@@ -242,8 +242,8 @@ class _Peer(_Side):
 
 class _Ours(_Side):
     def __init__(self, spark: SparkSession, job: Job) -> None:
+        from artemis_lifecycle.api import Lifecycle
         from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-        from artemis_lifecycle.lifecycle import Lifecycle
 
         self.folder = Path(job.work) / "state" / uuid.uuid4().hex
         # Without plans of earlier runs, whose files are gone.

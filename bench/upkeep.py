@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import DagsterInstance, Definitions, SkipReason
 from pyspark.sql import functions as F
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.build import build_definitions
@@ -27,7 +28,6 @@ from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.sensors import compaction_requests, step_requests
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench.configuration import config_in
 
@@ -116,8 +116,8 @@ class Cost:
 
 def cost(lifecycle: Lifecycle, spark: SparkSession, table: str) -> tuple[Cost, list[int]]:
     """What planning and reading cost now; and the table's rows as (count, sum of ids, sum of hashes)."""
-    from artemis_lifecycle.maintenance.actions import jvm_table
-    from artemis_lifecycle.maintenance.health import Fitness
+    from artemis_lifecycle.commits.actions import jvm_table
+    from artemis_lifecycle.upkeep.health import Fitness
 
     live, seconds = lifecycle.config.catalogs.live.name, lifecycle.config.prices
     query = lifecycle.plan_query(table, "part = 3")

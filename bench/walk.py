@@ -36,6 +36,7 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from pyiceberg.catalog import load_catalog
 from sqlalchemy import create_engine, text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import window_of
@@ -44,7 +45,6 @@ from artemis_lifecycle.defs.processes import PROCESS_TAG
 from artemis_lifecycle.defs.progress import table_windows
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.scheduling.maintenance_window import Progress, Step, due_step, priority
 from bench.configuration import config_in

@@ -14,8 +14,8 @@ from artemis_lifecycle.cli.output import as_json, say, show_table
 from artemis_lifecycle.escaping import terminal
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.lineage.audit import Lineage
+    from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.audit.answers import Lineage
 
 app = typer.Typer()
 

@@ -24,9 +24,9 @@ from artemis_lifecycle.cli.command import (
 from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.maintenance.costs import TierCost
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.operations.cold_tier import ThawRecord
+    from artemis_lifecycle.upkeep.costs import TierCost
 
 app = typer.Typer()
 

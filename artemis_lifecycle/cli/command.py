@@ -16,7 +16,7 @@ from artemis_lifecycle.cli.output import Result, err, opened, plain, print_field
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, Refused
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 
 def instant(text: str | None) -> datetime | None:

@@ -22,8 +22,8 @@ from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.views import few, first_few
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.expiration.plan import ExpirationPlan
-    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle.operations.plans import PlanRecord
     from artemis_lifecycle.operations.scans import ScanRecord
 

@@ -25,9 +25,9 @@ from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.gate.rules import Finding
-    from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.lifecycle.gate import GateStatus
+    from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.commits.gate import GateStatus
+    from artemis_lifecycle.commits.requests import Finding
 
 app = typer.Typer()
 gate = typer.Typer(no_args_is_help=True)
@@ -48,7 +48,7 @@ def serve(
     line per refused or reported commit.
     """
     try:
-        from artemis_lifecycle.gate import server
+        from artemis_lifecycle.commits import server
     except ImportError as error:
         raise EnvironmentMissing.extra("gate", error) from error
 

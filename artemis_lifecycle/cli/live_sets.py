@@ -12,7 +12,7 @@ from artemis_lifecycle.cli.output import Result, print_fields, say, show_list, s
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
 sets = typer.Typer(help="Live-contents sets: what marks of whole catalogs found alive.", invoke_without_command=True)

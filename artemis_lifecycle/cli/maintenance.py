@@ -12,7 +12,7 @@ from artemis_lifecycle.cli.command import PlotOption, TableArgument, command
 from artemis_lifecycle.cli.output import say, show_table
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
 

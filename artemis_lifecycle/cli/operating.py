@@ -29,7 +29,7 @@ from artemis_lifecycle.cli.output import print_fields, say, say_check, show, sho
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.operations.plans import Approval
 
 app = typer.Typer()

@@ -23,7 +23,7 @@ from artemis_lifecycle.cli.command import (
 from artemis_lifecycle.cli.output import show, show_list, show_rows
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 
 app = typer.Typer()

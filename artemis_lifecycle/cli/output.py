@@ -26,7 +26,7 @@ from artemis_lifecycle.escaping import json_text, terminal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 
 def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int], None] | None = None) -> None:
@@ -300,7 +300,7 @@ def _leave_pandas_to_who_wants_it() -> None:
 @contextmanager
 def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
     """Yield an open Lifecycle, with a spinner on a terminal while it opens. Records what was interrupted."""
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
     _leave_pandas_to_who_wants_it()
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from artemis_lifecycle.cli.command import DryRunOption, NowOption, OlderThanOpti
 from artemis_lifecycle.cli.output import show_list
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
 paimon = typer.Typer(no_args_is_help=True)

@@ -12,7 +12,7 @@ from artemis_lifecycle.cli.command import FilesOption, PlotOption, TableArgument
 from artemis_lifecycle.cli.output import say, show_table
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.planning.plan import QueryPlan
 
 

@@ -17,9 +17,9 @@ from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import LifecycleError
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.api import Lifecycle
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.cold_tier.reads import Route
-    from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer()
 
@@ -80,8 +80,8 @@ def query(
     limit: int = 20,
 ) -> Iterator[object]:
     """Read a table's history in SQL, from the tier that has it, and tag snapshots in SQL. Also shows the Spark SQL."""
+    from artemis_lifecycle.api import Tagged
     from artemis_lifecycle.cold_tier.queries import Query
-    from artemis_lifecycle.lifecycle import Tagged
 
     found = lifecycle.translate(sql, table=table, as_of=as_of)
     shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}

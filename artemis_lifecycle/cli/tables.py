@@ -25,7 +25,7 @@ from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
 

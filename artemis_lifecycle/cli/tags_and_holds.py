@@ -13,7 +13,7 @@ from artemis_lifecycle.cli.command import AnyTableArgument, TableArgument, comma
 from artemis_lifecycle.cli.output import cell, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.lifecycle import Lifecycle, Tagged
+    from artemis_lifecycle.api import Lifecycle, Tagged
 
 app = typer.Typer()
 

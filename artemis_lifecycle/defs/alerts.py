@@ -21,14 +21,14 @@ from dagster import (
     sensor,
 )
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.common import is_of_this_project
 from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import chat, terminal
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.fleet import Fleet
+from artemis_lifecycle.fleet.fleet import Fleet
 
 _RECENT = timedelta(hours=6)
 """How far back the first tick checks for failed runs."""

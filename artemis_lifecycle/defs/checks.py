@@ -24,8 +24,11 @@ from dagster import (
     asset_check,
 )
 
+from artemis_lifecycle.audit.schema_history import DESCRIBED, RECORDED, SCHEMAS
+from artemis_lifecycle.audit.watch import LineageCheck
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
+from artemis_lifecycle.defs.evidence import reachable_presence
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -33,15 +36,12 @@ from artemis_lifecycle.defs.tags import lacks
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
-from artemis_lifecycle.lifecycle.evidence import reachable_presence
-from artemis_lifecycle.lifecycle.lineage_watch import LineageCheck
-from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, NAMED
-from artemis_lifecycle.lineage.schema_history import DESCRIBED, RECORDED, SCHEMAS
-from artemis_lifecycle.maintenance.health import COMMIT_COSTS, DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
-from artemis_lifecycle.maintenance.score import PARTS
 from artemis_lifecycle.operations.cold_tier import ColdLoss
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.orphans.trend import FRESH, INTACT, SHARE
+from artemis_lifecycle.upkeep.health import COMMIT_COSTS, DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED, health_check
+from artemis_lifecycle.upkeep.score import PARTS
+from artemis_lifecycle.walk.plan_checks import ALL_CHECKS, NAMED
 
 # Checks per partition are a preview feature of Dagster 1.13. Definitions copies the specs later, so the filter must
 # stay.

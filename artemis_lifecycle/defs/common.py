@@ -25,6 +25,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.failures import (
     FOR_A_PERSON,
@@ -50,7 +51,6 @@ from artemis_lifecycle.defs.tags import (
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import LifecycleError, NotApplicable, Refused
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     Materialized = MaterializeResult[None]

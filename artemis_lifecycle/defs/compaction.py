@@ -5,7 +5,7 @@ from dagster import AssetExecutionContext
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.maintenance.health import Fitness
+from artemis_lifecycle.upkeep.health import Fitness
 
 GROUP = "compaction"
 

@@ -5,6 +5,7 @@ from typing import Optional
 from dagster import AssetExecutionContext, Config
 from pydantic import Field
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
@@ -12,7 +13,6 @@ from artemis_lifecycle.defs.manual import snapshot_id
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.spark.sql import literal
 

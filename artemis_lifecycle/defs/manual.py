@@ -14,6 +14,8 @@ from typing import Any, Literal, Optional
 from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, job, op
 from pydantic import Field, create_model
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
@@ -21,8 +23,6 @@ from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lineage.audit import Lineage
 
 
 def _text_field(description: str) -> Any:

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from dagster import AssetExecutionContext, MetadataValue
 
+from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
 from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lineage.ledger import LINEAGE_LEDGER
 
 GROUP = "observation"
 _RECENT = timedelta(days=30)

@@ -5,13 +5,13 @@ from typing import Optional
 from dagster import AssetExecutionContext, Config
 from pydantic import Field
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import Skipped
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.holds import SHOWN
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 from artemis_lifecycle.orphans.listing import Listing

@@ -10,6 +10,7 @@ from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
@@ -18,8 +19,7 @@ from artemis_lifecycle.defs.processes import parallel_runs, sign
 from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.session import KeptSession, live_session, local_cores, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 

@@ -15,13 +15,13 @@ from dagster import (
     schedule,
 )
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle import Lifecycle
 
 
 def maintenance_requests(

@@ -18,6 +18,7 @@ from dagster import (
     sensor,
 )
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
@@ -34,8 +35,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.fleet import TableWindow
+from artemis_lifecycle.fleet.fleet import TableWindow
 from artemis_lifecycle.operations.fleet import HealthRecord, last_done
 from artemis_lifecycle.scheduling.maintenance_window import (
     NIGHTLY_WALK,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from artemis_lifecycle.lifecycle.formats import PLANNED, Kind
+from artemis_lifecycle.session.formats import PLANNED, Kind
 
 ASSET_TAG = "artemis/asset"
 """On assets: the name, without the key prefix of an installation. Jobs select by it."""

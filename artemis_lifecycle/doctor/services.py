@@ -20,24 +20,24 @@ from packaging.requirements import Requirement
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_deployment
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
 from artemis_lifecycle.catalogs.sql import is_v0
+from artemis_lifecycle.commits.gate import status_of
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import java_version, needed, require_java, resolve
 from artemis_lifecycle.errors import ConfigError, LifecycleError
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.fleet import unread_readers
-from artemis_lifecycle.lifecycle.gate import status_of
-from artemis_lifecycle.lifecycle.resources import Folder, Resources, require_agreement
+from artemis_lifecycle.fleet.fleet import unread_readers
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
+from artemis_lifecycle.session.resources import Folder, Resources, require_agreement
 from artemis_lifecycle.spark.executors import require_executors
 from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
 from artemis_lifecycle.storage.local.store import local_path

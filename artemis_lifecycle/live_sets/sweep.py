@@ -78,10 +78,16 @@ def compared(
         return tuple(sorted(names.get(each, each) for each in ids))
 
     return LiveSetComparison(
-        before, after, same, gone, new,
-        named(contents[0] - contents[1]), named(contents[1] - contents[0]),
-        tuple(islice(gone_files, _SHOWN)), tuple(islice(new_files, _SHOWN)),
-    )  # fmt: skip
+        before,
+        after,
+        same,
+        gone,
+        new,
+        named(contents[0] - contents[1]),
+        named(contents[1] - contents[0]),
+        tuple(islice(gone_files, _SHOWN)),
+        tuple(islice(new_files, _SHOWN)),
+    )
 
 
 class Name(Protocol):

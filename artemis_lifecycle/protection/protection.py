@@ -11,6 +11,7 @@ added. Anything unreadable stops the deletion.
 
 One gap remains: between reading the pointer and the store's delete call. If a writer commits a reference to a doomed
 file in that moment, without a heartbeat, a hold or a restore (which wait for the table's lock), it loses that file.
+One file: the order in which sources are read is the guard.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from artemis_lifecycle.commits.actions import why_statistics
 from artemis_lifecycle.config.policies import Compaction, MaintenanceWindow
-from artemis_lifecycle.maintenance.actions import why_statistics
-from artemis_lifecycle.maintenance.compaction import why_compact
-from artemis_lifecycle.maintenance.health import figure
-from artemis_lifecycle.maintenance.manifests import why_rewrite
 from artemis_lifecycle.operations.fleet import HealthRecord
+from artemis_lifecycle.upkeep.compaction import why_compact
+from artemis_lifecycle.upkeep.health import figure
+from artemis_lifecycle.upkeep.manifests import why_rewrite
 
 
 class Step(StrEnum):

@@ -15,6 +15,7 @@ from pyiceberg.types import LongType, NestedField
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.guard import (
     VERSION,
     GuardState,
@@ -30,7 +31,6 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.checks import judge_guard
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres, binaries
 from artemis_lifecycle.errors import Refused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable

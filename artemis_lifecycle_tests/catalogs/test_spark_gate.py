@@ -19,15 +19,15 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties, spark_conf
 from artemis_lifecycle.catalogs.sql import iceberg_tables
 from artemis_lifecycle.code_version import commit_hash
+from artemis_lifecycle.commits.actions import compute_statistics
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import LineageRejected
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.actions import compute_statistics
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.spark.java_errors import as_ours
 from artemis_lifecycle.spark.session import add_catalogs

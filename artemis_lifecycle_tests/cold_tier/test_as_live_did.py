@@ -17,11 +17,11 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.evolution import SCHEMAS, content
 from artemis_lifecycle.cold_tier.queries import TRAVELLING
 from artemis_lifecycle.errors import BadInput, HandoffFailed, NoSuchSnapshot, RestoreFailed
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig

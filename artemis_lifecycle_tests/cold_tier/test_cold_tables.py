@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.cold_metadata import (
     Meaning,
@@ -26,10 +27,9 @@ from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_t
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
 from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.plan_checks import cold_copy
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.walk.plan_checks import cold_copy
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

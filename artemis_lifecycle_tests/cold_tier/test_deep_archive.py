@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cold_tier import deep_archive
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.scrub import verify_copies
@@ -30,7 +31,6 @@ from artemis_lifecycle.errors import (
     Refused,
     StorageError,
 )
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawState

@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.evolution import clashing_fields
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle_tests import core_tables

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from artemis_lifecycle.api import Lifecycle, Tagged
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement, parse_tag
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import FOREVER_MS
 from artemis_lifecycle_tests.conftest import open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages

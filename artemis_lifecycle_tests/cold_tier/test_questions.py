@@ -25,10 +25,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.evolution import NAME_MAPPING
 from artemis_lifecycle.errors import RestoreFailed
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.cold_tier.world import World
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AT_ONCE

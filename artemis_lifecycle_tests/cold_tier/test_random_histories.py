@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import InDeepArchive, NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.people import approve_thaw

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cold_tier.restore import RESTORED_SNAPSHOT
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint

@@ -18,12 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.rewriting import rewrite_manifest_list
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import cold_copies
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
+from artemis_lifecycle.session.contexts import cold_copies
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cold_tier import ledger
 from artemis_lifecycle.cold_tier import scrub as scrubbing
 from artemis_lifecycle.cold_tier.copy import each_file
@@ -23,10 +24,9 @@ from artemis_lifecycle.cold_tier.ledger import RING, place_of
 from artemis_lifecycle.cold_tier.scrub import rotation, verify_copies
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import cold_copies
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.cold_tier import ScrubRecord
+from artemis_lifecycle.session.contexts import cold_copies
 from artemis_lifecycle.storage.location import hash_strings
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed

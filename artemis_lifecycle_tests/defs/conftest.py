@@ -25,12 +25,12 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests import core_tables
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.defs.fleet import PAGE
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import markdown, terminal
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.fleet import run_times
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
 

@@ -13,8 +13,7 @@ from pyspark.sql.functions import lit
 
 from artemis_lifecycle.defs.checks import DAILY
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.lifecycle import table_checks
-from artemis_lifecycle.maintenance import health
+from artemis_lifecycle.upkeep import health, table_checks
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from artemis_lifecycle.defs.run import Walk, materialize_walk
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import ASSETS_OF
 from artemis_lifecycle.errors import OperationsUnavailable
-from artemis_lifecycle.lifecycle import answers
+from artemis_lifecycle.session import answers
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project
 from artemis_lifecycle_tests.defs.test_sensors import tick
 from artemis_lifecycle_tests.nessie import server

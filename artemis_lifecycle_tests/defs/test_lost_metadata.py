@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from dagster import ExecuteInProcessResult
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.progress import _WAITS_FOR
 from artemis_lifecycle.defs.tags import WAITS_FOR_TAG
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.defs.conftest import Project, no_checksum_files
 from artemis_lifecycle_tests.defs.test_walk import failures
 from artemis_lifecycle_tests.integration.test_lost_metadata import PROMISE, TABLE, Stage, build, damaged

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project
 from artemis_lifecycle_tests.defs.test_walk import failures
 

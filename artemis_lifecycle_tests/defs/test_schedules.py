@@ -13,12 +13,12 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_schedule_context
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import QuietWindow, Weekday, window_of
 from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.fleet import HealthRecord
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -422,7 +422,7 @@ def test_a_table_with_nothing_to_expire_costs_no_run_and_no_session(
     with project.lifecycle() as lifecycle:
         location = lifecycle.snapshot_history("artemis.lost").metadata_location
         Path(location.removeprefix("file:").replace("//", "/")).unlink()
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.resources.live_session", lambda: pytest.fail("asked for Spark"))
+    monkeypatch.setattr("artemis_lifecycle.session.resources.live_session", lambda: pytest.fail("asked for Spark"))
     with Lifecycle.open(project.config) as lifecycle:
         window = window_of(lifecycle.operations.clock.now(), QuietWindow())
 

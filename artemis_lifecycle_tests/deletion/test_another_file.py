@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion import identities
 from artemis_lifecycle.deletion.identities import Identities, look
 from artemis_lifecycle.errors import ExistingFile
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import NO_TAG, NO_TIME

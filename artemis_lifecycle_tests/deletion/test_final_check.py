@@ -456,8 +456,7 @@ def test_a_worker_frozen_between_check_and_delete_checks_again(world: World, mon
         return found
 
     monkeypatch.setattr(Protection, "kept", frozen)
-    for module in ("worker", "recheck"):
-        monkeypatch.setattr(f"artemis_lifecycle.deletion.{module}.elapsed", clock)
+    monkeypatch.setattr("artemis_lifecycle.deletion.worker.elapsed", clock)
 
     report = world.delete(job)
 

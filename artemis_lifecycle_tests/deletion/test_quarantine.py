@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.deletion.batches import QUARANTINED
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace, place_of, purge, quarantine_folder
 from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState

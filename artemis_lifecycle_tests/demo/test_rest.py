@@ -12,9 +12,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from examples.mission import rest

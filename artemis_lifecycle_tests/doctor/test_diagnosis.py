@@ -112,9 +112,7 @@ def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_on
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(services, "version", lambda name: "0.0.1" if name == "pyspark" else machine_version(name))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**29))
-    monkeypatch.setattr(
-        "artemis_lifecycle.lifecycle.resources.host_now", lambda: datetime.now(UTC) + timedelta(hours=1)
-    )
+    monkeypatch.setattr("artemis_lifecycle.session.resources.host_now", lambda: datetime.now(UTC) + timedelta(hours=1))
     monkeypatch.setattr("sys.argv", ["artemis", "doctor", "-c", str(file)])
     with pytest.raises(SystemExit, match="1"):
         cli.main()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.sql import publish
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests import core_tables
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 
 MakeLifecycle = Callable[..., Lifecycle]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import GarbageCollectionDisabled, ReferencedSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle

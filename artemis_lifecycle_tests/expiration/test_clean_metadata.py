@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs import commit
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.expiration import commit as commit_module
 from artemis_lifecycle.expiration.commit import ExpirationCommit
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.expiration import removed_parts
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.walk.expiration import removed_parts
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import ApprovalNeeded, BadInput, HandoffFailed, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle

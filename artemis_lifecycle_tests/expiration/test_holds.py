@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs import commit as commits
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, NoSuchTable, Refused, StalePlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle
 

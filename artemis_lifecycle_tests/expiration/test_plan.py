@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs import commit as commits
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
@@ -24,7 +25,6 @@ from artemis_lifecycle.errors import (
     StalePlan,
 )
 from artemis_lifecycle.expiration.commit import removal
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests import core_tables

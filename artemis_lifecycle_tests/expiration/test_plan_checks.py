@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ApprovalNeeded, CheckFailed, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE

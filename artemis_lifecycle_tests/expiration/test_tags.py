@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs import commit as commits
 from artemis_lifecycle.errors import BadInput, CommitConflict, NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import FOREVER_MS
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.instants import milliseconds
@@ -239,7 +239,7 @@ def test_a_commit_that_lost_leaves_the_former_record_in_force(
         raise CommitConflict("others were faster", table=table)
 
     with monkeypatch.context() as patch:
-        patch.setattr("artemis_lifecycle.lifecycle.tags_and_holds.commit_with_retry", loses)
+        patch.setattr("artemis_lifecycle.walk.tags_and_holds.commit_with_retry", loses)
         with pytest.raises(CommitConflict):
             lifecycle.tag(table, "audit", ids[0], retain="1d", who="bob")
     (seen,) = (ref for ref in lifecycle.tags(table).refs if ref.name == "audit")

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import psutil
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.foreign.actions import FOREIGN, CannotNowError, Draw

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle_tests.foreign.core import JAVA_ERRORS, Described, Row
 from artemis_lifecycle_tests.foreign.plain import BeyondError, Plain
 from artemis_lifecycle_tests.foreign.world import Object, World, connected

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import psycopg2
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.deployment import Operations
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import configs
 from artemis_lifecycle_tests.foreign.actions import CannotNowError, Draw
 from artemis_lifecycle_tests.foreign.core import Core, Described, made_up, write_rows

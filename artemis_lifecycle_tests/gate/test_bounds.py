@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.gate import proxy
+from artemis_lifecycle.commits import proxy
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate.test_clients import serving
@@ -124,7 +124,7 @@ def test_the_bodies_of_all_requests_share_one_budget(
 
 def test_a_body_and_a_head_that_do_not_arrive_end_the_request(gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "_BODY_SECONDS", 0.3)
-    monkeypatch.setattr("artemis_lifecycle.gate.server._HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("artemis_lifecycle.commits.server._HEAD_SECONDS", 0.3)
     for sent, expected in (
         (f"POST {COMMIT} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{{", b"HTTP/1.1 400"),
         (f"POST {COMMIT} HTTP/1.1\r\nHost: ", b""),

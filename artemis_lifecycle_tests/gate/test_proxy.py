@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from artemis_lifecycle.commits import proxy, server
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.gate import proxy, server
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate.upstream import Answer, Served, Upstream, gate_before, listening, read_body
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.gate.rules import Route, TableName, UnclearError, has_dot_segments, route_of
+from artemis_lifecycle.commits.requests import Route, TableName, UnclearError, has_dot_segments, route_of
 
 _LETTERS = "abcXYZ019-_~.@€ %#\\;?+"
 _part = st.text(_LETTERS, min_size=1, max_size=6).filter(lambda part: part not in (".", ".."))

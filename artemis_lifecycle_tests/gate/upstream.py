@@ -16,10 +16,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.update import AddSnapshotUpdate
 
+from artemis_lifecycle.commits import server
+from artemis_lifecycle.commits.proxy import Gate
+from artemis_lifecycle.commits.requests import Finding, Rules
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.gate import server
-from artemis_lifecycle.gate.proxy import Gate
-from artemis_lifecycle.gate.rules import Finding, Rules
 
 Headers = list[tuple[str, str]]
 

@@ -54,8 +54,7 @@ def without_inodes(patch: pytest.MonkeyPatch) -> None:
     def unknown(device: Any, *_: Any) -> Any:
         return NO_TAG if isinstance(device, int) else np.full(len(device), NO_TAG, np.int64)
 
-    for module in ("paths", "listing"):
-        patch.setattr(f"artemis_lifecycle.storage.local.{module}.disk_tag", unknown)
+    patch.setattr("artemis_lifecycle.storage.local.store.disk_tag", unknown)
 
 
 @dataclass

@@ -28,13 +28,13 @@ from pyspark.sql import SparkSession
 from sqlalchemy import delete, text
 
 from artemis_lifecycle import cli
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import jdbc_url
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary

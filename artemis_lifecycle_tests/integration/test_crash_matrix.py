@@ -26,12 +26,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.quarantine import place_of
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -360,7 +360,7 @@ def walk(
     with pytest.MonkeyPatch.context() as patch:
         # A deletion of more than one batch.
         settings = partial(DeletionSettings, files_per_batch=5)
-        patch.setattr("artemis_lifecycle.lifecycle.deletion.DeletionSettings", settings)
+        patch.setattr("artemis_lifecycle.walk.deletion.DeletionSettings", settings)
         without_inodes(patch)
         made.prepare()
         yield made

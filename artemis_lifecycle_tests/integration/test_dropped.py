@@ -13,6 +13,7 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.tags import OUTCOME_TAG, WAITS_FOR_TAG
@@ -28,7 +29,6 @@ from artemis_lifecycle.errors import (
     StalePlan,
     UnreadableMetadata,
 )
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.orphans.dropped import DroppedTable
 from artemis_lifecycle_tests import core_tables

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.output import serve
 from artemis_lifecycle.errors import ApprovalNeeded
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.fleet import FleetTable
+from artemis_lifecycle.fleet.fleet import FleetTable
 from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.steps import steps
@@ -206,7 +206,7 @@ def test_it_reads_no_metadata_and_starts_no_session(
         table = make_table(lifecycle, "gone")
         location = lifecycle.snapshot_history(table).metadata_location
     Path(location.removeprefix("file:")).unlink()
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.resources.live_session", lambda: pytest.fail("asked for Spark"))
+    monkeypatch.setattr("artemis_lifecycle.session.resources.live_session", lambda: pytest.fail("asked for Spark"))
     with Lifecycle.open(config) as lifecycle:
         assert [each.table for each in lifecycle.fleet().tables] == [table]
         assert lifecycle.resources.started_spark() is None

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.commits.actions import unanalyzed_records
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.actions import unanalyzed_records
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.storage.instants import if_in_calendar, in_calendar, instant_text, milliseconds, of_microseconds
 from artemis_lifecycle_tests.conftest import MakeConfig

@@ -31,10 +31,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli, escaping
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.defs.conftest import Project, written
 from artemis_lifecycle_tests.deletion.world import local, make_old

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import RECEIPTS
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.orphans.trend import next_scan
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local

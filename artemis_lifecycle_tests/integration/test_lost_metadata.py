@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed, MissingFile, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.policies import AT_ONCE

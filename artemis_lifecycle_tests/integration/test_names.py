@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle import cli
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local, make_old

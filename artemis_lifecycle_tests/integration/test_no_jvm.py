@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli import output
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.operations.leases import mark
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.session import driver_pid
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput, NoSuchTable, Paused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points, decisions
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table

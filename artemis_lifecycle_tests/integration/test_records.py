@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import NoSuchPlan, Paused, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle_tests.conftest import MakeConfig

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
@@ -105,7 +105,7 @@ def test_a_dry_run_says_what_the_maintenance_then_does(
             set_ages(lifecycle, f"lifecycle.{name}", ages)
             spark.sql(f"REFRESH TABLE {config.catalogs.live.name}.lifecycle.{name}")
     with monkeypatch.context() as patch:
-        patch.setattr("artemis_lifecycle.lifecycle.resources.live_session", lambda: pytest.fail("asked for Spark"))
+        patch.setattr("artemis_lifecycle.session.resources.live_session", lambda: pytest.fail("asked for Spark"))
         with Lifecycle.open(config) as lifecycle:
             foreseen = lifecycle.compact_result_tables(dry_run=True)
             assert lifecycle.resources.started_spark() is None

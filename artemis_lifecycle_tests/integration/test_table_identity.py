@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
@@ -26,8 +27,7 @@ from artemis_lifecycle.errors import (
     StaleMetadata,
     StalePlan,
 )
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.undrop import Undropped
+from artemis_lifecycle.walk.undrop import Undropped
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local

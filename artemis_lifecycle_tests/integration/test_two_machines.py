@@ -27,12 +27,12 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, pyiceberg_properties
 from artemis_lifecycle.cold_tier.ledger import COPIED, REWRITTEN, handoff_ledger
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import ICEBERG, POSTGRES, resolve
 from artemis_lifecycle.errors import Busy, PlanStateError, StalePlan
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.spark.runner import Runner

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.plan_checks import cold_copy
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.walk.plan_checks import cold_copy
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 

@@ -28,10 +28,10 @@ from pyiceberg.table.update import update_table_metadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, NestedField, StringType
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import ingest_catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, CommitConflict, LineageRejected
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata import (
     EntryStatus,
     Snapshot,

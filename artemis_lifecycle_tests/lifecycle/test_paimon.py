@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput, GraceNotOver, Held, StalePlan, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
+from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.stores import Stores

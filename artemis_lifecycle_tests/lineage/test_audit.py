@@ -11,11 +11,11 @@ from typing import NoReturn
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.metadata import read_table_metadata
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 HOSTILE = 'o\'hara <script>alert(1)</script> | "x" \u202e\x1b[31m'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 
 
 def test_first_and_last_use_survive_expiry(lifecycle: Lifecycle) -> None:

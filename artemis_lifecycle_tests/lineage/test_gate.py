@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import catalog_conf, ingest_catalog
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.config.models import LifecycleConfig
@@ -19,7 +20,6 @@ from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
 from artemis_lifecycle.defs.checks import judge_lineage
 from artemis_lifecycle.doctor.services import gate
 from artemis_lifecycle.errors import BadInput, LineageRejected, NoSuchTable, Refused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle_tests.conftest import MakeConfig
 
@@ -203,7 +203,7 @@ def test_attempts_of_both_gates_are_listed_together_and_forgotten_when_they_are_
 
 
 def test_a_catalog_without_a_database_names_what_it_can_have(make_config: MakeConfig, tmp_path: Path) -> None:
-    from artemis_lifecycle.lifecycle.gate import require_sql
+    from artemis_lifecycle.commits.gate import require_sql
 
     rest = make_config().catalogs.live.model_copy(update={"type": "rest", "uri": "http://127.0.0.1:9"})
     with pytest.raises(Refused, match="artemis gate serve --upstream URL"):

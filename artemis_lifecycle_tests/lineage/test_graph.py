@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.lineage.graph import EDGES, reached
+from artemis_lifecycle.audit.graph import EDGES, reached
 
 Node = tuple[str | None, int]
 Edge = tuple[Node, Node]

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.audit.ledger import advanced, ledger_batch, unrecorded
+from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.code_version import package_version
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.lineage import Recording
-from artemis_lifecycle.lineage.ledger import advanced, ledger_batch, unrecorded
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.lineage import LedgerProgress

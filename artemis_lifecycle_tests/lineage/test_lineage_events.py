@@ -25,8 +25,8 @@ from openlineage.client.facet_v2 import (
 )
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 RUN = str(uuid.uuid4())

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from artemis_lifecycle.audit.answers import REMOVING, overwrites_of
+from artemis_lifecycle.audit.ledger import ROWS
 from artemis_lifecycle.catalogs.results import Where
-from artemis_lifecycle.lineage.audit import REMOVING, overwrites_of
-from artemis_lifecycle.lineage.ledger import ROWS
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _texts = st.sampled_from([None, "", "j.smith", "OPS-7"])

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed, NaiveDatetime, NoSuchSnapshot
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import cold_tables
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.session.contexts import cold_tables
 from artemis_lifecycle_tests.cold_tier.test_put_back import assert_one_answer, put_back
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from types import MappingProxyType
 
-from artemis_lifecycle.lineage.schema_history import SchemaUse, schema_history
+from artemis_lifecycle.audit.schema_history import SchemaUse, schema_history
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 
 

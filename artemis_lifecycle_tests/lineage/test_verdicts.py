@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.lineage.schema_history import judge_schemas
+from artemis_lifecycle.audit.schema_history import judge_schemas
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary, TableMetadata
 
 METADATA = TableMetadata(

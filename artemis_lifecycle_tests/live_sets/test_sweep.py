@@ -202,7 +202,7 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
 
         return sweep_tables(*given, walk=walked, scan=scan, **settings)
 
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.live_sets.sweep_tables", swept)
+    monkeypatch.setattr("artemis_lifecycle.walk.live_sets.sweep_tables", swept)
     config = make_config(defaults={"orphans": {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}})
     names = [f"{config.catalogs.live.name}.db.t{number}" for number in range(3)]
     spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.db")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.costs import FEWEST_COMMITS, CommitCost, CommitCosts, trend_of
-from artemis_lifecycle.maintenance.health import judge_commit_costs
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.upkeep.costs import FEWEST_COMMITS, CommitCost, CommitCosts, trend_of
+from artemis_lifecycle.upkeep.health import judge_commit_costs
 
 sizes = st.lists(st.integers(0, 1_000_000), min_size=0, max_size=120)
 

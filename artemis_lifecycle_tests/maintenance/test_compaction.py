@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import NoSuchTable
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.maintenance import window_opening
-from artemis_lifecycle.maintenance.actions import jvm_table
-from artemis_lifecycle.maintenance.compaction import CompactionPace, PartitionFilters
-from artemis_lifecycle.maintenance.health import partitions_with_work
+from artemis_lifecycle.upkeep.compaction import CompactionPace, PartitionFilters
+from artemis_lifecycle.upkeep.health import partitions_with_work
+from artemis_lifecycle.upkeep.maintenance import window_opening
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 
@@ -216,7 +216,7 @@ def test_a_large_partition_stops_between_its_commits(stage: Stage, monkeypatch: 
         stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range({span}, 1, 1)")
     asked = itertools.count()
     monkeypatch.setattr(
-        "artemis_lifecycle.lifecycle.maintenance.window_opening",
+        "artemis_lifecycle.upkeep.maintenance.window_opening",
         lambda *_: lambda: "it is late" if next(asked) else None,
     )
     done = stage.lifecycle.compact_data_files(table)
@@ -234,8 +234,8 @@ def test_a_column_renamed_between_batches_does_not_end_the_run(stage: Stage, mon
         if next(asked) == 1:
             stage.sql(f"ALTER TABLE {{live}}.{table} RENAME COLUMN part TO region")
 
-    monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: rename)
+    monkeypatch.setattr("artemis_lifecycle.upkeep.compaction._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.upkeep.maintenance.window_opening", lambda *_: rename)
     done = stage.lifecycle.compact_data_files(table)
     assert (done.rewritten_files, done.left_partitions) == (10, 0)
     assert stage.rows(table) == rows
@@ -254,8 +254,8 @@ def test_a_table_made_anew_between_batches_is_left_alone(stage: Stage, monkeypat
             for number in range(10):
                 stage.sql(f"INSERT INTO {{live}}.{table} VALUES ({-number}, {number % 2})")
 
-    monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: make_anew)
+    monkeypatch.setattr("artemis_lifecycle.upkeep.compaction._PER_FILTER", 1)
+    monkeypatch.setattr("artemis_lifecycle.upkeep.maintenance.window_opening", lambda *_: make_anew)
     with pytest.raises(NoSuchTable, match="belongs to another table"):
         stage.lifecycle.compact_data_files(table)
     assert stage.rows(table) == sorted(((-each, each % 2) for each in range(10)), key=repr)
@@ -342,7 +342,7 @@ def test_statistics_follow_the_rows(stage: Stage, monkeypatch: pytest.MonkeyPatc
     stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int) FROM range(0, 100, 1, 1)")
     assert stage.lifecycle.compact_data_files(table, dry_run=True).statistics_file is None
     with monkeypatch.context() as patch:
-        patch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: lambda: "it is late")
+        patch.setattr("artemis_lifecycle.upkeep.maintenance.window_opening", lambda *_: lambda: "it is late")
         late = stage.lifecycle.compact_data_files(table)
     assert (late.needed, late.stopped, late.statistics_file) == (True, "it is late", None)
     done = stage.lifecycle.compact_data_files(table)
@@ -409,10 +409,10 @@ def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
             stage.sql(f"INSERT INTO {{live}}.{table} SELECT cast(id as int), id % 2 FROM range(0, 8, 1, 1)")
         rows, ticks = stage.rows(table), itertools.count()
         quiet, at = config.policy(table).quiet_window, datetime.now(UTC).replace(hour=23, minute=0)
-        monkeypatch.setattr("artemis_lifecycle.maintenance.compaction._PER_FILTER", 1)
+        monkeypatch.setattr("artemis_lifecycle.upkeep.compaction._PER_FILTER", 1)
         # Once when it begins, once before the first batch; then it is one o'clock.
         stop = window_opening(quiet, lambda: at + timedelta(hours=2 * (next(ticks) > 1)))
-        monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.window_opening", lambda *_: stop)
+        monkeypatch.setattr("artemis_lifecycle.upkeep.maintenance.window_opening", lambda *_: stop)
         done = lifecycle.compact_data_files(table)
         assert (done.partitions, done.left_partitions, done.rewritten_files) == (2, 1, 5)
         assert done.stopped == "the quiet window (00:00 to 08:00 UTC) opened"

@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 TABLE = "ns.t"
@@ -113,7 +113,7 @@ def test_what_is_recorded_is_not_measured_again(unfit: Lifecycle, monkeypatch: p
     def measured_again(*_: object) -> None:
         raise AssertionError("read the manifests again")
 
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.health_of", measured_again)
+    monkeypatch.setattr("artemis_lifecycle.upkeep.maintenance.health_of", measured_again)
     again = unfit.health(TABLE)
     old = timedelta(seconds=first.metadata_age_seconds)
     assert timedelta(seconds=again.metadata_age_seconds) >= old
@@ -122,7 +122,7 @@ def test_what_is_recorded_is_not_measured_again(unfit: Lifecycle, monkeypatch: p
     # Checks read; but the score of a table that does not change is recorded from time to time, by its old figures.
     unfit.check_table(TABLE, "health_staleness")
     assert len(unfit.health_history(TABLE).points) == 2
-    monkeypatch.setattr("artemis_lifecycle.lifecycle.maintenance.SCORED_EVERY", timedelta(0))
+    monkeypatch.setattr("artemis_lifecycle.upkeep.maintenance.SCORED_EVERY", timedelta(0))
     unfit.check_table(TABLE, "health_staleness")
     after = unfit.operations.health.of_table(table_uuid)
     assert after is not None and len(unfit.health_history(TABLE).points) == 3

@@ -12,12 +12,12 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Compaction, Lineage
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, compacted_data_files, ranked, why_compact
-from artemis_lifecycle.maintenance.health import TableHealth, partitions_with_work, table_health
-from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, compacted_data_files, ranked, why_compact
+from artemis_lifecycle.upkeep.health import TableHealth, partitions_with_work, table_health
+from artemis_lifecycle.upkeep.manifests import compacted_manifests, why_rewrite
 
 STORES = Stores(StoreSettings())
 WORKER = CommitLineage("compaction-worker-2", "station-3", "a1b2c3d4", "run-1", "schedule")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.errors import CommitConflict
-from artemis_lifecycle.maintenance.compaction import SLOWEST, CompactionPace, RankedPartition, batches, ranked
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.upkeep.compaction import SLOWEST, CompactionPace, RankedPartition, batches, ranked
 from artemis_lifecycle_tests.simulated_time import SimulatedTime
 
 COLUMNS = ("files", "bytes", "rewritable", "rewritable_bytes", "rewritten", "delete_files", "delete_bytes")

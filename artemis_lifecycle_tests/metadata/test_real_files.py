@@ -15,13 +15,13 @@ import pytest
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.maintenance import health
-from artemis_lifecycle.maintenance.health import MIN_INPUT_FILES, TableHealth, table_health
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry, Snapshot, SnapshotHistory, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.upkeep import health
+from artemis_lifecycle.upkeep.health import MIN_INPUT_FILES, TableHealth, table_health
 from artemis_lifecycle_tests.conftest import on_executors
 from artemis_lifecycle_tests.metadata.avro_files import Shelf
 from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries

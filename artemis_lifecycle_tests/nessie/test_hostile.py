@@ -20,7 +20,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.lifecycle.fleet import tonight
+from artemis_lifecycle.fleet.fleet import tonight
 from artemis_lifecycle.live_sets import tables
 from artemis_lifecycle.live_sets.tables import VersionMetadata, version_metadata
 from artemis_lifecycle.nessie.references import NessieClient, NessieReferences

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import OperationsUnavailable, PlanStateError, Refused, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.live_sets import base_locations, live_contents, live_versions
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,6 +25,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._serdes import ConfigurableClass, ConfigurableClassData
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import alerts, sensors
 from artemis_lifecycle.defs.common import delete_each, waiting
@@ -33,8 +34,7 @@ from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.resources import OWNER, LifecycleResource
 from artemis_lifecycle.defs.tags import PARTITION_TAG
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle_tests.nights.clock import SimulatedClock
 from artemis_lifecycle_tests.nights.steps import NO_SPARK, Doubles, Killed
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import ensure_records
 from artemis_lifecycle.catalogs.guard import ensure_guard, lift_guard, publish_guarded
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -27,7 +28,6 @@ from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import Refused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations, connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.conftest import MakeConfig

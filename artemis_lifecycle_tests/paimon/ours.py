@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.paimon_procedures import PaimonProcedures
+from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle_tests.paimon.bundle import Table
 
 if TYPE_CHECKING:

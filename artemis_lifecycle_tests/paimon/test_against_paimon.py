@@ -20,7 +20,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.paimon import ours

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.durable import When, Writes

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from artemis_lifecycle.paimon.documents import Document
-from artemis_lifecycle.paimon.folders import Folders
-from artemis_lifecycle.paimon.manifests import read_index_manifest, read_list, read_manifest
-from artemis_lifecycle.paimon.table import read_table
+from artemis_lifecycle.formats.paimon.documents import Document
+from artemis_lifecycle.formats.paimon.folders import Folders
+from artemis_lifecycle.formats.paimon.manifests import read_index_manifest, read_list, read_manifest
+from artemis_lifecycle.formats.paimon.table import read_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.paimon.bundle import Table, create

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import read_manifest
 from artemis_lifecycle.metadata.values import partition_ranges

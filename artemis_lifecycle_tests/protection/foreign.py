@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import Row
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.deletion.world import local, make_old
 

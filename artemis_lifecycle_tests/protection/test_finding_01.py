@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed, PlanStateError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests import core_tables

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import make_table

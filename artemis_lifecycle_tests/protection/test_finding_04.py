@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import cold_copies
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.session.contexts import cold_copies
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import tree
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

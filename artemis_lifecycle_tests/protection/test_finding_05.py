@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.deletion.world import local, make_old
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD

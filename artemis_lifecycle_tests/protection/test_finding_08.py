@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.protection.foreign import ids, place, stray, warehouse

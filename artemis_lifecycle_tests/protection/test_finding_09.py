@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local

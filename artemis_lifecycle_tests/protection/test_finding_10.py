@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import Refused, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, make_url, text
 
 from artemis_lifecycle import cli
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import DeploymentsInFiles, require_deployment, take_over
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.deployment import Deployment

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, HandoffFailed
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.storage import roots
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.roots import require_apart, same_file

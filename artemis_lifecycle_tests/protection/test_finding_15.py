@@ -14,11 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url, text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
-from artemis_lifecycle.lifecycle import Lifecycle, resources
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage import instants
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.types import StoredFile

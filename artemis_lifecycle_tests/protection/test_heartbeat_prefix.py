@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import prefix_locations
 from artemis_lifecycle.storage.location import DEFAULT_RULES

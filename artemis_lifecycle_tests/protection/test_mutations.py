@@ -28,6 +28,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.demand import SEALED
@@ -36,9 +37,6 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.contexts import copy_again, deletion_context
-from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
@@ -51,6 +49,8 @@ from artemis_lifecycle.protection.neighbors import Neighbors
 from artemis_lifecycle.protection.places import Places
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
+from artemis_lifecycle.session.contexts import copy_again, deletion_context
+from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -598,7 +598,7 @@ def a_writer_commits_an_expired_file_between_two_batches(stage: Stage) -> None:
     overwrite(lifecycle)
     plan = committed(lifecycle)
     settings = partial(DeletionSettings, files_per_batch=1)
-    stage.patch.setattr("artemis_lifecycle.lifecycle.deletion.DeletionSettings", settings)
+    stage.patch.setattr("artemis_lifecycle.walk.deletion.DeletionSettings", settings)
     left = [files[1]]
 
     def act(reached: str) -> None:
@@ -885,13 +885,13 @@ def _in_context(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
         return replace(deletion_context(*asked), **changes)
 
     modules = ("deletion", "dropped", "explaining", "orphans", "quarantine")
-    return taken(*((f"lifecycle.{module}", "deletion_context", changed) for module in modules))
+    return taken(*((f"walk.{module}", "deletion_context", changed) for module in modules))
 
 
 def _tiers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """Neither the roots, nor a file with its copy, nor a file's place with the other tier's: any one is enough."""
     _in_context(reserved=())(patch)
-    patch.setattr("artemis_lifecycle.lifecycle.resources.require_apart", nothing)
+    patch.setattr("artemis_lifecycle.session.resources.require_apart", nothing)
     for module in ("copy", "presence"):
         patch.setattr(f"artemis_lifecycle.cold_tier.{module}.same_file", no)
 
@@ -912,7 +912,7 @@ def _nobody_looked_first(_: Any, files_location: str, **__: Any) -> str:
 _NO_FIRST_LOOK = tuple(
     (f"lifecycle.{module}", "first_look", _nobody_looked_first) for module in ("expiration", "deletion")
 )
-_NO_RECORD = (*_NO_FIRST_LOOK, ("lifecycle.deletion", "sealed_at", lambda *_: None))
+_NO_RECORD = (*_NO_FIRST_LOOK, ("walk.deletion", "sealed_at", lambda *_: None))
 """Nothing but its path says what a plan's file was, unless it is archived."""
 
 
@@ -958,7 +958,7 @@ def yes(*_: Any, **__: Any) -> bool:
 GUARDS = (
     Guard(
         "a commit is ours by the metadata log",
-        taken(("lifecycle.expiration", "made_by", yes)),
+        taken(("walk.expiration", "made_by", yes)),
         another_tool_expires_an_open_plan,
         1,
     ),
@@ -970,7 +970,7 @@ GUARDS = (
     ),
     Guard(
         "open plans hold what they still have to archive",
-        taken(("lifecycle.contexts", "unarchived", nothing)),
+        taken(("session.contexts", "unarchived", nothing)),
         another_tool_expires_what_shared_files_with_an_open_plan,
         1,
     ),
@@ -1043,12 +1043,12 @@ GUARDS = (
     Guard(
         "a name is not a table",
         # By either, the sweep leaves the files: it looks for the table by its uuid, and knows that it was dropped.
-        taken(("lifecycle.steps", "require_uuid", nothing), ("lifecycle.marking", "_remember", nothing)),
+        taken(("session.steps", "require_uuid", nothing), ("walk.marking", "_remember", nothing)),
         a_marked_table_is_dropped_and_made_again,
     ),
     Guard(
         "one deployment",
-        taken(("lifecycle.resources", "require_deployment", nothing)),
+        taken(("session.resources", "require_deployment", nothing)),
         another_deployment_has_a_hold,
         11,
     ),
@@ -1075,7 +1075,7 @@ GUARDS = (
     ),
     Guard(
         "clocks agree",
-        taken(("lifecycle.resources", "require_agreement", nothing)),
+        taken(("session.resources", "require_agreement", nothing)),
         a_clock_goes_ahead,
         15,
     ),
@@ -1183,7 +1183,7 @@ GUARDS = (
     ),
     Guard(
         "what goes into quarantine is what was judged",
-        taken(("deletion.recheck", "same", lambda before, _: np.ones(len(before.found), np.bool_)), *_NO_RECORD),
+        taken(("deletion.worker", "same", lambda before, _: np.ones(len(before.found), np.bool_)), *_NO_RECORD),
         a_path_is_written_again_during_the_move_into_quarantine,
     ),
     Guard(
@@ -1193,7 +1193,7 @@ GUARDS = (
     ),
     Guard(
         "limits",
-        taken(("lifecycle.deletion", "require_approval", nothing)),
+        taken(("walk.deletion", "require_approval", nothing)),
         partial(
             nothing_tells_of_a_stranger_inside,
             defaults={**ONE_TIER, "orphans": {**ONE_TIER["orphans"], "max_share": 0.1}},

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import text
 
 from artemis_lifecycle import errors
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus
 from artemis_lifecycle.protection.places import IN_FLIGHT, RECEIPT

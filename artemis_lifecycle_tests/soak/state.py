@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata, kind_by_name
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus
 from artemis_lifecycle.protection.places import RECEIPTS

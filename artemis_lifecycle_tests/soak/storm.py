@@ -25,11 +25,11 @@ import psutil
 import yaml
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.spark.session import add_catalogs
 from artemis_lifecycle_tests.conftest import REPOSITORY

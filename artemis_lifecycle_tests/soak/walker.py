@@ -20,11 +20,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.embedded.addresses import fill
-from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.soak.dying import Death

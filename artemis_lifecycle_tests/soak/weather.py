@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle_tests.conftest import _forget
 from artemis_lifecycle_tests.end_report import add_row
 from artemis_lifecycle_tests.soak import judge, storm

@@ -18,8 +18,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.soak import place

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark import runner
 from artemis_lifecycle.spark.runner import Cost, Runner
 from artemis_lifecycle_tests.protection.foreign import files_below, make_history, rows, warehouse

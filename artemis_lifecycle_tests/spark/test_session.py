@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import (
     EXTENSIONS,
     add_catalogs,

@@ -20,10 +20,10 @@ from pyarrow import orc
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.deployment import Reading
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import ConfigError, StorageError, TooLarge, UnreadableMetadata
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits

@@ -14,11 +14,11 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.policies import Budgets, TablePolicy
 from artemis_lifecycle.embedded.jars import PACED_CLIENTS
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, draw, requests_per_second
 from artemis_lifecycle.storage.settings import StoreSettings

@@ -22,15 +22,15 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.code_version import commit_hash
+from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.maintenance.actions import jvm_table
-from artemis_lifecycle.maintenance.compaction import rewrite_data_files
-from artemis_lifecycle.maintenance.manifests import rewrite_manifests
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
 from artemis_lifecycle.spark.sql import literal
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.upkeep.compaction import rewrite_data_files
+from artemis_lifecycle.upkeep.manifests import rewrite_manifests
 
 from . import mission
 from .schedule import ARCHIVE, REGISTRY, TELEMETRY, Action, Event, events, mission_start

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.api import Lifecycle
 
 from . import nessie, paimon
 from .nessie_server import nessie_server

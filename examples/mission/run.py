@@ -20,18 +20,18 @@ from rich.console import Console
 from sqlalchemy import Engine
 
 import artemis_lifecycle
+from artemis_lifecycle.api import Lifecycle, Tagged
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.errors import EnvironmentMissing, InDeepArchive
-from artemis_lifecycle.lifecycle import Lifecycle, Tagged
-from artemis_lifecycle.maintenance.costs import TierCost
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
+from artemis_lifecycle.upkeep.costs import TierCost
 
 from . import others, proofs, rest
 from .area import SET_ASIDE, Area, demo_area

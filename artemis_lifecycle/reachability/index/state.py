@@ -68,9 +68,23 @@ class IndexState:
     def empty(cls) -> IndexState:
         wide, narrow, hashes = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint64)
         return cls(
-            Manifests.none(), hashes, wide, wide, wide, wide, hashes, wide, hashes, wide, narrow, narrow, wide, narrow,
-            narrow, narrow,
-        )  # fmt: skip
+            Manifests.none(),
+            hashes,
+            wide,
+            wide,
+            wide,
+            wide,
+            hashes,
+            wide,
+            hashes,
+            wide,
+            narrow,
+            narrow,
+            wide,
+            narrow,
+            narrow,
+            narrow,
+        )
 
     # --- growing ----------------------------------------------------------------------------------------------------
 

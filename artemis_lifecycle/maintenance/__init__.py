@@ -1,3 +1,0 @@
-"""Keeping a table fit to be read. Belongs here: health figures, compaction of data files and of manifests, when each is
-worth it. Does not belong: expiring, deleting, or anything that loses a row.
-"""

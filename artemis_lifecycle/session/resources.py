@@ -1,0 +1,490 @@
+"""The progress of an operations database, stored outside it. Belongs here: detecting that the database was restored to
+an earlier state, or that another copy of it continued. Does not belong here: who owns a catalog
+(`catalogs/deployments.py`).
+
+A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the identity of
+the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`. A database that
+has not issued that token yet is not the one that did.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache, cached_property
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Protocol
+
+from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.deployments import require_deployment
+from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.results import ResultReader
+from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.durations import format_duration
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.errors import (
+    ClocksDisagree,
+    NaiveDatetime,
+    OperationsUnavailable,
+    OtherDeployment,
+    UnreadableMetadata,
+)
+from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.database import Operations, connected
+from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.session.formats import Kind, OtherTables
+from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
+from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.local.store import local_path
+from artemis_lifecycle.storage.location import LocationRules, normalize, split
+from artemis_lifecycle.storage.roots import require_apart
+from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Progress:
+    """The file of one deployment."""
+
+    def __init__(self, stores: Stores, deployment: Deployment, leases: Leases) -> None:
+        self._stores = stores
+        self._deployment = deployment
+        self._leases = leases
+        self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
+
+    def require(self) -> None:
+        """Raise OtherDeployment if a lease was issued that this database does not know."""
+        # In this order: a lease that is taken in the meantime only raises the token that the database knows.
+        recorded = self._recorded()
+        known = self._leases.newest_token()
+        if known >= recorded:
+            return
+        raise OtherDeployment(
+            f"The operations database at {self._deployment.address} is behind its recorded progress: its newest lease "
+            f"is {known}, but lease {recorded} was issued. It was restored from a backup, or is a copy of a server "
+            "that continues elsewhere",
+            path=self._path,
+            hint="set operations.uri to the database that continues. If this is the one from now on, place again the "
+            "holds that it lost (artemis holds), then: artemis take-over --who … --why …",
+        )
+
+    def reached(self, token: int) -> None:
+        """Record that a lease was issued."""
+        if token > self._recorded():
+            self._write(token)
+
+    def accept(self) -> bool:
+        """Accept what the database knows. Return whether it was behind."""
+        known = self._leases.newest_token()
+        if known >= self._recorded():
+            return False
+        self._write(known)
+        return True
+
+    def _write(self, token: int) -> None:
+        self._stores.write(self._path, json.dumps({"newest_lease": token}).encode(), overwrite=True)
+
+    def _recorded(self) -> int:
+        if self._stores.head(self._path) is None:
+            return 0
+        try:
+            return int(json.loads(self._stores.read(self._path))["newest_lease"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableMetadata(
+                "The recorded progress of the operations database cannot be read",
+                path=self._path,
+                hint="if that database was not restored from a backup, remove the file",
+            ) from error
+
+
+PROBE = ".artemis-clock-"
+"""The prefix of a probe's name. It is hidden, so that a probe left behind by a kill is not taken for a table's file."""
+
+_log = escaping.logger(__name__)
+_RESOLUTION = timedelta(seconds=1)
+"""S3 stores an object's time in whole seconds, rounded down."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder to whose store a probe may be written."""
+
+    path: str
+    stores: Stores
+
+    @property
+    def clock(self) -> str:
+        """The clock that sets its files' times: that of a disk (possibly on a server), or of a bucket."""
+        if not is_local(self.path):
+            place = split(self.path)
+            return f"{place.scheme}://{place.authority}"
+        existing = Path(local_path(self.path))
+        while not existing.exists():
+            existing = existing.parent
+        return f"device {existing.stat().st_dev}"
+
+
+def host_now() -> datetime:
+    """Return this host's time in UTC."""
+    return datetime.now(UTC)
+
+
+def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Folder], most: timedelta) -> None:
+    """Raise ClocksDisagree if Postgres, this host and the stores of `folders` differ by more than `most`.
+
+    Writes a tiny file into each folder and removes it again. The duration of a request does not count as a difference.
+    Raises StorageError if a probe cannot be written, OperationsUnavailable.
+    """
+    asked, reported, answered = host_now(), postgres_now(), host_now()
+    ahead = {"Postgres": _ahead(reported, asked, answered), "this host": timedelta(0)}
+    for folder in folders:
+        ahead[f"the store of {folder.path}"] = _store_ahead(folder)
+    if max(ahead.values()) - min(ahead.values()) <= most:
+        return
+    now = host_now()
+    clocks = ", ".join(f"{name} says {now + by:%Y-%m-%d %H:%M:%S} UTC" for name, by in ahead.items())
+    raise ClocksDisagree(
+        f"Clocks differ by more than {format_duration(most)} (clocks.max_difference): {clocks}",
+        untouched="everything that was not done before",
+        hint="correct the wrong clock (NTP), then run this again",
+    )
+
+
+def _store_ahead(folder: Folder) -> timedelta:
+    probe = f"{folder.path.rstrip('/')}/{PROBE}{uuid.uuid4().hex}"
+    asked = host_now()
+    try:
+        folder.stores.write(probe, b"What time is it?", storage_class="STANDARD")
+        found = folder.stores.head(probe)
+    finally:
+        for left in folder.stores.delete([probe]):
+            if left.outcome == "failed":
+                _log.warning("A probe of the store's clock could not be removed: %s: %s", probe, left.error)
+    if found is None or found.last_modified is None:
+        raise ClocksDisagree(
+            "The store does not report when a file was written, so its files have no age",
+            path=folder.path,
+            untouched="everything that was not done before",
+            hint="use a store that reports modification times",
+        )
+    return _ahead(found.last_modified, asked - _RESOLUTION, host_now())
+
+
+def _ahead(shown: datetime, earliest: datetime, latest: datetime) -> timedelta:
+    """Return how far `shown` is ahead of (behind: negative) a clock that showed `earliest` before and `latest` after
+    it."""
+    return shown - min(max(shown, earliest), latest)
+
+
+_DEPLOYMENT_SEEN_FOR = 10.0
+"""Seconds for which the catalog's owner is not checked again, except before a step begins or a batch of files is
+deleted."""
+_CLOCKS_SEEN_FOR = 60.0
+"""Seconds for which a store whose clock agreed is not checked again."""
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    # Once per process: the sensors of a code server open a configuration every half minute.
+    _log.warning("lifecycle.yaml: %s", warning)
+
+
+class Sessions(Protocol):
+    """A provider of a Spark session, which also stops it."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """Return the session, with both catalogs; started at first use."""
+
+    @property
+    def started(self) -> SparkSession | None:
+        """Return the session if it is started."""
+
+
+class Resources:
+    """One configuration's catalogs, stores, Postgres and Spark session."""
+
+    def __init__(
+        self,
+        config: LifecycleConfig | str | Path | None = None,
+        spark: SparkSession | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+        in_quiet_window: bool = False,
+        sessions: Sessions | None = None,
+        s3_client_factory: Callable[[], Any] | None = None,
+        restores_guard: bool = True,
+    ) -> None:
+        """See `Lifecycle.open`. `sessions` provides a Spark session instead of `spark`; `s3_client_factory` creates the
+        stores' S3 clients. Without `restores_guard`, the cold catalog's guard is left as it is."""
+        self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
+        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
+        self.run_id = run_id
+        self.in_quiet_window = in_quiet_window
+        self.under_way: str | None = None
+        self.others: dict[str, OtherTables] = {}
+        self._given_spark = spark
+        self._own_spark: SparkSession | None = None
+        self._prepared = False
+        self._sessions = sessions
+        self._starting = RLock()
+        self._on_spark: list[Callable[[SparkSession], None]] = []
+        self.s3_client_factory = s3_client_factory
+        self._deployment_seen_at = float("-inf")
+        self._clocks_seen_at: dict[str, float] = {}
+        for warning in self.config.warnings():
+            _warn_once(warning)
+        self.require_apart()
+        if restores_guard:
+            self._verify_cold_guard()
+
+    def _verify_cold_guard(self) -> None:
+        cold = self.config.catalogs.cold
+        if cold.type != "sql":
+            return
+        with ExitStack() as stack:
+            try:
+                engine = stack.enter_context(connected(require_uri(cold)))
+            except OperationsUnavailable as error:
+                # A database that does not answer accepts no writes either, and every step that needs it stops.
+                _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
+                return
+            verify_guard(engine, cold.name, self.config.catalogs.live.name)
+
+    def cold_guard(self) -> GuardState | None:
+        """Return the current state of the cold catalog's guard; None for a catalog that is not in SQL, which has no
+        guard. Changes nothing."""
+        cold = self.config.catalogs.cold
+        if cold.type != "sql":
+            return None
+        with connected(require_uri(cold)) as engine, engine.connect() as connection:
+            return guard_state(connection, cold.name)
+
+    def close(self) -> None:
+        """Stop the Spark session that this object started, and close its connections."""
+        if self._own_spark is not None:
+            self._own_spark.stop()
+            self._own_spark = None
+        for other in self.others.values():
+            other.close()
+        self.__dict__.pop("database_catalogs", None)
+        for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+
+    def other(self, table: str) -> OtherTables | None:
+        """Return the catalog in `catalogs.others` with which the table's name begins; None for a table of the live
+        catalog."""
+        catalog, colon, _ = table.partition(":")
+        return self.others.get(catalog) if colon else None
+
+    def kind(self, table: str) -> Kind:
+        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
+        other = self.other(table)
+        return "iceberg" if other is None else other.kind
+
+    def has_cold_tier(self, table: str) -> bool:
+        """Return True if the table's expired snapshots are copied to the cold tier."""
+        return self.other(table) is None and self.config.policy(table).cold_tier.enabled
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session: the given one, or a new one, started at first use."""
+        with self._starting:
+            session = self._session()
+        for call in tuple(self._on_spark):
+            call(session)
+        return session
+
+    def start_spark(self) -> SparkSession:
+        """Return `spark`. For functions that start it only for large work."""
+        return self.spark
+
+    @contextmanager
+    def calling_with_spark(self, call: Callable[[SparkSession], None]) -> Iterator[None]:
+        """Inside the block, call `call` with the session whenever a thread asks for it, before the thread has it."""
+        started = self.started_spark()
+        if started is not None:
+            call(started)
+        self._on_spark.append(call)
+        try:
+            yield
+        finally:
+            self._on_spark.remove(call)
+
+    def _session(self) -> SparkSession:
+        if self._sessions is not None:
+            return self._sessions.spark_session
+        if self._own_spark is None and self._given_spark is None:
+            # A session that is already alive in this process is stopped by its owner.
+            self._given_spark = live_session()
+        if self._given_spark is not None:
+            if not self._prepared:
+                add_catalogs(self._given_spark, lifecycle_conf(self.config))
+                self._prepared = True
+            return self._given_spark
+        if self._own_spark is None:
+            jars = resolve(self.config.home, needed(self.config))
+            self._own_spark = open_session(session_conf(self.config, lifecycle_conf(self.config), jars))
+        return self._own_spark
+
+    def started_spark(self) -> SparkSession | None:
+        """Return the session, or None if it is not started yet."""
+        return self._sessions.started if self._sessions is not None else self._given_spark or self._own_spark
+
+    @property
+    def operations(self) -> Operations:
+        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment if they do not belong to the
+        live catalog's deployment."""
+        if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
+            self.require_deployment(record=False)
+        return self.unchecked_operations
+
+    @cached_property
+    def unchecked_operations(self) -> Operations:
+        """`operations` without the check of the deployment: for reads of tables, which everyone may do. The first write
+        claims the catalog for this deployment."""
+        assert self.config.operations.uri is not None
+        opened = Operations.open(self.config.operations.uri, make=False)
+        opened.claim = self.require_deployment
+        return opened
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether `operations` was opened."""
+        return "unchecked_operations" in self.__dict__
+
+    @property
+    def clock(self) -> Clock:
+        """The Postgres clock, which decides ages, windows and graces."""
+        return self.unchecked_operations.clock
+
+    def instant(self, name: str, given: datetime | None) -> datetime:
+        """Return `given`, or the Postgres time, in UTC and whole milliseconds, as Iceberg counts them."""
+        instant = self.clock.now() if given is None else given
+        if instant.tzinfo is None or instant.utcoffset() is None:
+            raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
+        return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
+
+    @property
+    def deployment(self) -> Deployment:
+        """The current identity of this operations database, with the root. Its schema is made, if necessary."""
+        if not self.unchecked_operations.exists:
+            self.unchecked_operations.make()
+        return read_deployment(self.unchecked_operations.engine, normalize(self.root))
+
+    def require_deployment(self, *, record: bool = True) -> None:
+        """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
+        assigned to this one, unless `record` is False."""
+        records = self.live_catalog.deployments(self.live_stores)
+        known = record or self.unchecked_operations.exists
+        # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
+        ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
+        require_deployment(records, self.live_catalog.name, ours, who=self.owner, record=record)
+        self._deployment_seen_at = elapsed()
+
+    @cached_property
+    def live_stores(self) -> Stores:
+        """The object stores of the live warehouse, and of sealed plans, listings and scans."""
+        return self._stores(self.config.catalogs.live)
+
+    @cached_property
+    def cold_stores(self) -> Stores:
+        """The object stores of the cold warehouse."""
+        return self._stores(self.config.catalogs.cold)
+
+    @cached_property
+    def live_catalog(self) -> CatalogReader:
+        """The live catalog's tables."""
+        return CatalogReader(self.config.catalogs.live)
+
+    @property
+    def results(self) -> ResultReader:
+        """The project's own result tables in the live catalog."""
+        return ResultReader(self.live_catalog, self.live_stores)
+
+    @cached_property
+    def cold_catalog(self) -> CatalogReader:
+        """The cold catalog's tables."""
+        return CatalogReader(self.config.catalogs.cold)
+
+    @cached_property
+    def database_catalogs(self) -> CatalogsOfDatabase:
+        """Every table that may read files of a live table, or have files among them."""
+        live, cold = self.config.catalogs.live, self.config.catalogs.cold
+        without = (cold.name,) if in_one_database(live, cold) else ()
+        return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
+
+    def confirm(self) -> None:
+        """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
+        place)."""
+        self.require_apart()
+        self.require_deployment()
+        self.require_clocks()
+
+    @property
+    def progress(self) -> Progress:
+        """The recorded progress of this operations database."""
+        return Progress(self.live_stores, self.deployment, self.unchecked_operations.leases)
+
+    def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
+        """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
+        of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are checked each time,
+        because a clock may jump at any time. A store, which needs a probe file, is checked once a minute."""
+        tiers = self.config.catalogs
+        folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
+        if cold and tiers.cold.warehouse:
+            folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
+        # Of folders with the same clock, the first one: if `operations.root` is in the tables' store, no probe is
+        # written to tables.
+        asked = {folder.clock: folder for folder in reversed(folders)}
+        now = elapsed()
+        due = {
+            clock: folder
+            for clock, folder in asked.items()
+            if now - self._clocks_seen_at.get(clock, float("-inf")) > _CLOCKS_SEEN_FOR
+        }
+        require_agreement(self.clock.now, due.values(), self.config.clocks.max_difference)
+        self._clocks_seen_at |= dict.fromkeys(due, now)
+
+    def _stores(self, catalog: Catalog) -> Stores:
+        settings = StoreSettings.from_catalog(
+            catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
+        )
+        return Stores(settings, self.s3_client_factory)
+
+    @property
+    def root(self) -> str:
+        """The folder of sealed plans, listings and scans."""
+        assert self.config.operations.root is not None
+        return self.config.operations.root
+
+    def require_apart(self) -> None:
+        """Raise ConfigError if two tiers share a folder, by name or on the disk. A link can appear at any time."""
+        require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
+
+    def rules(self, table: str) -> LocationRules:
+        """Return how paths of `table` become locations."""
+        found, *others = [LocationRules.from_config(each.orphans) for each in self.config.policies(table)]
+        # A table whose entries tie still protects its files, by what they agree on. Else this raises.
+        if any(each != found for each in others):
+            self.config.entry(table)
+        return found

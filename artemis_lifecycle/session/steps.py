@@ -1,0 +1,359 @@
+"""What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
+Does not belong here: what only one step needs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Literal, TypeVar
+
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.code_version import commit_hash, package_version
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.errors import (
+    ApprovalNeeded,
+    ConfigError,
+    LifecycleError,
+    NoSuchTable,
+    NotApplicable,
+    require_uuid,
+)
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.operations.decisions import Watch, paused
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
+from artemis_lifecycle.operations.leases import Lease, mark
+from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.dropped import observe
+from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
+from artemis_lifecycle.protection.ownership import own_locations
+from artemis_lifecycle.session.formats import TableState as TableState
+from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.spark.java_errors import java_errors
+from artemis_lifecycle.spark.session import driver_pid
+
+R = TypeVar("R", ExpirationPlan, ScanRecord)
+
+_COLD = frozenset({"cold_scan", "deep_archive"})
+"""Steps that evaluate the age of files in the cold warehouse."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Reads the state of tables, and runs steps on them."""
+
+    resources: Resources
+
+    def tables(self) -> list[str]:
+        """The live catalog's tables, without the project's own result tables."""
+        found = [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
+        both = next((name for name in found if self.resources.other(name) is not None), None)
+        if both is not None:
+            raise ConfigError(
+                f"Catalog {self.resources.live_catalog.name} has a table whose name begins like those of a catalog in "
+                "catalogs.others",
+                table=both,
+                hint="give that catalog another name in lifecycle.yaml",
+            )
+        return found
+
+    def table_state(self, table: str) -> TableState:
+        """Return the current table of the live catalog. Raises NoSuchTable, UnreadableMetadata; NotApplicable for a
+        table of another catalog, whose format has no such step."""
+        other = self.resources.other(table)
+        if other is not None:
+            raise NotApplicable(
+                f"This step is for Iceberg tables of the live catalog; the table's kind is {other.kind}",
+                table=table,
+                hint="docs/formats.md lists what each kind of table has",
+            )
+        # The instant before the read: metadata counts as newer than a listing only if all of it was read after the
+        # listing.
+        read_at = self.resources.clock.now()
+        entry = self.resources.live_catalog.entry(table)
+        return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
+
+    def any_state(self, table: str) -> TableState:
+        """Return the current table, of any kind. Raises NoSuchTable, UnreadableMetadata."""
+        other = self.resources.other(table)
+        return self.table_state(table) if other is None else other.state(table)
+
+    def state_of(self, table: str, table_uuid: str) -> TableState:
+        """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
+        scan or a hold was recorded: none is acted on by the name alone.
+
+        Raises AnotherTable if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
+        """
+        found = None
+        with suppress(NoSuchTable):
+            found = self.any_state(table)
+        if found is None or found.metadata.table_uuid != table_uuid:
+            renamed = self._name_of(table_uuid, table)
+            found = found if renamed is None else self.any_state(renamed)
+        if found is None:
+            what = f"No table of the catalog has the uuid {table_uuid} any more"
+            raise NoSuchTable(what, table=table, untouched="all its files", hint="list dropped tables: artemis dropped")
+        require_uuid(found.name, found.metadata.table_uuid, table_uuid)
+        return found
+
+    def resumed(self, record: R) -> tuple[R, TableState]:
+        """Return what was recorded of a table under its current name, with its state. Raises as `state_of`."""
+        state = self.state_of(record.table, record.table_uuid)
+        return (record if state.name == record.table else replace(record, table=state.name)), state
+
+    def again(self, state: TableState) -> TableState:
+        """Return the table as it is now, e.g. under its lease. Raises as `state_of`; NoSuchTable if it was renamed."""
+        if state.catalog is None:
+            entry = self.resources.live_catalog.entry(state.name)
+            if entry.metadata_location == state.metadata.metadata_location:
+                return state
+        now = self.any_state(state.name)
+        require_uuid(state.name, now.metadata.table_uuid, state.metadata.table_uuid)
+        return now
+
+    def _name_of(self, table_uuid: str, table: str) -> str | None:
+        """Return the current name of a table, as far as its catalog was seen."""
+        catalog = self.resources.live_catalog.name
+        if self.resources.other(table) is None:
+            self.observe()
+        else:
+            catalog = table.partition(":")[0]
+        known = self.resources.operations.known_tables.of_catalog(catalog)
+        return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
+
+    def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
+        """Record the tables of the live catalog. See `orphans.dropped.observe`."""
+        resources = self.resources
+        # A table that is missing from now on becomes due some time later.
+        resources.require_clocks()
+        catalog = resources.live_catalog
+        stores, operations, rules = resources.live_stores, resources.operations, resources.rules
+        # Tables of the other catalogs of the database are readers, too: also once they are dropped.
+        beside = beside_catalog(catalog.name)
+        observe(resources.database_catalogs.beside(), stores, operations, beside, rules, most)
+        return observe(catalog, stores, operations, catalog.name, rules, most)
+
+    def saw(self, state: TableState) -> None:
+        """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
+        operations, metadata = self.resources.unchecked_operations, state.metadata
+        catalog = state.catalog or self.resources.live_catalog.name
+        if state.catalog is None and operations.known_tables.has_other_name(catalog, metadata.table_uuid, state.name):
+            # Renamed, or a second name: all names together tell.
+            live, stores = self.resources.live_catalog, self.resources.live_stores
+            observe(live, stores, operations, catalog, self.resources.rules, complete=False)
+        operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
+        locations = own_locations(metadata, self.resources.rules(state.name))
+        operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
+
+    def table_uuid(self, table: str) -> str:
+        """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,
+        UnreadableMetadata."""
+        return self.any_state(table).metadata.table_uuid
+
+    def worker(self, what: str) -> CommitLineage:
+        """Return the lineage of a step's commits."""
+        scheduled = self.resources.run_id is not None
+        return CommitLineage(
+            writer_id=f"artemis-lifecycle/{what}",
+            writer_host=socket.gethostname(),
+            commit_hash=commit_hash(),
+            invocation_id=self.resources.run_id or uuid.uuid4().hex,
+            trigger_type="schedule" if scheduled else "manual",
+            operator=None if scheduled else self.resources.owner,
+            dagster_run_id=self.resources.run_id,
+            code_version=package_version() if scheduled else None,
+        )
+
+    @contextmanager
+    def run(self, state: TableState, step: str, *, dry_run: bool = False, pausable: bool = True) -> Iterator[Step]:
+        """Hold the table's lease and keep a record of the step during the work. A dry run takes no lease, because it
+        changes nothing.
+
+        A pause, or the end of the quiet window (if this object observes it), stops the work within seconds: at its next
+        check, or by canceling its Spark jobs. Then raises Paused; finished work counts for the next run.
+
+        First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
+        restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
+        """
+        self.resources.require_deployment(record=not dry_run)
+        self.resources.progress.require()
+        if not pausable:
+            with self._leased(state, step, dry_run=dry_run) as running:
+                yield running
+            return
+        self.resources.require_clocks(state.metadata.location, cold=step in _COLD)
+        tag = f"artemis-{uuid.uuid4().hex}"
+        with self._watched(state, tag) as watch:
+            if watch.why is not None:
+                raise paused(state.name, watch.why)
+            with self._leased(state, step, dry_run=dry_run, watch=watch) as running, self._tagged_jobs(tag):
+                try:
+                    yield running
+                except LifecycleError:
+                    raise
+                except Exception as error:
+                    if watch.why is None:
+                        raise
+                    # Its Spark jobs were canceled.
+                    raise paused(state.name, watch.why) from error
+
+    def _watched(self, state: TableState, tag: str) -> Watch:
+        """Check every second whether work on the table must stop; then cancel the Spark jobs with that tag."""
+        table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
+
+        def why() -> str | None:
+            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid, state.name)
+            if pause is not None:
+                return str(pause)
+            if self.resources.in_quiet_window and not is_in_quiet_window(window, self.resources.operations.clock.now()):
+                return f"the quiet window ({window.start} to {window.end} {window.timezone}) is over"
+            return None
+
+        def cancel() -> None:
+            session = self.resources.started_spark()
+            if session is not None:
+                session.sparkContext.cancelJobsWithTag(tag)
+
+        return Watch(why, cancel)
+
+    @contextmanager
+    def _tagged_jobs(self, tag: str) -> Iterator[None]:
+        """Tag the Spark jobs of this thread, and of others that ask for Spark meanwhile."""
+        try:
+            with self.resources.calling_with_spark(lambda session: session.sparkContext.addJobTag(tag)):
+                yield
+        finally:
+            session = self.resources.started_spark()
+            if session is not None:
+                session.sparkContext.removeJobTag(tag)
+
+    @contextmanager
+    def _leased(self, state: TableState, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
+        table, resources, operations = state.name, self.resources, self.resources.unchecked_operations
+        resources.require_apart()
+        # It stays where an interrupt ends the step, whose command says what that means.
+        resources.under_way = f"{step} of {table}{' (dry run)' if dry_run else ''}"
+        if not dry_run:
+            operations.leases.require_free(state.metadata.table_uuid)
+        policy = resources.config.policy(table)
+        window_day = policy.quiet_window.day(resources.clock.now())
+        lease: AbstractContextManager[Lease | None] = (
+            nullcontext()
+            if dry_run
+            else operations.leases.hold(
+                state.metadata.table_uuid,
+                step=step,
+                owner=resources.owner,
+                table=table,
+                run_id=resources.run_id,
+                process=self._processes(),
+            )
+        )
+        with lease as held:
+            if held is not None:
+                resources.progress.reached(held.token)
+                if not state.is_dropped:
+                    # The name may lead to another table by now.
+                    self.saw(self.again(state))
+            step_id = operations.steps.start(
+                state.metadata.table_uuid,
+                table,
+                step,
+                window_day=window_day,
+                owner=resources.owner,
+                run_id=resources.run_id,
+                dry_run=dry_run,
+                policy=policy.retention.digest,
+            )
+
+            def confirm() -> None:
+                resources.require_apart()
+                if watch is not None:
+                    resources.require_clocks()
+
+            running = Step(table, window_day, held, watch, confirm)
+            try:
+                with (
+                    java_errors(table, lambda: self.any_state(table).metadata.last_updated_ms),
+                    self._named_driver(held),
+                ):
+                    yield running
+            except BaseException as error:
+                operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                raise
+            operations.steps.finish(step_id, state=running.state, counts=running.counts)
+            resources.under_way = None
+
+    def _processes(self) -> str | None:
+        """Return the mark of the processes that work under the leases of this object: this process, and Spark's driver
+        if it is started."""
+        if self.resources.started_spark() is None:
+            return mark([os.getpid()])
+        driver = driver_pid()
+        return None if driver is None else mark([os.getpid(), driver])
+
+    @contextmanager
+    def _named_driver(self, lease: Lease | None) -> Iterator[None]:
+        """Add Spark's driver to the lease when it starts, before it works: it may outlive this process."""
+        if lease is None or self.resources.started_spark() is not None:
+            yield
+            return
+        with self.resources.calling_with_spark(lambda _: lease.worked_on_by(self._processes())):
+            yield
+
+
+@contextmanager
+def noted_wait(resources: Resources, job: object) -> Iterator[None]:
+    """Record in Postgres that a plan or scan waits for approval, if the block raises that.
+
+    If the block succeeds, the job's rows are published at the close, even by a process that finds the job of a dead
+    process done.
+    """
+    try:
+        yield
+    except ApprovalNeeded as needed:
+        job_id = job if isinstance(job, str) else getattr(job, "plan_id", None) or getattr(job, "scan_id", None)
+        resources.operations.waits.note(str(job_id), needed.table or "", needed.what)
+        raise
+    resources.operations.publications.asked = True
+
+
+class Step:
+    """What a step reports about itself. `check` raises LeaseLost if another worker took over the table, Paused, and
+    what `confirm` raises."""
+
+    def __init__(
+        self,
+        table: str,
+        window_day: date,
+        lease: Lease | None,
+        watch: Watch | None,
+        confirm: Callable[[], None] | None,
+    ) -> None:
+        self.table = table
+        self.window_day = window_day
+        self.lease = lease
+        self._watch = watch
+        self._confirm = confirm
+        self.state: Literal["done", "pending", "skipped"] = "done"
+        self.counts: Mapping[str, int] = {}
+
+    def pause(self) -> str | None:
+        """Return why the work has to stop, if it has to."""
+        return None if self._watch is None else self._watch.why
+
+    def check(self) -> None:
+        """Raise what currently forbids continuing."""
+        if self.lease is not None:
+            self.lease.check()
+        why = self.pause()
+        if why is not None:
+            raise paused(self.table, why)
+        if self._confirm is not None:
+            self._confirm()

@@ -1,0 +1,475 @@
+"""The cold tier: the handoff of expired snapshots, restores, the deep archive and its thaws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from shlex import quote
+
+from artemis_lifecycle.cold_tier import deep_archive as thawing
+from artemis_lifecycle.cold_tier.cold_tables import open_entries
+from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
+from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
+from artemis_lifecycle.cold_tier.handoff import Handoff
+from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
+from artemis_lifecycle.cold_tier.reads import Route, Selector
+from artemis_lifecycle.cold_tier.restore import restore as bring_back
+from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, RestoreRequest
+from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
+from artemis_lifecycle.commits.gate import Gate
+from artemis_lifecycle.contracts import InputSnapshot
+from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
+from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
+from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
+from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
+from artemis_lifecycle.metadata.types import NO_SUMMARY
+from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawRecord, ThawState, new_id
+from artemis_lifecycle.operations.decisions import NewDecision, person
+from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
+from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.retention.rules import view_of
+from artemis_lifecycle.session.contexts import (
+    cold_context,
+    cold_copies,
+    cold_index,
+    cold_metadata,
+    cold_tables,
+    copy_again,
+    holds_and_tags,
+    live_index,
+)
+from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.steps import Step, Steps
+from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.walk.expiration import Expiration
+from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS
+from artemis_lifecycle.walk.reading import Reading, require_readable
+
+
+@dataclass(frozen=True)
+class RenewedIdentities:
+    """How many archived files were compared with the live store, and had another time or token with the same content.
+    `others` are paths with other files than the archived ones."""
+
+    table: str
+    compared: int
+    renewed: int
+    others: list[str]
+
+
+@dataclass(frozen=True)
+class ColdTier:
+    """Archives expired snapshots, checks the archive, and restores from it."""
+
+    resources: Resources
+    steps: Steps
+    expiration: Expiration
+    reading: Reading
+
+    def hand_off(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> Handoff:
+        plan, record = self.expiration.loaded(plan)
+        if record.status not in UNCOMMITTED:
+            archived = record.cold_metadata_location is not None
+            if archived and not dry_run and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
+                plan, state = self.steps.resumed(plan)
+                with self.steps.run(state, "handoff") as step:
+                    step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
+                return Handoff(
+                    plan.plan_id,
+                    plan.table,
+                    cold_metadata_location=record.cold_metadata_location,
+                    repaired_files=step.counts["files_recopied"],
+                )
+            if archived or not plan.expired_snapshots:
+                return Handoff(
+                    plan.plan_id,
+                    plan.table,
+                    cold_metadata_location=record.cold_metadata_location,
+                    dry_run=dry_run,
+                )
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
+                table=plan.table,
+                untouched="both tiers",
+                hint=f"plan again: artemis plan {quote(plan.table)}",
+            )
+        plan, state = self.steps.resumed(plan)
+        self.expiration.checks.require(plan, record, PLAN_CHECKS)
+        worker = self.steps.worker("handoff")
+        with self.steps.run(state, "handoff", dry_run=dry_run) as step:
+            self.reading.require_own_archive(plan.table, plan.table_uuid)
+            if record.lost_approved_by is None:
+                self.expiration.require_kept(plan, state)
+            context = self._handoff_context(plan.table_uuid, step)
+            wanted = self._to_archive(plan)
+            request = HandoffInput(
+                plan_id=plan.plan_id,
+                table=plan.table,
+                table_uuid=plan.table_uuid,
+                base_metadata_location=plan.base_metadata_location,
+                snapshot_ids=wanted,
+                thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
+                read_base=lambda: read_base(self.resources.live_stores, plan),
+                current=state.metadata,
+                # Not by this run: whoever ends an interrupted handoff writes the same metadata.
+                seen_ms=milliseconds(record.planned_at) if record.planned_at <= self.resources.clock.now() else 0,
+            )
+            in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
+            done = archive(
+                context,
+                request,
+                allow_lost=record.lost_approved_by is not None,
+                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in in_table],
+                dry_run=dry_run,
+            )
+            if dry_run:
+                step.counts = {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
+                return done
+            location = done.cold_metadata_location
+            if location is not None:
+                # Copies of earlier handoffs are only known from the ledger; the store must still have them.
+                published = replace(record, cold_metadata_location=location)
+                done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
+                if done.archived:
+                    # Not in the cold table: its metadata is the same whoever ends an interrupted handoff.
+                    self.expiration.recording.record_expiration(
+                        plan.table, plan.table_uuid, plan.plan_id, worker, location, operation="handoff"
+                    )
+                self.resources.operations.plans.mark(
+                    plan.plan_id,
+                    UNCOMMITTED,
+                    PlanStatus.HANDED_OFF,
+                    cold_metadata_location=done.cold_metadata_location,
+                )
+                if done.verified_files or done.archived:
+                    text = f"{done.verified_files:,} copies were read back and compared by their handoff."
+                    self.expiration.checks.store(plan.plan_id, Verdict(COPY_VERIFIED, True, text))
+            step.counts = {
+                "snapshots_archived": len(done.archived),
+                "files_copied": done.copied_files,
+                "bytes_copied": done.copied_bytes,
+                "files_recopied": done.repaired_files,
+            }
+        return done
+
+    def _handoff_context(self, table_uuid: str, step: Step) -> HandoffContext:
+        resources = self.resources
+        plans = resources.operations.plans.of_table(table_uuid)
+        recorded = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
+        return HandoffContext(
+            spark=resources.start_spark,
+            live_stores=resources.live_stores,
+            cold_stores=resources.cold_stores,
+            config=resources.config,
+            batches=resources.operations.handoffs,
+            check=step.check,
+            handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
+        )
+
+    def _require_newest(self, table: str, table_uuid: str, step: Step) -> None:
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+        if identity is not None:
+            with open_entries(self._handoff_context(table_uuid, step), table, table_uuid) as entries:
+                entries.newest(identity)
+
+    def _to_archive(self, plan: ExpirationPlan) -> tuple[int, ...]:
+        archive_what = self.resources.config.policy(plan.table).cold_tier.archive
+        if archive_what == "every" or not plan.expired_snapshots:
+            return plan.expired_snapshots
+        base = base_metadata(self.resources.live_stores, plan)
+        return to_archive(plan.expired_snapshots, view_of(base), archive_what)
+
+    def restore(
+        self,
+        table: str,
+        snapshot_id: int | None,
+        branch: str,
+        *,
+        as_of: datetime | None = None,
+        why: str = "",
+        who: str | None = None,
+        ticket: str | None = None,
+    ) -> Restored:
+        state, selector = self.steps.table_state(table), Selector(as_of, snapshot_id)
+        if selector == Selector():
+            raise BadInput(
+                "No snapshot is selected", table=table, untouched="the table", hint="give its id, or an instant"
+            )
+        table_uuid = state.metadata.table_uuid
+        with self.steps.run(state, "restore", pausable=False) as step:
+            # Under the lease, no handoff or expiration changes the tiers any more.
+            live, tables = self.steps.again(state).metadata, self.reading.past.own_cold_tables(table, table_uuid)
+            if snapshot_id is None:
+                snapshot_id = self.reading.found(table, live, selector).snapshot_id
+                assert snapshot_id is not None  # only without a selector
+            holder = None if tables is None else tables.holding(snapshot_id)
+            cold = None if holder is None else holder.metadata
+            archived = None if cold is None else cold.snapshot(snapshot_id)
+            if archived is not None and live.snapshot(snapshot_id) is None:
+                require_readable(table, self.reading.described(table_uuid, Route("cold", snapshot_id)))
+            source = archived or live.snapshot(snapshot_id)
+            summary = NO_SUMMARY if source is None else source.summary
+            operator = who or person()
+            worker = replace(self.steps.worker("restore"), trigger_type="manual", operator=operator, ticket=ticket)
+            done = bring_back(
+                RestoreContext(
+                    spark=self.resources.spark,
+                    live_stores=self.resources.live_stores,
+                    cold_stores=self.resources.cold_stores,
+                    operations=self.resources.operations,
+                    live_catalog=self.resources.config.catalogs.live.name,
+                    root=self.resources.root,
+                    check=step.check,
+                    require_lineage=partial(Gate(self.resources).require_pass, table),
+                    noted=partial(Gate(self.resources).noted, table),
+                    archive=None if tables is None else tables.newest.metadata,
+                    rules=self.resources.rules(table),
+                ),
+                RestoreRequest(
+                    table=table,
+                    table_uuid=table_uuid,
+                    snapshot_id=snapshot_id,
+                    branch=branch,
+                    who=operator,
+                    why=why,
+                    summary=worker.reading(
+                        InputSnapshot(snapshot_id),
+                        rows=summary.count("total-records") or 0,
+                        size_in_bytes=summary.count("total-files-size") or 0,
+                    ).summary(),
+                ),
+                live,
+                cold,
+                read_identity(self.resources.live_stores, self.resources.root, table_uuid),
+            )
+            step.counts = {"files_copied": done.copied_files, "bytes_copied": done.copied_bytes}
+        return done
+
+    def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
+        instant, clock = self.resources.instant("now", now), self.resources.instant("now", None)
+        if instant > clock:
+            raise BadInput(
+                f"now={instant.isoformat()} is after {clock.isoformat()}, the time by Postgres' clock",
+                table=table,
+                hint="leave now out, or give an earlier instant: files are archived by their age, not ahead of it",
+            )
+        policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
+            live = self.steps.again(state).metadata
+            table_uuid = live.table_uuid
+            self._require_newest(table, table_uuid, step)
+            cold, protection = cold_context(self.resources, table, table_uuid)
+            if not policy.enabled or policy.then == "keep":
+                return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
+            done = move_to_archive(
+                DeepArchiveContext(
+                    protection=protection,
+                    table=table,
+                    table_uuid=table_uuid,
+                    root=self.resources.root,
+                    cold=cold,
+                    ledger=handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
+                    live=live_index(self.resources, table, live),
+                    holds=lambda: (
+                        *holds_and_tags(self.resources, table_uuid)[0],
+                        *thaw_views(self.resources.operations.thaws.list(table_uuid)),
+                    ),
+                    who=self.resources.owner,
+                    check=step.check,
+                ),
+                policy.retain,
+                instant,
+                archive.storage_class,
+                dry_run=dry_run,
+            )
+            step.state = "pending" if done.failed_files else "done"
+            step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
+        return done
+
+    def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
+        instant, every = self.resources.instant("now", now), self.resources.config.policy(table).cold_tier.scrubs
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
+        if every is None:
+            return ColdScrub(table, open_losses=len(self.resources.operations.scrubs.losses(table_uuid)))
+        # It only reads, possibly for hours: the lease is for steps that change something.
+        with self.steps.run(state, "cold_scrub", dry_run=True) as step:
+            copies, cold = cold_copies(self.resources, table, table_uuid), cold_metadata(self.resources, table_uuid)
+            if copies is None or cold is None:
+                raise no_cold_table(table)
+            if cold.snapshots and copies.ledger.is_empty():
+                raise StorageError(
+                    "The record of what was copied to the cold tier is lost: there are no checksums to compare with",
+                    table=table,
+                    path=copies.ledger.folder,
+                    untouched="both tiers",
+                    hint="restore the folder; until then only the cold table's metadata shows what must be there",
+                )
+
+            def again(lost: Sequence[RecordedCopy]) -> dict[str, str]:
+                try:
+                    with self.steps.run(state, "cold_repair") as repairing:
+                        done = repair(copies, self.resources.live_stores, lost, check=repairing.check)
+                except LeaseTaken as taken:
+                    return {copy.destination: f"not tried yet: {taken.what}" for copy in lost}
+                return {each.copy.destination: each.error for each in done if each.error is not None}
+
+            done = scrub(
+                ScrubContext(
+                    spark=self.resources.start_spark,
+                    cold_stores=self.resources.cold_stores,
+                    ledger=copies.ledger,
+                    scrubs=self.resources.operations.scrubs,
+                    table=table,
+                    table_uuid=table_uuid,
+                    repair=again,
+                    check=step.check,
+                ),
+                every,
+                instant,
+                limit,
+            )
+            step.counts = {
+                "files_read": done.checked_files,
+                "bytes_read": done.checked_bytes,
+                "repaired": done.repaired,
+                "lost": done.lost,
+            }
+            # Afterwards: the copies of the newer metadata are checked, too.
+            self._require_newest(table, table_uuid, step)
+        return done
+
+    def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
+        with self.steps.run(state, "renew_identities") as step:
+            copies = cold_copies(self.resources, table, table_uuid)
+            if copies is None:
+                raise no_cold_table(table)
+            with self.resources.operations.engine.begin() as connection:
+                NewDecision("renew-identities", table_uuid, who, why).record(connection)
+            done = RenewedIdentities(table, *copies.renew_all(step.check))
+            step.counts = {"files_compared": done.compared, "files_renewed": done.renewed}
+        return done
+
+    def request_thaw(
+        self,
+        table: str,
+        snapshot_ids: Sequence[int] = (),
+        *,
+        case_id: str,
+        requester: str,
+        reason: str,
+        as_of: datetime | None = None,
+        tag: str | None = None,
+        days: int | None = None,
+    ) -> ThawRecord:
+        resources = self.resources
+        require_said(table, case_id=case_id, requester=requester, reason=reason)
+        lasting = resources.config.deep_archive.days if days is None else days
+        if lasting < 1:
+            raise BadInput("A thaw lasts for at least a day", table=table, hint="give --days 1")
+        if snapshot_ids and (as_of is not None or tag is not None):
+            raise BadInput("Two selectors at once", table=table, hint="use one of them")
+        selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
+        live = self.steps.table_state(table).metadata
+        table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
+        routes = [self.reading.described(table_uuid, self.reading.found(table, live, each)) for each in selectors]
+        readable = next((route for route in routes if route.tier != "deep-archive"), None)
+        if readable is not None:
+            raise BadInput(
+                f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
+                table=table,
+                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
+            )
+        assert cold is not None  # the routes lead there
+        wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
+        thaw_id = new_id("thaw")
+        folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
+        moves = resources.operations.deep_moves.of_table(table_uuid)
+        view = cold_index(resources, table, cold.whole())
+        files, size = thawing.seal_files(resources.start_spark, view, wanted, moves, resources.live_stores, folder)
+        return resources.operations.thaws.request(
+            thaw_id,
+            table_uuid,
+            table,
+            snapshot_ids=wanted,
+            case_id=case_id,
+            requester=requester,
+            reason=reason,
+            days=lasting,
+            files_location=folder,
+            files=files,
+            size_in_bytes=size,
+            approve_within=resources.config.deep_archive.approve_within,
+        )
+
+    def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
+        thaw = self.resources.operations.thaws.approve(thaw_id, who, why)
+        return self._asked(thaw)
+
+    def _asked(self, thaw: ThawRecord) -> ThawRecord:
+        if thaw.asked_at is not None:
+            return thaw
+        retrieval = self.resources.config.deep_archive.retrieval
+        thawing.ask(
+            self.resources.start_spark,
+            self.resources.cold_stores,
+            self.resources.live_stores,
+            thaw.files_location,
+            days=thaw.days,
+            retrieval=retrieval,
+        )
+        return self.resources.operations.thaws.asked(thaw.thaw_id)
+
+    def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
+        thaw = self.resources.operations.thaws.get(thaw_id)
+        require_said(thaw.table, who=who, why=why)
+        return self._ended(thaw, who, why)
+
+    def _ended(self, thaw: ThawRecord, who: str | None, why: str) -> ThawRecord:
+        if thaw.asked_at is not None and thaw.ended_at is None:
+            others = [
+                other.files_location
+                for other in self.resources.operations.thaws.list(thaw.table_uuid)
+                if other.thaw_id != thaw.thaw_id and other.asked_at is not None
+            ]
+            thawing.end(self.resources.cold_stores, self.resources.live_stores, thaw.files_location, others)
+        return self.resources.operations.thaws.end(thaw.thaw_id, who, why)
+
+    def follow_thaw(self, thaw_id: str) -> ThawRecord:
+        resources = self.resources
+        thaws, now = resources.operations.thaws, resources.operations.clock.now()
+        thaw = thaws.get(thaw_id)
+        if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
+            return self._ended(thaw, None, LAPSED)
+        if thaw.state is ThawState.APPROVED:
+            thaw = self._asked(thaw)
+        if thaw.state is ThawState.THAWING:
+            stores = resources.cold_stores, resources.live_stores
+            found = thawing.progress(resources.start_spark, *stores, thaw.files_location)
+            if found.done:
+                # If the store reports no end, assume the requested days.
+                thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
+        if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now >= thaw.readable_until:
+            return self._ended(thaw, None, OVER)
+        return thaw
+
+    def thaws_to_follow(self) -> list[ThawRecord]:
+        now = self.resources.operations.clock.now()
+
+        def is_due(thaw: ThawRecord) -> bool:
+            if thaw.state is ThawState.REQUESTED:
+                return now >= thaw.lapses_at
+            if thaw.state is ThawState.THAWING:
+                return thawing.may_be_done(self.resources.cold_stores, self.resources.live_stores, thaw.files_location)
+            return thaw.readable_until is None or now >= thaw.readable_until
+
+        return [thaw for thaw in self.resources.operations.thaws.list() if is_due(thaw)]

@@ -1,0 +1,449 @@
+"""Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
+commit; also where no snapshot leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+from shlex import quote
+
+from artemis_lifecycle.audit.past import Past
+from artemis_lifecycle.audit.recording import Recording
+from artemis_lifecycle.catalogs.commit import no_whole_compare
+from artemis_lifecycle.commits.gate import Gate
+from artemis_lifecycle.config.policies import TablePolicy
+from artemis_lifecycle.contracts import CommitLineage
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
+from artemis_lifecycle.deletion.identities import first_look
+from artemis_lifecycle.errors import PlanStateError, StalePlan, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.expiration.commit import (
+    ExpirationCommit,
+    RemovedParts,
+    Unused,
+    Usage,
+    made_by,
+    removal,
+    successor,
+)
+from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
+from artemis_lifecycle.expiration.plan import (
+    ExpirationPlan,
+    PlanRequest,
+    Wanted,
+    load_plan,
+    not_committable,
+    overtaken,
+    refuse_unexpirable,
+)
+from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.protection.limits import Amount, require_approval
+from artemis_lifecycle.reachability.index import IndexSettings
+from artemis_lifecycle.reachability.index.lookups import entries_of
+from artemis_lifecycle.reachability.walk import tidy
+from artemis_lifecycle.retention.rules import decide, view_of
+from artemis_lifecycle.session.contexts import (
+    absent_copies,
+    copy_again,
+    holds_and_tags,
+    live_index,
+    present_index,
+    retention_settings,
+)
+from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.steps import Steps, TableState
+from artemis_lifecycle.storage.bounded import bounded_json
+from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS, PlanChecks
+from artemis_lifecycle.walk.reading import Reading
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What one expiration may clean. `confirm` raises if the table's lease is lost; None for a dry run, which records
+    nothing."""
+
+    resources: Resources
+    table: str
+    confirm: Callable[[], None] | None
+
+    def __call__(self, base: TableMetadata, leaving: Collection[int]) -> Unused:
+        """Return what to remove from `base`, together with the snapshots `leaving`. What leaves is recorded first, so
+        that the past keeps its columns."""
+        return self._found(base, leaving)[0]
+
+    def is_due(self, base: TableMetadata) -> bool:
+        """Return True if there is something to remove from `base`, or to record as unused, where no snapshot leaves."""
+        return any(self._found(base, ()))
+
+    def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
+        """Return what to remove, and whether that changes the record of what was."""
+        policy = self.resources.config.policy(self.table)
+        if not policy.retention.clean_metadata:
+            return Unused(), False
+        now = self.resources.clock.now()
+        before_ms = milliseconds(now - policy.orphans.min_age)
+        known = removed_parts(self.resources, base.table_uuid)
+        unused = self._usage.unused(base, leaving, known, before_ms)
+        parts = known.extended(base, unused, milliseconds(now))
+        if parts != known and self.confirm is not None:
+            self.confirm()
+            path = _path(self.resources, base.table_uuid)
+            self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
+        return parts.removable(unused, before_ms), parts != known
+
+    @cached_property
+    def _usage(self) -> Usage:
+        return Usage(self.resources.live_stores)
+
+
+def removed_parts(resources: Resources, table_uuid: str) -> RemovedParts:
+    """Return what cleaning has taken from the table's metadata. Raises StorageError if the record is damaged."""
+    path = _path(resources, table_uuid)
+    if resources.live_stores.head(path) is None:
+        return RemovedParts()
+    try:
+        return RemovedParts.from_json(resources.live_stores.read(path))
+    except (ValueError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f"The record of a table's removed schemas is damaged: {error}",
+            path=path,
+            untouched="the table",
+            hint="restore the file; or move it aside, and only the columns of removed schemas are lost",
+        ) from error
+
+
+def _path(resources: Resources, table_uuid: str) -> str:
+    return f"{resources.root}/history/{table_uuid}/removed.json"
+
+
+@dataclass(frozen=True)
+class Expiration:
+    """Plans expirations, and commits them."""
+
+    resources: Resources
+    steps: Steps
+    reading: Reading
+    checks: PlanChecks
+    recording: Recording
+    past: Past
+
+    def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
+        live = self.resources.config.catalogs.live
+        if live.type == "rest":
+            # The commit would also refuse it, but only after the complete copy to the cold tier.
+            raise no_whole_compare(live.name, table)
+        state = self.steps.table_state(table)
+        instant = self.resources.instant("now", wanted.now)
+        with self.steps.run(state, "plan") as step:
+            self.reading.require_own_archive(table, state.metadata.table_uuid)
+            asked = wanted.is_specific
+            earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
+            if isinstance(earlier, ExpirationPlan):
+                step.counts = plan_counts(earlier)
+                return earlier
+            holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+            request = PlanRequest(
+                table=table,
+                metadata=state.metadata,
+                settings=retention_settings(self.resources, table, *wanted[1:]),
+                now=instant,
+                holds=holds,
+                tags=tags,
+            )
+            try:
+                plan = seal_plan(
+                    self.resources.start_spark,
+                    self.resources.live_stores,
+                    self.resources.operations,
+                    request,
+                    root=self.resources.root,
+                    rules=self.resources.rules(table),
+                    window_day=step.window_day,
+                    stale=earlier,
+                    index=IndexSettings.from_config(self.resources.config, table),
+                )
+            except UnreadableMetadata as error:
+                self._refuse_named_again(table, state.metadata, error)
+                raise
+            record = self.resources.operations.plans.get(plan.plan_id)
+            self.checks.check(plan, record, PLAN_CHECKS)
+            if record.files:
+                catalog = self.resources.config.catalogs.live.name
+                self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
+            # Nothing depends on this.
+            tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
+            step.counts = plan_counts(plan)
+        return plan
+
+    def skip_if_idle(self, table: str) -> bool:
+        state = self.steps.table_state(table)
+        metadata, operations = state.metadata, self.resources.operations
+        if operations.plans.uncommitted(metadata.table_uuid) is not None:
+            return False
+        refuse_unexpirable(metadata, table)
+        now = self.resources.clock.now()
+        holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
+        settings = retention_settings(self.resources, table)
+        decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
+        if decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata):
+            return False
+        policy = self.resources.config.policy(table)
+        day, digest = policy.quiet_window.day(now), policy.retention.digest
+        operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner, digest)
+        return True
+
+    def _refuse_named_again(self, table: str, live: TableMetadata, error: UnreadableMetadata) -> None:
+        """Raise UnreadableMetadata with the way out if the table's metadata names archived snapshots whose files were
+        deleted, as after its catalog was put back."""
+        cold = self.past.own_cold_tables(table, live.table_uuid)
+        named = [each for each in live.snapshots if each.manifest_list is not None]
+        there = self.resources.live_stores.heads([each.manifest_list or "" for each in named])
+        lost = [each.snapshot_id for each, found in zip(named, there, strict=True) if found is None]
+        gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
+        if not gone:
+            return
+        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.live.name
+        to_rescue = (
+            f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
+        )
+        raise UnreadableMetadata(
+            f"The metadata names {len(gone)} snapshots whose files were deleted once they were archived: {ids}. The "
+            "catalog was probably put back in time. The archive still has them, and reads and restores use it",
+            table=table,
+            path=error.path,
+            untouched=error.untouched,
+            hint="register the newest metadata file again; or "
+            f"{to_rescue if live.current_snapshot_id in gone else ''}remove them from the metadata alone, without "
+            f"deleting files, e.g. by pyiceberg: load_catalog({name!r}).load_table({table!r}).maintenance"
+            f".expire_snapshots().by_ids([{ids}]).commit()",
+        ) from error
+
+    def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:
+        """Return the uncommitted plan if a new one must not supersede it, because another tool expired snapshots of it.
+        `asked` means that the caller requests a specific plan.
+
+        If the table's metadata proves that a plan's own commit succeeded, the plan is recorded as committed, and its
+        expiration in the lineage ledger: its worker died between the swap and the record. Missing snapshots alone prove
+        nothing, because another tool's expiration looks the same.
+        """
+        record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
+        if record is None or record.expired_snapshots == 0:
+            return None
+        plan, policy = self.plan(record.plan_id), self.resources.config.policy(state.name)
+        gone = overtaken(plan, state.metadata)
+        if not gone:
+            return None
+        refs_left = any(ref in state.metadata.refs for ref in plan.expired_refs)
+        whole = len(gone) == len(plan.expired_snapshots) and not refs_left
+        if whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata):
+            swapped = successor(record.swap_base_location, state.metadata)
+            lineage = self._lineage_of(state.metadata, record)
+            self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
+            self.resources.operations.plans.mark(
+                record.plan_id,
+                UNCOMMITTED,
+                PlanStatus.COMMITTED,
+                due_in=policy.deletion.grace,
+                committed_metadata_location=state.metadata.metadata_location,
+                attempts=0,
+            )
+            return None
+        unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
+        if unarchived and asked:
+            raise PlanStateError(
+                f"Another tool expired {len(gone)} snapshots of plan {plan.plan_id}, which is not handed off yet: no "
+                "other plan can archive them",
+                table=state.name,
+                untouched="the table, and all files of the plan",
+                hint=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
+            )
+        return plan if unarchived or (whole and not asked) else None
+
+    def _lineage_of(self, metadata: TableMetadata, record: PlanRecord) -> CommitLineage:
+        """Return the lineage of a plan's swap: as the table notes it, where a gate made it do so, else of this step."""
+        try:
+            noted = bounded_json(metadata.properties.get(COMMIT_PROPERTY, "{}"), metadata.metadata_location)
+            if noted.get("base") == record.swap_base_location:
+                return CommitLineage.parse(noted)
+        except (ValueError, TypeError, AttributeError, TooLarge):
+            pass  # Another tool wrote the property.
+        return self.steps.worker("expiration")
+
+    def _approved(self, state: TableState, *, asked: bool) -> ExpirationPlan | str | None:
+        """Return the uncommitted plan if a person approved it and it still fits the table. Return the id of an approved
+        plan that is stale: a new one supersedes it and needs another approval. Raises PlanStateError if the caller
+        requests a specific plan while an approved one waits."""
+        record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
+        if record is None or not record.is_approved:
+            return None
+        plan = self.plan(record.plan_id)
+        try:
+            removal(plan, state.metadata, *holds_and_tags(self.resources, plan.table_uuid))
+        except StalePlan:
+            return plan.plan_id
+        if asked:
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is approved, and waits to be committed",
+                table=state.name,
+                untouched="the approved plan, the table and all files",
+                hint=f"first commit it, artemis commit {plan.plan_id}, or close it, artemis close {plan.plan_id}",
+            )
+        return plan
+
+    def plan(self, plan_id: str) -> ExpirationPlan:
+        return load_plan(self.resources.start_spark, self.resources.live_stores, self.resources.operations, plan_id)
+
+    def loaded(self, plan: ExpirationPlan | str) -> tuple[ExpirationPlan, PlanRecord]:
+        """Return the plan and its current record. Raises NoSuchPlan."""
+        found = self.plan(plan) if isinstance(plan, str) else plan
+        return found, self.resources.operations.plans.get(found.plan_id)
+
+    def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
+        plan, record = self.loaded(plan)
+        if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
+            return commit_of(record)
+        plan, state = self.steps.resumed(plan)
+        policy = self.resources.config.policy(plan.table)
+        self._require_committable(plan, record, policy, dry_run=dry_run)
+        self.checks.require(plan, record)
+        self.require_kept(plan, state)
+        require_approval(
+            plan.plan_id,
+            plan.table,
+            policy.deletion,
+            self._amount(plan, state.metadata),
+            approved_by=record.approved_by,
+        )
+        if dry_run:
+            holds, tags = holds_and_tags(self.resources, plan.table_uuid)
+            change = removal(plan, state.metadata, holds, tags)
+            absent = absent_copies(self.resources, plan, record)
+            would = Cleaning(self.resources, plan.table, None)
+            unused = would(state.metadata, change.expire_snapshot_ids if change else ())
+            return ExpirationCommit(
+                plan_id=plan.plan_id,
+                metadata_location=state.metadata.metadata_location,
+                attempts=0,
+                snapshots_removed=len(change.expire_snapshot_ids) if change else 0,
+                refs_removed=len(change.remove_refs) if change else 0,
+                schemas_removed=len(unused.schemas),
+                specs_removed=len(unused.specs),
+                orders_removed=len(unused.orders),
+                absent_copies=len(absent),
+                dry_run=True,
+            )
+        worker = self.steps.worker("expiration")
+        with self.steps.run(state, "commit") as step:
+            recopied = copy_again(self.resources, plan, record, step)
+            cleaning = Cleaning(self.resources, plan.table, step.check)
+            expires = bool(plan.expired_snapshots or plan.expired_refs)
+            if plan.expired_snapshots:
+                # Who wrote a snapshot, and when it was current, leaves with it.
+                metadata = self.steps.again(state).metadata
+                self.recording.record(plan.table, metadata)
+                self.past.record(plan.table, metadata, confirm=step.check)
+            if expires or cleaning(state.metadata, ()):
+                # Placing a hold takes the same lock, so none is placed between the guard and the swap.
+                with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
+                    self.resources.require_deployment()
+                    done = commit_plan(
+                        self.resources.spark,
+                        self.resources.live_stores,
+                        self.resources.config.catalogs.live.name,
+                        plan,
+                        lambda: holds_and_tags(self.resources, plan.table_uuid),
+                        lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
+                        cleaning,
+                        Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
+                    )
+            else:
+                done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
+            crash_points.reach("commit:swapped")
+            step.check()
+            if expires:
+                self.recording.record_expiration(
+                    plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
+                )
+            record = self.resources.operations.plans.mark(
+                plan.plan_id,
+                UNCOMMITTED,
+                PlanStatus.COMMITTED,
+                due_in=policy.deletion.grace,
+                committed_metadata_location=done.metadata_location,
+                attempts=done.attempts,
+            )
+            # During the grace, somebody may put another file at one of these paths.
+            first_look(self.resources.live_stores, plan.files_location)
+            step.counts = {
+                "snapshots_removed": done.snapshots_removed,
+                "attempts": done.attempts,
+                "files_recopied": recopied,
+            }
+        return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
+        """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff
+        finds what only the plan's snapshots need: a person can approve that loss."""
+        present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
+
+    def _begin_swap(self, plan: ExpirationPlan, base_location: str, updated_ms: int) -> None:
+        self.resources.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
+        self.resources.operations.table_locations.attempts_of(plan.table_uuid)(base_location, updated_ms)
+
+    def _amount(self, plan: ExpirationPlan, metadata: TableMetadata) -> Amount:
+        current = metadata.current_snapshot
+        data = None if current is None else current.summary.count("total-data-files")
+        deletes = None if current is None else current.summary.count("total-delete-files")
+        left = None
+        if current is not None and plan.summary.files:
+            left = entries_of(live_index(self.resources, plan.table, metadata), [current.snapshot_id])
+        return Amount(
+            files=plan.summary.files,
+            size_in_bytes=plan.summary.size_in_bytes,
+            files_in_table=None if data is None else data + plan.summary.files,
+            left_files=left,
+            current_files=None if data is None else data + (deletes or 0),
+        )
+
+    def _require_committable(
+        self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy, *, dry_run: bool
+    ) -> None:
+        if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
+            raise not_committable(plan, record.status)
+        not_archived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots
+        if not_archived and not dry_run:
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is not handed off to the cold tier",
+                table=plan.table,
+                untouched="the table and all files",
+                hint=f"artemis hand-off {plan.plan_id}, then commit",
+            )
+
+
+def plan_counts(plan: ExpirationPlan) -> dict[str, int]:
+    """Return the counts of a plan for a step record."""
+    return {
+        "snapshots_kept": plan.summary.snapshots_kept,
+        "snapshots_expired": plan.summary.snapshots_expired,
+        "files": plan.summary.files,
+        "bytes": plan.summary.size_in_bytes,
+    }
+
+
+def commit_of(record: PlanRecord) -> ExpirationCommit:
+    """Return the result of a commit that is recorded."""
+    assert record.committed_metadata_location is not None
+    return ExpirationCommit(
+        plan_id=record.plan_id,
+        metadata_location=record.committed_metadata_location,
+        attempts=record.attempts or 0,
+        snapshots_removed=record.expired_snapshots,
+        refs_removed=len(record.expired_refs),
+        committed_at=record.committed_at,
+        due_at=record.due_at,
+    )

@@ -1,0 +1,146 @@
+"""Work for operators: taking over a catalog, and deleting old records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Literal
+
+from sqlalchemy import Engine, text
+
+from artemis_lifecycle.catalogs.deployments import DeploymentRecord
+from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
+from artemis_lifecycle.catalogs.guard import ensure_guard, is_guarded
+from artemis_lifecycle.catalogs.settings import require_uri, without_secrets
+from artemis_lifecycle.catalogs.sql import ensure_tables, has_tables
+from artemis_lifecycle.commits.gate import Gate
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.deletion.records import Forgotten, forget
+from artemis_lifecycle.expiration.plan import trim_plan
+from artemis_lifecycle.operations.database import connected
+from artemis_lifecycle.operations.decisions import paused
+from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
+from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.session.resources import Resources
+
+State = Literal["there", "made", "to make", "left out"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that the product has in a database: where, what, which right making it needs, and its state."""
+
+    where: str
+    what: str
+    needs: str
+    state: State
+
+
+def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
+    """See `Lifecycle.prepare`."""
+    catalogs, operations, found = resources.config.catalogs, resources.unchecked_operations, list[Part]()
+    live, cold = catalogs.live, catalogs.cold
+
+    def part(
+        tier: Catalog | None, what: str, needs: str, is_there: Callable[[], bool], make: Callable[[], object]
+    ) -> None:
+        of = resources.config.operations if tier is None else tier
+        there = is_there()
+        if not there and not dry_run:
+            make()
+        where = without_secrets(of.uri) if of.uri else str(live.warehouse)
+        made: State = "to make" if dry_run else "made" if is_there() else "left out"
+        found.append(Part(where, what, needs, "there" if there else made))
+
+    with ExitStack() as stack:
+        schema = "schema lifecycle: plans, holds, leases, decisions and records; triggers on its own tables"
+        part(None, schema, "CREATE ON DATABASE", lambda: operations.exists, operations.make)
+        part(None, f"roles {', '.join(_ROLES)}", "CREATEROLE", partial(_has_roles, operations.engine), lambda: None)
+        sql = {
+            tier.name: stack.enter_context(connected(require_uri(tier))) for tier in (live, cold) if tier.type == "sql"
+        }
+        for tier in (each for each in (live, cold) if each.name in sql):
+            what = f"{tier.name}: iceberg_tables with iceberg_type, and iceberg_namespace_properties"
+            ready = partial(has_tables, sql[tier.name]), partial(ensure_tables, sql[tier.name], upgrade=True)
+            part(tier, what, "CREATE ON SCHEMA, or to own them", *ready)
+        records = resources.live_catalog.deployments(resources.live_stores)
+        what = f"{live.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
+        part(live, what, "CREATE ON DATABASE", lambda: bool(records.newest()), resources.require_deployment)
+        if cold.name in sql:
+            what = f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables"
+            guard = (
+                partial(is_guarded, sql[cold.name], cold.name),
+                partial(ensure_guard, sql[cold.name], cold.name, live.name),
+            )
+            part(cold, what, "CREATE ON DATABASE, and to own the tables", *guard)
+    return found
+
+
+_ROLES = (LIFECYCLE, APPROVER, INGEST, ANALYST)
+
+
+def _has_roles(engine: Engine) -> bool:
+    query = text("SELECT count(*) FROM pg_roles WHERE rolname = ANY(:names)")
+    with engine.connect() as connection:
+        return bool(connection.execute(query, {"names": list(_ROLES)}).scalar_one() == len(_ROLES))
+
+
+def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:
+    """See `Lifecycle.take_over`."""
+    require_said(f"catalog {resources.live_catalog.name}", who=who, why=why)
+    records = resources.live_catalog.deployments(resources.live_stores)
+    # This accepts a database that was restored to an earlier time.
+    found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
+    # Another deployment may be taking it over at the same time.
+    resources.require_deployment()
+    return found
+
+
+def forget_records(resources: Resources, gate: Gate, *, dry_run: bool) -> Forgotten:
+    """See `Lifecycle.forget_records`."""
+    # Reports are judged by the times of their store.
+    resources.require_clocks()
+    now, keep = resources.operations.clock.now(), resources.config.records
+
+    def require_no_pause() -> None:
+        for pause in resources.operations.pauses.in_force():
+            if pause.table_uuid is None:
+                raise paused("all tables", str(pause))
+
+    done = forget(
+        resources.live_stores,
+        resources.operations,
+        resources.root,
+        records_before=now - keep.keep,
+        listings_before=now - keep.listings,
+        trim=partial(trim_plan, resources.live_stores, resources.operations),
+        dry_run=dry_run,
+        check=require_no_pause,
+    )
+    old_sets = _forget_live_sets(resources, now - keep.live_sets, require_no_pause, dry_run=dry_run)
+    in_catalog = gate.forget_attempts(now - keep.keep, dry_run=dry_run)
+    return replace(done, counts={**done.counts, "catalog_gate_attempts": in_catalog, "live_sets": old_sets})
+
+
+def _forget_live_sets(resources: Resources, before: datetime, check: Callable[[], None], *, dry_run: bool) -> int:
+    """Delete old live-contents sets, and merged metadata files that no table of a catalog has as its last one. Return
+    how many sets."""
+    operations, stores = resources.operations, resources.live_stores
+    old = operations.live_sets.old(before)
+    for live_set_id in () if dry_run else old:
+        check()
+        operations.live_sets.delete(live_set_id)
+    names = resources.config.catalogs.others
+    used = {known.metadata_location for name in names for known in operations.known_tables.of_catalog(name)}
+    merged = [
+        file.path
+        for file in stores.list(f"{resources.root}/live-sets")
+        if file.last_modified is not None and file.last_modified < before and file.path not in used
+    ]
+    if merged and not dry_run:
+        check()
+        stores.delete(merged)
+    return len(old)

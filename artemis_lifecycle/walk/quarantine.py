@@ -1,0 +1,162 @@
+"""The quarantine: undelete, and the purge of files past their retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.session.contexts import deletion_context
+from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.steps import Steps, TableState
+from artemis_lifecycle.storage.pace import TokenBucket
+from artemis_lifecycle.walk.deletion import Deletion, id_of
+from artemis_lifecycle.walk.dropped import DroppedTables
+from artemis_lifecycle.walk.expiration import Expiration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LISTED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Restores or purges the files that deletions moved to quarantine."""
+
+    resources: Resources
+    steps: Steps
+    expiration: Expiration
+    deletion: Deletion
+    dropped: DroppedTables
+
+    def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
+        resources = self.resources
+        job_id = job if isinstance(job, str) else id_of(job)
+        record = resources.operations.quarantines.get(job_id)
+        require_said(record.table, who=who, why=why)
+        state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
+        with self.steps.run(state, "undelete", pausable=False) as step:
+            self._require_ended(job_id, record.table)
+            # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
+            with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
+                record = resources.operations.quarantines.undelete(job_id, who, why)
+            if state.is_dropped:
+                resources.operations.known_tables.back(self._lost(state, record))
+            done = put_back(
+                resources.start_spark,
+                resources.live_stores,
+                resources.root,
+                record,
+                self.job(job_id),
+                check=step.check,
+            )
+            step.state = "pending" if done.failed else "done"
+            step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
+        return done
+
+    def _require_ended(self, job_id: str, table: str) -> None:
+        job = self.resources.operations.journal.job(job_id)
+        if job is not None and job.finished_at is not None:
+            return
+        do = f"let it finish: artemis delete-orphans {job_id}; then undelete"
+        with suppress(NoSuchPlan):
+            if self.resources.operations.plans.get(job_id).status is PlanStatus.CLOSED:
+                return
+            do = f"let it finish, or close it: artemis close {job_id}; then undelete"
+        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
+
+    def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
+        state = self.dropped.state_even_if_dropped(table)
+        bucket = TokenBucket(self.deletion.settings(state.name).requests_per_second)
+        done: list[Purged] = []
+        with self.steps.run(state, "quarantine_purge", dry_run=dry_run) as step:
+            for record in self.resources.operations.quarantines.due(state.metadata.table_uuid):
+                protection, considered = self._protection(state, record)
+                try:
+                    protection.require_no_hold()
+                    self._require_not_kept(state, record)
+                except Refused:
+                    step.state = "pending"
+                    continue
+                protection.refresh_neighbors()
+                protection.full(considered)
+                if not dry_run:
+                    record = self.resources.operations.quarantines.purge(record.job_id)
+                purged = purge(
+                    self.resources.live_stores,
+                    record,
+                    kept=lambda files, ask=protection.kept, every=considered: ask(files, every),  # type: ignore[misc]
+                    lock=nullcontext
+                    if dry_run
+                    else partial(table_lock, self.resources.operations.engine, record.table_uuid, table=record.table),
+                    dry_run=dry_run,
+                    take=bucket.take,
+                    check=step.check,
+                )
+                if not dry_run and not purged.failed and not purged.kept:
+                    self.resources.operations.quarantines.purged(record.job_id)
+                done.append(purged)
+            if any(each.failed or each.kept for each in done):
+                step.state = "pending"
+            step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
+        return done
+
+    def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
+        """Return the protection that a job's files need before they are purged, and the paths of all of them."""
+        snapshot_ids: tuple[int, ...] = ()
+        with suppress(NoSuchPlan):
+            snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots
+        asking = Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids)
+        absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
+        cold = self.resources.config.catalogs.cold.warehouse
+        context = replace(
+            deletion_context(self.resources, state.name, absence),
+            reserved=() if cold is None else (cold,),
+            roots=(),
+            own=(record.folder,),
+        )
+
+        def considered() -> Iterator[pa.Array]:
+            import pyarrow as pa
+
+            files = iter(self.resources.live_stores.list(record.folder))
+            while paths := [file.path for file in islice(files, _LISTED_AT_ONCE)]:
+                yield pa.array(paths, pa.string())
+
+        return Protection(context, asking), considered
+
+    def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
+        known = self._lost(state, record) if state.is_dropped else None
+        if known is not None and known.kept_at is not None:
+            raise Refused(
+                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
+                table=known.table,
+                untouched="all files in quarantine",
+                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+            )
+
+    def _lost(self, state: TableState, record: QuarantineRecord) -> KnownTable:
+        """Return the dropped table whose files are in quarantine."""
+        return self.dropped.missing(state.name if state.catalog else record.table, state.catalog, record.table_uuid)
+
+    def job(self, job_id: str) -> DeletionJob:
+        """Return the deletion that moved files into quarantine."""
+        known = self.resources.operations.journal.job(job_id)
+        assert known is not None  # the journal has a job before its quarantine begins
+        return DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

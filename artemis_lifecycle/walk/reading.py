@@ -1,0 +1,240 @@
+"""Reads of a table in the tier that has the snapshot: live, cold, or the deep archive, which needs a thaw first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.audit.past import Past
+from artemis_lifecycle.catalogs.identifier import Identifier, parse
+from artemis_lifecycle.cold_tier.cold_metadata import former_states
+from artemis_lifecycle.cold_tier.cold_tables import ColdHistory
+from artemis_lifecycle.cold_tier.cold_tables import cold_history as archived_history
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.queries import translate as translate_query
+from artemis_lifecycle.cold_tier.reads import Route, Selector
+from artemis_lifecycle.cold_tier.reads import read as read_rows
+from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchSnapshot
+from artemis_lifecycle.expiration.tags_and_holds import max_ref_age_ms, no_such_snapshot
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.operations.cold_tier import ThawState
+from artemis_lifecycle.session.contexts import cold_tables
+from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.steps import Steps
+from artemis_lifecycle.spark.java_errors import java_errors, statement_errors
+from artemis_lifecycle.walk.tags_and_holds import Tagged, TagsAndHolds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Finds the tier and the snapshot that answer a read, and reads them."""
+
+    resources: Resources
+    steps: Steps
+    past: Past
+
+    def require_own_archive(self, table: str, table_uuid: str) -> None:
+        """Raise HandoffFailed if the archive of the table's uuid belongs to another table."""
+        if not self.resources.config.policy(table).cold_tier.enabled:
+            return
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+        other = self.past.other_name(table, table_uuid, None if identity is None else identity.live_table)
+        if other is not None:
+            raise HandoffFailed(
+                f"The archive of this table-uuid belongs to {other}: it is registered under two names",
+                table=table,
+                untouched="both tables and the cold catalog",
+                hint=f"drop one of the two names; or turn {table} into a new table (CREATE TABLE … AS SELECT); or "
+                "set cold_tier.enabled to false for it",
+            )
+
+    def cold_history(self, table: str) -> ColdHistory:
+        table_uuid = self.steps.table_uuid(table)
+        cold = cold_tables(self.resources, table_uuid)
+        if cold is None:
+            raise no_cold_table(table)
+        return archived_history(table, cold, self.resources.unchecked_operations.deep_moves.snapshots(table_uuid))
+
+    def route(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> Route:
+        live = self.steps.table_state(table).metadata
+        found = self.found(table, live, Selector(as_of, snapshot_id, tag))
+        return self.described(live.table_uuid, found)
+
+    def found(self, table: str, live: TableMetadata, selector: Selector) -> Route:
+        """Return the tier and the snapshot that answer `selector`. Raises NoSuchSnapshot."""
+        cold = self.past.own_cold_tables(table, live.table_uuid)
+
+        def current_at(at_ms: int) -> int | None:
+            found = self.past.at(table, live.table_uuid, at_ms, lambda: live, lambda: cold)
+            return None if found is None else found.snapshot_id
+
+        states = partial(former_states, self.resources.live_stores, live)
+
+        def is_gone(snapshot: Snapshot) -> bool:
+            # An expiration deletes a manifest list after all files that it leads to.
+            place = snapshot.manifest_list
+            return place is not None and self.resources.live_stores.head(place) is None
+
+        return find_route(table, live, cold, selector, states, current_at, is_gone)
+
+    def described(self, table_uuid: str, found: Route) -> Route:
+        """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
+        cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
+        if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+            return self._route_to_archive(table_uuid, found)
+        catalog = self.resources.config.catalogs.live if found.tier == "live" else self.resources.config.catalogs.cold
+        return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
+
+    def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
+        archive, now = self.resources.config.deep_archive, self.resources.unchecked_operations.clock.now()
+        route = replace(
+            found,
+            tier="deep-archive",
+            storage_class=archive.storage_class,
+            expected_latency=archive.expected_latency,
+            readable_in=archive.expected_latency,
+        )
+        for thaw in self.resources.unchecked_operations.thaws.list(table_uuid):
+            if found.snapshot_id not in thaw.snapshot_ids:
+                continue
+            said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
+            if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
+                # Once thawed, it responds like the cold tier.
+                latency = self.resources.config.catalogs.cold.expected_latency
+                return replace(route, expected_latency=latency, readable_in=None, thaw=said)
+            if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
+                left = max(timedelta(0), thaw.asked_at + archive.expected_latency - now)
+                route = replace(route, readable_in=left, thaw=said)
+            elif route.thaw is None:
+                route = replace(route, thaw=said)
+        return route
+
+    def read(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> DataFrame:
+        found = self.route(table, as_of, snapshot_id, tag)
+        require_readable(table, found)
+        catalogs = self.resources.config.catalogs
+        with java_errors(table):
+            if found.cold_table is None:
+                return read_rows(self.resources.spark, catalogs.live.name, table, found)
+            return read_rows(self.resources.spark, catalogs.cold.name, found.cold_table, found)
+
+
+def require_readable(table: str, found: Route) -> None:
+    if found.readable_in is None:
+        return
+    under_way = f"; {found.thaw}" if found.thaw else ""
+    raise InDeepArchive(
+        f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
+        f"{found.hours_until_readable:.0f} hours after a thaw is approved{under_way}",
+        table=table,
+        hint=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+    )
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Translates and runs statements."""
+
+    resources: Resources
+    steps: Steps
+    reading: Reading
+    tags: TagsAndHolds
+
+    def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
+        statement = parse_tag(sql)
+        if statement is not None:
+            if as_of is not None:
+                raise BadInput("A TAG statement has a snapshot and no instant", hint="omit as_of")
+            return self._tag_statement(statement, table)
+        return translate_query(
+            self.resources.spark,
+            sql,
+            Tables(
+                live=self.resources.config.catalogs.live.name,
+                cold=self.resources.config.catalogs.cold.name,
+                listed_as=self.resources.live_catalog.listed_as,
+                route=lambda name, asked: self.reading.route(name, asked.as_of, asked.snapshot_id, asked.tag),
+            ),
+            as_of,
+        )
+
+    def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
+        live = self.resources.config.catalogs.live.name
+        named = statement.table and self._named(statement.table)
+        if named and table and named != table:
+            raise BadInput(
+                f"The statement tags {named}, and the call names {table}",
+                untouched="both tables",
+                hint="use one of them",
+            )
+        found = named or table or self._table_of(statement.snapshot_id)
+        snapshot = self.steps.table_state(found).metadata.snapshot(statement.snapshot_id)
+        if snapshot is None:
+            raise no_such_snapshot(found, statement.snapshot_id, "its refs")
+        age = max_ref_age_ms(statement.retain, self.resources.instant("now", None), snapshot.timestamp_ms)
+        return spark_tag(statement, found, live, age)
+
+    def _named(self, table: str) -> str:
+        """Return the spelling under which the catalog lists a table in a statement."""
+        identifier = parse(table)
+        if identifier.namespace[0] == self.resources.config.catalogs.live.name and len(identifier.namespace) > 1:
+            # The catalog's name may be included, as in Spark SQL.
+            identifier = Identifier.of(identifier.parts[1:])
+        return self.resources.live_catalog.listed_as(identifier) or str(identifier)
+
+    def _table_of(self, snapshot_id: int) -> str:
+        """Return the only live table that has the snapshot. Reads every table's metadata file."""
+        having = [
+            name
+            for name in self.steps.tables()
+            if self.steps.table_state(name).metadata.snapshot(snapshot_id) is not None
+        ]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchSnapshot(
+                f"No live table has snapshot {snapshot_id}",
+                untouched="all refs",
+                hint="artemis history TABLE lists a table's snapshots",
+            )
+        raise BadInput(
+            f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
+            untouched="all refs",
+            hint=f"add the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
+        )
+
+    def query(
+        self,
+        sql: str | Query | TagStatement,
+        *,
+        table: str | None = None,
+        as_of: datetime | None = None,
+        who: str | None = None,
+        why: str = "",
+    ) -> DataFrame | Tagged:
+        if not isinstance(sql, str) and (table is not None or as_of is not None):
+            raise BadInput(
+                "A translated statement has its tables and its instants already",
+                hint="pass table and as_of to translate, or pass the statement as text",
+            )
+        found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
+        if isinstance(found, Query):
+            for source in found.sources:
+                require_readable(source.table, source)
+            with statement_errors():
+                return self.resources.spark.sql(found.spark_sql)
+        assert found.table is not None  # translate determined it
+        retain = "forever" if found.retain is None else found.retain
+        return self.tags.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)

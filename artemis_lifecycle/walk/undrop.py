@@ -1,0 +1,229 @@
+"""Undrop: register a dropped table again, in its last state, once everything that this state reaches is there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from artemis_lifecycle.audit.recording import Recording
+from artemis_lifecycle.catalogs.commit import Change, commit_with_retry
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.commits.gate import Gate
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
+from artemis_lifecycle.deletion.quarantine import put_back
+from artemis_lifecycle.errors import NotApplicable, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import live_entries
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import METADATA, TableMetadata, kind_by_name
+from artemis_lifecycle.operations.decisions import person
+from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.quarantines import QuarantineState
+from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.orphans.dropped import last_metadata
+from artemis_lifecycle.protection.absence import saved_metadata
+from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.ownership import metadata_locations
+from artemis_lifecycle.session.steps import Step, Steps
+from artemis_lifecycle.storage.location import normalize
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.walk.dropped import DroppedTables
+from artemis_lifecycle.walk.quarantine import Quarantine
+
+_SHOWN = 3
+_NAMED = 1_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Undropped:
+    """A dropped table that is in the catalog again. `restored` files came back from quarantine. Of `files` that any of
+    its snapshots reaches, `missing` are gone or have another size; `missing_files` names up to 1,000 of them."""
+
+    table: str
+    table_uuid: str
+    metadata_location: str
+    snapshot_id: int | None
+    files: int
+    restored: int
+    missing: int
+    missing_files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Undrop:
+    """Registers dropped tables again."""
+
+    steps: Steps
+    dropped: DroppedTables
+    quarantine: Quarantine
+    recording: Recording
+
+    def undrop(
+        self, table: str, table_uuid: str | None, as_name: str | None, *, incomplete: bool, who: str | None, why: str
+    ) -> Undropped:
+        resources, operator = self.steps.resources, who or person()
+        operations, stores, catalog = resources.operations, resources.live_stores, resources.live_catalog
+        if any(resources.other(each) is not None for each in (table, as_name or table)):
+            raise NotApplicable("Only a table of the live catalog can be registered again", table=table, hint="none")
+        if incomplete:
+            require_said(table, who=who or "", why=why)
+        known = self.dropped.missing(table, table_uuid=table_uuid)
+        name = parse(as_name or known.table)
+        catalog.require_free(name)
+        state, absence = self.dropped.lost(known)
+        with self.steps.run(state, "undrop", pausable=False) as step:
+            with table_lock(operations.engine, known.table_uuid, table=known.table):
+                # From now on no deletion of its files begins, or goes on.
+                operations.scans.close_dropped(known.table_uuid)
+            restored = self._restore(known, operator, why or "undrop", step)
+            metadata, seen = self._last_state(known)
+            files, lost = _compared(stores, metadata, step.check)
+            if lost and lost[0].is_current and not incomplete:
+                raise _incomplete(known, lost)
+            absence.require()
+            catalog.require_free(name)
+            if stores.head(metadata.metadata_location) is None:
+                stores.copy(saved_metadata(resources.root, known), metadata.metadata_location)
+            # What the catalog was seen to have under this name passed the gate; a file on top may be a refused commit.
+            old = seen.snapshots if str(name) == known.table else ()
+            new = (each for each in metadata.snapshots if each not in old)
+            summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
+            catalog.register(name, metadata.metadata_location, summaries)
+            operations.known_tables.undrop(known, operator, why)
+            self.steps.saw(self.steps.state_of(str(name), known.table_uuid))
+            for job_id in restored:
+                # The table protects them from here on.
+                operations.quarantines.close(job_id, operator, f"undrop of {known.table_uuid}")
+            worker = replace(self.steps.worker("undrop"), trigger_type="manual", operator=operator)
+            noted = Gate(resources).noted(str(name), {**worker.summary(), OPERATION: "undrop"})
+            if noted:
+                change = Change(set_properties={COMMIT_PROPERTY: "{}"})
+                attempts = operations.table_locations.attempts_of(known.table_uuid)
+                commit_with_retry(
+                    resources.spark, catalog.name, str(name), lambda _: change, before_swap=attempts, lineage=noted
+                )
+            undrop_id, at = f"undrop-{uuid.uuid4().hex}", metadata.metadata_location
+            self.recording.record_expiration(str(name), known.table_uuid, undrop_id, worker, at, operation="undrop")
+            count = sum(restored.values())
+            step.counts = {"files": files, "restored": count, "missing": len(lost)}
+        paths = tuple(each.path for each in lost[:_NAMED])
+        return Undropped(str(name), known.table_uuid, at, metadata.current_snapshot_id, files, count, len(lost), paths)
+
+    def _restore(self, known: KnownTable, who: str, why: str, step: Step) -> dict[str, int]:
+        """Copy what deletions of the dropped table moved into quarantine back to its paths. Return the number of files
+        by job."""
+        resources, done = self.steps.resources, dict[str, int]()
+        for record in resources.operations.quarantines.of_table(known.table_uuid):
+            job = self.quarantine.job(record.job_id)
+            if job.kind == "dropped" and record.state not in (QuarantineState.PURGING, QuarantineState.PURGED):
+                with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
+                    record = resources.operations.quarantines.undelete(record.job_id, who, why)
+                stores, root = resources.live_stores, resources.root
+                back = put_back(resources.start_spark, stores, root, record, job, check=step.check)
+                done[record.job_id] = back.restored
+        return done
+
+    def _last_state(self, known: KnownTable) -> tuple[TableMetadata, TableMetadata]:
+        """Return the metadata of the table's last commit, and of the last that was seen. The catalog may have moved on
+        since: then a newer file has the last seen one in its log. Raises MissingFile after a purge."""
+        resources, stores = self.steps.resources, self.steps.resources.live_stores
+        rules, operations = resources.rules(known.table), resources.operations
+        seen = replace(last_metadata(stores, resources.root, known), metadata_location=known.metadata_location)
+        # In the spelling that the catalog had.
+        folders = (*metadata_locations(seen, rules), known.metadata_location.rpartition("/")[0])
+        listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
+        paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
+        newer = evidence(stores, seen, paths, rules, operations.table_locations).newer
+        settled = {*operations.settled_metadata.of_table(known.table_uuid), *self._other_lines(known)}
+        found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in settled]
+        last = max(found, key=lambda each: (each.last_updated_ms, len(each.metadata_log)), default=seen)
+        log = {normalize(entry.metadata_file, rules) for entry in last.metadata_log}
+        if found and any(
+            normalize(each.metadata_location, rules) not in log for each in (seen, *found) if each != last
+        ):
+            raise Refused(
+                f"{len(found)} metadata files are newer than the one that the catalog was last seen to have, and do "
+                f"not follow one another, e.g. {', '.join(newer[:_SHOWN])}",
+                table=known.table,
+                path=seen.metadata_location,
+                untouched="the catalog",
+                hint="register the one that was current with an engine (register_table)",
+            )
+        return last, seen
+
+    def _other_lines(self, known: KnownTable) -> set[str]:
+        """Return the metadata files of other names of the uuid that the catalog has."""
+        resources, lines = self.steps.resources, set[str]()
+        for each in resources.operations.known_tables.of_catalog(known.catalog):
+            if each.table_uuid == known.table_uuid and each.table != known.table and not each.missing_since:
+                current = self.steps.state_of(each.table, each.table_uuid).metadata
+                log = (entry.metadata_file for entry in current.metadata_log)
+                lines |= {normalize(path, resources.rules(each.table)) for path in (current.metadata_location, *log)}
+        return lines
+
+
+@dataclass(frozen=True)
+class _Lost:
+    path: str
+    why: str
+    is_current: bool
+
+
+def _compared(stores: Stores, metadata: TableMetadata, check: Callable[[], None]) -> tuple[int, list[_Lost]]:
+    """Compare every file that the metadata reaches with the store: existence and size. Return how many there are, and
+    those that differ, those of the current state first."""
+    lost: list[_Lost] = []
+    current, files = metadata.current_snapshot, 0
+
+    def read(path: str, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except (UnreadableMetadata, StorageError) as error:
+            lost.append(_Lost(path, error.what, is_current))
+            return None
+
+    def compare(paths: pa.Array, sizes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+        there = stores.statuses(paths)
+        for row in np.flatnonzero(~there.found | (there.sizes != sizes)).tolist():
+            why = f"{there.sizes[row]} bytes, not {sizes[row]}" if there.found[row] else "gone"
+            lost.append(_Lost(paths[row].as_py(), why, is_current))
+        return len(paths)
+
+    seen: set[str] = set()
+    for snapshot in sorted(metadata.snapshots, key=lambda each: each is not current):
+        is_current, files = snapshot is current, files + 1
+        of_list = read(snapshot.manifest_list or "", lambda one=snapshot: manifests_of(stores, one))  # type: ignore[misc]
+        for entry in () if of_list is None else of_list.entries:
+            if entry.manifest_path not in seen:
+                check()
+                seen.add(entry.manifest_path)
+                files += 1
+                entries = read(entry.manifest_path, lambda one=entry: live_entries(stores, one))  # type: ignore[misc]
+                if entries is not None:
+                    files += compare(entries.column("file_path"), entries.column("file_size_in_bytes").to_numpy())
+    is_current = False
+    statistics = metadata.statistics
+    paths = pa.array([each.path for each in statistics], pa.string())
+    return files + compare(paths, np.array([each.size_in_bytes for each in statistics], np.int64)), lost
+
+
+def _incomplete(known: KnownTable, lost: list[_Lost]) -> Refused:
+    current = [each for each in lost if each.is_current]
+    shown = "; ".join(f"{each.path} ({each.why})" for each in current[:_SHOWN])
+    return Refused(
+        f"{len(current)} files that the table's current state needs are not as its metadata records them ({len(lost)} "
+        f"with its history), e.g. {shown}",
+        table=known.table,
+        path=current[0].path,
+        untouched="the catalog; what came back from quarantine stays",
+        hint="restore them, e.g. from a backup; or register the table without them: artemis undrop "
+        f"{quote(known.table)} --uuid {known.table_uuid} --incomplete --who … --why …",
+    )
