@@ -179,8 +179,16 @@ class Reuse:
         found = None if there is None else self._source.head(source)
         if there is None or found is None:
             return False
+        if self._is_aside(there.path):
+            return True
         other_size = there.size_in_bytes != found.size_in_bytes
         return other_size or self._target.checksum(there.path) != self._source.checksum(source)
+
+    def _is_aside(self, copy: str) -> bool:
+        """Return True if the copy is in the deep archive, even if it is readable for a while: it stands for no other
+        snapshot's file."""
+        state = self._target.archive_state(copy)
+        return state is not None and state.archived
 
     def decide(self, demand: Demand, ledger: Ledger, rows: pa.Table) -> Decided:
         """Decide for these uses (SEALED rows)."""
@@ -200,6 +208,8 @@ class Reuse:
         for (path, by), head, several in zip(uses.items(), heads, places, strict=True):
             copies = [records[place] for place in several if place in records]
             held = copies[-1] if copies else None
+            if held is not None and head is not None and self._is_aside(held.destination):
+                held = replace(held, source_checksum=None, added_by=None)
             for use in sorted(by, key=self._order):
                 place, size = by[use][0]["destination"], by[use][0]["size_in_bytes"]
                 here = held is not None and held.destination == place

@@ -557,3 +557,25 @@ def test_a_file_that_a_younger_snapshot_added_again_is_archived_for_the_older_on
     job.sql("ALTER TABLE {live}.db.t DROP TAG keep")
     job.lifecycle.expire(TABLE)
     job.expect_all_rows()
+
+
+def test_a_copy_in_the_deep_archive_stands_for_no_file_that_was_written_again(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    """A deterministic job writes the same bytes at its path again: what a query can read now stays readable."""
+    config = make_config(defaults={**AT_ONCE, "cold_tier": {"retain": "1ms"}}, tables={"db.*": {}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        job = Job(lifecycle)
+        path = f"{job.folder}/part-0.parquet"
+        first = job.add(path, 1, 2)
+        for number in (88, 89, 90):
+            job.overwrite(number)
+        lifecycle.expire(TABLE)
+        assert lifecycle.deep_archive(TABLE).moved_files
+        assert lifecycle.route(TABLE, snapshot_id=first).tier != "cold"
+        again = job.add(path, 1, 2)
+        for number in (91, 92):
+            job.overwrite(number)
+        lifecycle.expire(TABLE)
+        assert not job.exists(path)
+        assert job.rows(again) == [1, 2]
