@@ -433,7 +433,10 @@ def continued_log(
         again = snapshot_at([_entry(item) for item in live_log], began)
         turn = {began: again, seen + 1: UNKNOWN_SNAPSHOT} if began > seen + 1 else {began: again}
         between = [{"timestamp-ms": at, "snapshot-id": turn[at]} for at in sorted(turn) if turn[at] is not None]
-        merged[len(older) :] = [*between, *(each for each in merged[len(older) :] if each["timestamp-ms"] > seen)]
+        after = merged[len(older) :]
+        # Nobody saw the table after its last known commit, and a later one may bear a time of just before it.
+        hole = [each for each in after if seen == known_until and seen >= each["timestamp-ms"]]
+        merged[len(older) :] = [*hole, *between, *(each for each in after if each["timestamp-ms"] > seen)]
     return _with_holes(merged, lineage, len(older))
 
 
