@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.metadata.values import partition_ranges as partition_ranges
 
 _HOMES = {
-    "data_files": ("DataFile", "read_manifest"),
+    "manifests": ("DataFile", "read_manifest"),
     "manifest_lists": ("manifests_of",),
     "table_metadata": ("read_table_metadata",),
     "types": (

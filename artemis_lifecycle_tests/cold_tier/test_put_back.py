@@ -27,9 +27,9 @@ from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
-from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
+from artemis_lifecycle_tests.upkeep.equality_deletes import delete_by_equality
 
 Rows = list[tuple[Any, ...]]
 

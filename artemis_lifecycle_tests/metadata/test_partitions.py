@@ -15,7 +15,7 @@ from pyiceberg.types import DateType, IntegerType, StringType
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary
 from artemis_lifecycle.metadata.values import matches, may_have, parse_partition, partition_of, partition_spec
-from artemis_lifecycle_tests.lineage.test_ledger import _metadata
+from artemis_lifecycle_tests.audit.test_ledger import _metadata
 
 SCHEMA = json.dumps(
     {

@@ -21,7 +21,7 @@ from artemis_lifecycle.upkeep.compaction import CompactionPace, PartitionFilters
 from artemis_lifecycle.upkeep.health import partitions_with_work
 from artemis_lifecycle.upkeep.maintenance import window_opening
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
-from artemis_lifecycle_tests.maintenance.equality_deletes import delete_by_equality
+from artemis_lifecycle_tests.upkeep.equality_deletes import delete_by_equality
 
 REQUIREMENTS = LineageRequirements.from_config(Lineage())
 

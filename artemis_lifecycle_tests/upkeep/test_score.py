@@ -14,7 +14,7 @@ from artemis_lifecycle.config.deployment import ClassPrices, Prices
 from artemis_lifecycle.config.policies import Checks, HealthLimits, ScoreLimits, TablePolicy
 from artemis_lifecycle.upkeep.health import HealthPart, TableHealth, judge_part
 from artemis_lifecycle.upkeep.score import PARTS, Rates, StepAge, Upkeep, scored
-from artemis_lifecycle_tests.maintenance.test_maintenance import HEALTH
+from artemis_lifecycle_tests.upkeep.test_maintenance import HEALTH
 
 HOUR = timedelta(hours=1)
 POLICY = TablePolicy()
