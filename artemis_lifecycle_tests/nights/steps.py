@@ -55,26 +55,26 @@ class Doubles:
             "expiration.plan.indexed": nothing,
             "expiration.plan.require_present": nothing,
             "expiration.plan.deletable": self._deletable,
-            "lifecycle.expiration.tidy": nothing,
-            "lifecycle.expiration.present_index": nothing,
-            "lifecycle.expiration.live_index": nothing,
-            "lifecycle.expiration.entries_of": lambda *_: 2,
-            "lifecycle.expiration.copy_again": lambda *_: 0,
-            "lifecycle.expiration.commit_plan": self._commit,
-            "lifecycle.cold_tier.archive": self._archive,
-            "lifecycle.cold_tier.copy_again": lambda *_: 0,
-            "lifecycle.deletion.require_published": nothing,
-            "lifecycle.deletion.stored_receipt": nothing,
-            "lifecycle.deletion.Deletion._delete": lambda *given, **_: self._delete_plan(*given[:2]),
-            "lifecycle.deletion.Deletion.run_scan": lambda *given, **_: self._delete_scan(*given[:2]),
-            "lifecycle.orphans.stored_receipt": nothing,
-            "lifecycle.orphans.take_listing": self._list,
-            "lifecycle.orphans.find_orphans": self._scan,
-            "lifecycle.orphans.load_scan": lambda spark, stores, operations, scan_id: result_of(
+            "walk.expiration.tidy": nothing,
+            "walk.expiration.present_index": nothing,
+            "walk.expiration.live_index": nothing,
+            "walk.expiration.entries_of": lambda *_: 2,
+            "walk.expiration.copy_again": lambda *_: 0,
+            "walk.expiration.commit_plan": self._commit,
+            "walk.cold_tier.archive": self._archive,
+            "walk.cold_tier.copy_again": lambda *_: 0,
+            "walk.deletion.require_published": nothing,
+            "walk.deletion.stored_receipt": nothing,
+            "walk.deletion.Deletion._delete": lambda *given, **_: self._delete_plan(*given[:2]),
+            "walk.deletion.Deletion.run_scan": lambda *given, **_: self._delete_scan(*given[:2]),
+            "walk.orphans.stored_receipt": nothing,
+            "walk.orphans.take_listing": self._list,
+            "walk.orphans.find_orphans": self._scan,
+            "walk.orphans.load_scan": lambda spark, stores, operations, scan_id: result_of(
                 operations.scans.get(scan_id), spark, stores
             ),
             # The host's clock is not the simulated one.
-            "lifecycle.resources.Resources.require_clocks": nothing,
+            "session.resources.Resources.require_clocks": nothing,
         }
         for name, double in replaced.items():
             patch.setattr(f"{package}.{name}", double)

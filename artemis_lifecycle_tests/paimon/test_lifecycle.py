@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import BadInput, GraceNotOver, Held, StalePlan, UnreadableMetadata
-from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
@@ -123,7 +123,7 @@ def test_a_tag_made_after_the_commit_keeps_its_files(
     table = lively(calls, tmp_path / "lake")
     second = table.snapshot_file(2).read_bytes()
     rows = table.read(scan_snapshot_id=2)
-    plan = procedures.tables.plan_expiration(NAME, None, datetime.now(UTC), 1, None)
+    plan = procedures.tables.plan_expiration(NAME, Wanted(None, datetime.now(UTC), 1))
     procedures.tables.commit_expiration(plan, dry_run=False, grace=timedelta(0))
     assert table.snapshots() == [plan_last(table)]
     # A client that still had the snapshot in its cache makes the tag.
@@ -140,7 +140,7 @@ def plan_last(table: Table) -> int:
 
 def test_a_rollback_behind_the_plan_stops_the_commit(calls: Any, procedures: PaimonProcedures, tmp_path: Path) -> None:
     table = lively(calls, tmp_path / "lake")
-    plan = procedures.tables.plan_expiration(NAME, None, datetime.now(UTC), 2, None)
+    plan = procedures.tables.plan_expiration(NAME, Wanted(None, datetime.now(UTC), 2))
     table.rollback_to(2)
     before = table.contents()
     with pytest.raises(StalePlan):
@@ -152,7 +152,7 @@ def test_a_rollback_during_the_commit_gets_its_snapshot_back(
     calls: Any, procedures: PaimonProcedures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lively(calls, tmp_path / "lake")
-    plan = procedures.tables.plan_expiration(NAME, None, datetime.now(UTC), 2, None)
+    plan = procedures.tables.plan_expiration(NAME, Wanted(None, datetime.now(UTC), 2))
     before = table.read(scan_snapshot_id=1)
     delete = Stores.delete
 
@@ -170,7 +170,7 @@ def test_a_rollback_during_the_commit_gets_its_snapshot_back(
 
 def test_a_consumer_that_goes_back_stops_the_commit(calls: Any, procedures: PaimonProcedures, tmp_path: Path) -> None:
     table = lively(calls, tmp_path / "lake")
-    plan = procedures.tables.plan_expiration(NAME, None, datetime.now(UTC), 2, None)
+    plan = procedures.tables.plan_expiration(NAME, Wanted(None, datetime.now(UTC), 2))
     table.consume("reader", 2)
     with pytest.raises(StalePlan, match="reader"):
         procedures.tables.commit_expiration(plan, dry_run=False)
