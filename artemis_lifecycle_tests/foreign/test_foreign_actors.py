@@ -29,6 +29,8 @@ def _variable(name: str, default: str = "") -> str:
 
 
 # Read before the fixture of the tests' conftest takes such variables away.
+EMPTY_DATABASE = True
+"""The schema is made under a clock that steps."""
 ACTIONS = int(_variable("ACTIONS", "0")) or None
 MINUTES = float(_variable("MINUTES", "0.75")) if ACTIONS is None or _variable("MINUTES") else None
 SHARDS = int(_variable("SHARDS", "1"))

@@ -18,6 +18,9 @@ from artemis_lifecycle_tests.guardian import on_disk
 
 pytestmark = pytest.mark.no_guardian(reason="files are taken on purpose")
 
+EMPTY_DATABASE = True
+"""The schema is made under a clock that steps."""
+
 
 @pytest.fixture
 def world(lab: Lab) -> Iterator[World]:

@@ -39,6 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning"),
 ]
 
+EMPTY_DATABASE = True
+"""The schema is made under the simulated clock."""
 SEED = int(os.environ["ARTEMIS_SEED"])
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 WINDOW = timedelta(days=2)
