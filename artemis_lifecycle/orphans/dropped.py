@@ -23,8 +23,8 @@ import numpy as np
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
-from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
+from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import described, parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -34,10 +34,10 @@ from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
-from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.future import evidence, version_of
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location import LocationRules, parent
 from artemis_lifecycle.storage.stores import Stores
 
 DROPPED = "dropped_table"
@@ -177,8 +177,20 @@ def _purged(known: KnownTable, location: str) -> TableMetadata:
 
 
 def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
-    """Return True if the table's last metadata file, or a saved copy of it, exists."""
-    return any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known)))
+    """Return True if the table's last metadata file, a saved copy of it, or a later one beside it exists: then it was
+    not purged."""
+    if any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known))):
+        return True
+    since = version_of(known.metadata_location) or 0
+    beside = (each.path for each in stores.list(parent(known.metadata_location)))
+    return any(_is_of(stores, known, path) for path in beside if (version_of(path) or 0) > since)
+
+
+def _is_of(stores: Stores, known: KnownTable, path: str) -> bool:
+    try:
+        return described(stores, path).table_uuid == known.table_uuid
+    except (UnreadableMetadata, StorageError):
+        return False
 
 
 def _require_same(metadata: TableMetadata, known: KnownTable) -> None:

@@ -275,9 +275,13 @@ class Neighbors:
                 None,
             )
             holds = context.operations.holds.active(known.table_uuid) if place is None else ()
-            if place is None and not holds:
-                continue  # Purged: nothing is left from which it could be restored.
             is_readable, name = True, f"dropped table {known.table} ({known.table_uuid})"
+            # Its own writers may have deleted the file that was seen last, as their table property says.
+            unseen = [*self._unseen_state(known, name)]
+            if place is None and not holds:
+                # Without any file that is left it was purged, and nothing could be restored.
+                found += unseen
+                continue
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
@@ -298,7 +302,7 @@ class Neighbors:
                 is_readable=is_readable,
             )
             # Its last metadata file never changes; whether it is still dropped is checked each time.
-            self._lost[key] = (known, [other, *self._unseen_state(known, name)])
+            self._lost[key] = (known, [other, *unseen])
             found += self._lost[key][1]
         return found
 
@@ -321,9 +325,9 @@ class Neighbors:
         return self._objects[name].identifier if name in self._objects else name
 
     def _unseen_state(self, known: KnownTable, name: str) -> Iterator[Neighbor]:
-        """Yield a dropped table as of each metadata file after the last seen one that no later file follows: commits
-        that nobody saw, attempts that lost their swaps, commits of another name of the uuid. All of these states
-        count."""
+        """Yield a dropped table as of each metadata file after the last seen one that no later file names: commits
+        that nobody saw, more of them than a metadata log has entries for, attempts that lost their swaps, commits of
+        another name of the uuid. All of these states count."""
         stores, rules = self._context.stores, self._context.rules
         seen = normalize(known.metadata_location, rules)
         paths = {file.path: version_of(file.path) for file in stores.list(parent(seen))}
@@ -332,7 +336,7 @@ class Neighbors:
             if normalize(path, rules) in followed:
                 continue
             found = self._following(known, f"{name} as of {path.rpartition('/')[2]}", path)
-            if found is not None and seen in found[1]:
+            if found is not None:
                 followed |= found[1]
                 yield found[0]
 

@@ -446,6 +446,32 @@ def register(lifecycle: Lifecycle, name: str, location: str) -> None:
     sql(lifecycle, f"CALL {{live}}.system.register_table(table => 'db.{name}', metadata_file => '{location}')")
 
 
+@pytest.mark.parametrize("deletes", [False, True], ids=["kept", "deleted"])
+def test_a_table_dropped_after_more_unseen_commits_than_its_log_is_long_keeps_what_they_took_up(
+    lifecycle: Lifecycle, deletes: bool
+) -> None:
+    """`deletes`: its writers delete metadata files that leave the log, the last seen one too. It was not purged."""
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    sql(
+        lifecycle,
+        "ALTER TABLE {live}.db.reader SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1', "
+        f"'write.metadata.delete-after-commit.enabled'='{str(deletes).lower()}')",
+    )
+    lifecycle.observe_catalog()
+    shared = set((owner / "data").glob("*.parquet"))
+    for number in range(3):
+        append(lifecycle, "db.reader", number)
+    take_up(lifecycle, "db.reader", owner / "data")
+    append(lifecycle, "db.reader", 9)
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    lifecycle.observe_catalog()
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    assert shared and all(path.exists() for path in shared)
+    assert [each.state for each in lifecycle.dropped_tables()] == ["waiting"]
+
+
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
 def test_a_second_name_of_a_uuid_that_was_dropped_keeps_what_its_last_state_reads(
     lifecycle: Lifecycle, is_seen: bool
