@@ -270,8 +270,11 @@ public class Core {
         }
     }
 
+    private int written = 0;
+
     private DataWriter writer(Table table, PartitionKey key, int number) {
-        String name = "00000-" + number + "-" + UUID.randomUUID() + "-0-00001.parquet";
+        // In the order of their names, files are in that of their commits.
+        String name = String.format("00000-%07d-%02d-", ++written, number) + UUID.randomUUID() + "-0-00001.parquet";
         LocationProvider places = table.locationProvider();
         boolean apart = table.spec().isPartitioned();
         String place = apart ? places.newDataLocation(table.spec(), key, name) : places.newDataLocation(name);
