@@ -1,9 +1,6 @@
-"""Which snapshots ingested the rows of a partition, or of a data file, found in manifests of the live and the cold
-tier. Belongs here: reading manifests, and tracing rewritten files to their inputs. Does not belong here: who wrote a
-snapshot, which the ledger says.
-
-A snapshot with operation `replace` moves rows and ingests none (Iceberg spec, "Snapshots"). What it rewrote are the
-entries of its own manifests with status DELETED; the snapshots that added those are in its parent's manifests.
+"""Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
+Arrow tables of the ledger in, answers out. Does not belong here: reading the ledger (`lifecycle/audit.py`) and
+manifests (`ingests`).
 """
 
 from __future__ import annotations
@@ -31,6 +28,14 @@ from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# --- ingests ----------------------------------------------------------------------------------------------------------
+# Which snapshots ingested the rows of a partition, or of a data file, found in manifests of the live and the cold
+# tier.
+#
+# A snapshot with operation `replace` moves rows and ingests none (Iceberg spec, "Snapshots"). What it rewrote are the
+# entries of its own manifests with status DELETED; the snapshots that added those are in its parent's manifests.
 
 
 @dataclass(frozen=True)

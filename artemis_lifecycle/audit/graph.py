@@ -118,6 +118,11 @@ def _codes(*columns: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
 
 
+# --- drawing ----------------------------------------------------------------------------------------------------------
+# The graph of a snapshot's inputs and readers, as SVG and Mermaid: one column per depth, inputs to the left, readers
+# to the right. Self-contained, with all texts escaped.
+
+
 class SnapshotOfTable(NamedTuple):
     """A snapshot, and its table's name. `table_uuid` None: of a table that this catalog does not know."""
 

@@ -296,6 +296,10 @@ def _continued(metadata: TableMetadata, index: HistoryIndex) -> Log:
     return whole_log(metadata, former, snapshots, reset=reset)
 
 
+# --- history ----------------------------------------------------------------------------------------------------------
+# What a table keeps: the files that its kept snapshots reach, and what other windows would keep.
+
+
 @dataclass(frozen=True)
 class History:
     """Reads metadata and manifests. Changes nothing."""

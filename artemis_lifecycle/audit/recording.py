@@ -1,8 +1,4 @@
-"""Sends lineage events to a file or an HTTP address, as `lineage_events` in lifecycle.yaml says.
-
-Events are sealed and queued together with the rows of the ledger. Each is sent at least once: what a receiver does not
-take stays queued until it does.
-"""
+"""Records lineage: who wrote each snapshot, in the ledger that outlives the snapshots."""
 
 from __future__ import annotations
 
@@ -52,6 +48,12 @@ from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import describe_frame, frame_batches, write_batches
 from artemis_lifecycle.storage.instants import milliseconds
+
+# --- lineage events ---------------------------------------------------------------------------------------------------
+# Sends lineage events to a file or an HTTP address, as `lineage_events` in lifecycle.yaml says.
+#
+# Events are sealed and queued together with the rows of the ledger. Each is sent at least once: what a receiver does
+# not take stays queued until it does.
 
 _log = escaping.logger(__name__)
 

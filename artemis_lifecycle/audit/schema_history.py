@@ -160,6 +160,11 @@ def _change(old: SchemaField, new: SchemaField) -> str:
 
 RECORDED, DESCRIBED, SCHEMAS = "every_snapshot_is_recorded", "summaries_are_complete", "schemas_are_consistent"
 
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+# Checks of a table's lineage and schemas: is every snapshot recorded and described, and do its schemas fit together?
+# Pure.
+
 _PROMOTIONS = {
     ("int", "long"),
     ("float", "double"),

@@ -109,6 +109,9 @@ def namespace_row(levels: Sequence[str]) -> str:
     return ".".join(levels)
 
 
+# --- entry ------------------------------------------------------------------------------------------------------------
+# A catalog's entry for a table, or for any other object.
+
 TABLE = "TABLE"
 
 

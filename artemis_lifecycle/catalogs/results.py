@@ -184,6 +184,11 @@ def _changed(table: str, what: str) -> ConfigError:
     )
 
 
+# --- result rows ------------------------------------------------------------------------------------------------------
+# Reads the project's own result tables in this process: for a few rows, Spark would take longer to start than to read
+# them.
+
+
 class Where(NamedTuple):
     """A condition on a column; `in` takes a tuple of values. A null only matches `null`, which takes no value."""
 

@@ -274,6 +274,11 @@ _SPARK_TYPES: dict[str, Callable[[deployment.Catalog, dict[str, str], Purpose], 
 }
 
 
+# --- ingest -----------------------------------------------------------------------------------------------------------
+# A pyiceberg catalog for writers with a separate connection pool, so that lifecycle work and ingest cannot exhaust
+# each other's pool.
+
+
 def ingest_catalog(catalog: deployment.Catalog) -> PyIcebergCatalog:
     """Return the catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
     return pyiceberg_catalog(catalog, purpose="ingest")

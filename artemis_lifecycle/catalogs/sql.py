@@ -1,5 +1,9 @@
-"""The two tables of a SQL catalog on Postgres, in the schema that Iceberg's JdbcCatalog (schema version V1) and
-pyiceberg's SqlCatalog share. They are in the first schema of the connection's search path, where both look for them."""
+"""The pointer of a table in a SQL catalog on Postgres: one row, moved by compare-and-swap.
+
+Belongs here: the one statement that moves it, and what is known when the connection breaks. Does not belong here: what
+the pointer may be moved to (`commits/gate.py`), or commits through Iceberg's core (`commit`), whose JdbcCatalog
+runs the same statement.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,11 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import refusing
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+# The two tables of a SQL catalog on Postgres, in the schema that Iceberg's JdbcCatalog (schema version V1) and
+# pyiceberg's SqlCatalog share. They are in the first schema of the connection's search path, where both look for
+# them.
 
 _log = escaping.logger(__name__)
 _metadata = MetaData()
@@ -289,6 +298,12 @@ def row_of(catalog: str, name: Identifier) -> tuple[ColumnElement[bool], ...]:
     namespace, table = name.row
     columns = iceberg_tables.c
     return (columns.catalog_name == catalog, columns.table_namespace == namespace, columns.table_name == table)
+
+
+# --- cold -------------------------------------------------------------------------------------------------------------
+# Publishes a table's metadata file to a SQL catalog, by compare-and-swap in the caller's transaction.
+#
+# Only the handoff commits to the cold catalog, and its journal row belongs to the same transaction.
 
 
 def publish(

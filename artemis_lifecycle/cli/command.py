@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and their parsing."""
+"""`@command`: opens the Lifecycle, calls a verb, and prints its result once, for a terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from artemis_lifecycle.errors import BadInput, NaiveDatetime, Refused
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+# Arguments and options that several commands share, and their parsing.
 
 
 def instant(text: str | None) -> datetime | None:

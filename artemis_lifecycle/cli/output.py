@@ -1,4 +1,4 @@
-"""Serves a text over HTTP, for Prometheus to scrape."""
+"""Output: JSON, tables, single lines, and the spinner while work is in progress."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from artemis_lifecycle.api import Lifecycle
+
+
+# --- serving ----------------------------------------------------------------------------------------------------------
+# Serves a text over HTTP, for Prometheus to scrape.
 
 
 def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int], None] | None = None) -> None:

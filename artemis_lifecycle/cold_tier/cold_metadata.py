@@ -1,6 +1,10 @@
-"""What a tag pointed to over time: its history, which the newest cold table keeps as a property. Iceberg keeps only a
-ref's current snapshot. Belongs here: continuing the history from the live table's metadata files. Does not belong here:
-which tier has the snapshot of a tag."""
+"""Builds the cold table's metadata file from the live table's and the previous cold one. Pure: JSON in, JSON out;
+unknown fields are kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its parser refuses.
+
+The snapshot log is the live table's complete log, including ids that the cold table does not have. So an engine that
+looks up an instant may get an id that is absent, and fails instead of answering from an older snapshot. The parser
+accepts absent ids. It requires entries in time order, and none later than `last-updated-ms` (both to the minute).
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,10 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, NAMED_BY_SNAPSHOT, Snapshot, TableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.storage.stores import Stores
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+# What a tag pointed to over time: its history, which the newest cold table keeps as a property. Iceberg keeps only a
+# ref's current snapshot.
 
 _log = escaping.logger(__name__)
 

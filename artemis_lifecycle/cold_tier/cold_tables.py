@@ -1,5 +1,5 @@
-"""The cold catalog's entries for one live table, and the table's place in the cold tier. Belongs here: reading them.
-Does not belong here: changing them (`publication`)."""
+"""The cold tables of one live table: the newest, and the closed ones of past years or months (`cold_split`). Belongs
+here: finding the table that has a snapshot, with as few metadata files read as possible."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# --- cold entries -----------------------------------------------------------------------------------------------------
+# The cold catalog's entries for one live table, and the table's place in the cold tier.
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,10 @@ class ColdEntries:
         return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
     def _location(self, name: str) -> str | None:
-        return self.catalog.entry(name).metadata_location if self.catalog.exists(name) else None
+        try:
+            return self.catalog.entry(name).metadata_location
+        except NoSuchTable:
+            return None
 
     def newest(self, identity: ColdIdentity, plan_id: str | None = None) -> ColdEntry:
         """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table,
@@ -312,6 +319,10 @@ class ColdTables:
         return ColdTable(closed.name, replace(metadata, table_uuid=self.newest.metadata.table_uuid))
 
 
+# --- cold side --------------------------------------------------------------------------------------------------------
+# The cold catalog from protection's view: the cold tables of one live table as one table, and all others.
+
+
 class ColdSide:
     """`table` is the live table. `open_tables` looks up its cold tables again; `index` covers what they reach together.
 
@@ -368,6 +379,10 @@ class ColdSide:
         rows = self._catalog.pointers()
         self._as_of(rows)
         return {name: row for name, row in rows.items() if name not in self._rows}
+
+
+# --- history ----------------------------------------------------------------------------------------------------------
+# The cold tier's snapshots of a table, and which of them are readable now. Plain values.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""One request to a store for each of many files."""
+"""Copying: each file is copied or rewritten, read back and compared. Belongs here: processing one file. Does not belong
+here: which files, in which order, and what a failure means for the plan."""
 
 from __future__ import annotations
 
@@ -36,6 +37,9 @@ from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+# One request to a store for each of many files.
 
 _THREADS = 16
 

@@ -388,6 +388,10 @@ def _is_archived(stores: Stores, path: str) -> tuple[str, bool]:
     return path, state is not None and state.archived
 
 
+# --- thaw -------------------------------------------------------------------------------------------------------------
+# Makes archived snapshots readable again for a while: which files that needs, requesting them from the store, and
+# checking when they are readable. Requests and approvals are in Postgres (`operations/deep_archive`).
+
 _SAMPLE = 25
 
 

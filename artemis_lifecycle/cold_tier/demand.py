@@ -1,5 +1,5 @@
-"""The sealed work of transferring snapshots from one tier to the other: its contents, and how it is stored. Belongs
-here: batches and the seal. Does not belong here: finding the files (`needed`) and copying them (`transfer`)."""
+"""The snapshots that are wanted in the other tier, and the metadata that references their files, as rows. Belongs here:
+reading manifest lists and manifests. Does not belong here: which of the files still need copying (`needed`)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from artemis_lifecycle.metadata.types import MANIFEST, ManifestListEntry, Snapsh
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema, drop_frame
 from artemis_lifecycle.storage.stores import Stores
+
+# --- work -------------------------------------------------------------------------------------------------------------
+# The sealed work of transferring snapshots from one tier to the other: its contents, and how it is stored.
 
 PHASES = 3
 """Contents and statistics first; then manifests, which record the contents' new sizes; then manifest lists."""

@@ -282,6 +282,11 @@ def _reads(then: Any, now: Any) -> bool:
     )
 
 
+# --- name mapping -----------------------------------------------------------------------------------------------------
+# The mapping of names to field ids, for reading files without field ids (`add_files`). A table has one mapping for
+# all its files; an archive has files that were read with different ones. No store, no Spark. Source: format/spec.md,
+# "Name Mapping Serialization", "Column Projection".
+
 NAME_MAPPING = "schema.name-mapping.default"
 """The table property."""
 

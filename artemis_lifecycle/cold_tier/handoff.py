@@ -1,4 +1,10 @@
-"""What happened to a plan's snapshots in its handoff, as a file under `operations.root`."""
+"""The handoff: expired snapshots are copied, verified, and published in one commit of the cold table. Resumable by
+batch.
+
+Order: the list of needed files is sealed. Contents, then manifests, then manifest lists are copied; each batch is
+recorded once it is completely verified. Then one metadata file is written, parsed by Iceberg's own parser, and
+published by compare-and-swap. Until then, the cold table is unchanged, and copied files count for the next attempt.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +53,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- handoff outcome --------------------------------------------------------------------------------------------------
+# What happened to a plan's snapshots in its handoff, as a file under `operations.root`.
+
 NOTHING_ARCHIVED = ""
 """Replaces the metadata location if the handoff is done and all its snapshots were lost or overtaken."""
 
@@ -86,6 +95,9 @@ def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | No
 def _outcome_path(root: str, plan_id: str) -> str:
     return f"{root}/handoffs/{plan_id}/outcome.json"
 
+
+# --- publication ------------------------------------------------------------------------------------------------------
+# The end of a handoff: one metadata file for each changed cold table, and one commit for all of them.
 
 _PUBLISH_ATTEMPTS = 10
 

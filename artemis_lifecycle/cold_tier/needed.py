@@ -1,9 +1,8 @@
-"""Paths that a table used for several files. A use is a path and the snapshot that added the file there. Belongs here:
-which use the file at a path belongs to now, and whether it is the one that the ledger has. Does not belong here: which
-uses are doubtful (`needed`), and where another file goes (`paths`).
+"""The files to copy: everything that the wanted snapshots read, except what the ledger already has.
 
-Only one file is at a path. If it was written after a use was committed, and a later use is known, then the earlier
-use's file was overwritten. What cannot be decided counts as lost, so that a person decides.
+The list is sealed before the first copy, so that a killed handoff or restore continues with the same batches. A
+manifest that was copied before is not read again, because the ledger has all its files. The cost depends on the new
+manifests.
 """
 
 from __future__ import annotations
@@ -67,6 +66,12 @@ from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import LocationRules, hash_strings, normalize
 from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
 from artemis_lifecycle.storage.types import NO_TIME
+
+# --- reuse ------------------------------------------------------------------------------------------------------------
+# Paths that a table used for several files. A use is a path and the snapshot that added the file there.
+#
+# Only one file is at a path. If it was written after a use was committed, and a later use is known, then the earlier
+# use's file was overwritten. What cannot be decided counts as lost, so that a person decides.
 
 _USES = arrow_schema("destination string, added_by bigint")
 _DISK_GRAIN, _STORE_GRAIN = 10_000, 1_000_000

@@ -37,6 +37,11 @@ from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import FileIdentity
 
+# --- repair -----------------------------------------------------------------------------------------------------------
+# Copying files that cold has lost again from the live files, while they exist.
+#
+# A repaired copy is valid only if it matches the record, because the cold manifests describe that file.
+
 _AT_ONCE = 200_000
 _COMPARED_AT_ONCE = 1_000
 _SIZES = arrow_schema("path string, size_in_bytes bigint")

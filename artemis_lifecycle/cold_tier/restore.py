@@ -1,5 +1,13 @@
-"""The copies of a restore: its record, the heartbeat over its folder, and the transfer from the cold tier. Does not
-belong here: the commit (`restore_commit`)."""
+"""Restore an expired snapshot: copy its files from the cold tier to a folder of the live table, verify them against the
+archive's records, and commit a new snapshot that references them, on a separate branch.
+
+Iceberg refuses a snapshot without the newest sequence number, so the old one cannot return with its own id. But the
+content of its manifests can: every entry keeps its sequence number, snapshot id and first row id. So deletes apply to
+the same rows as before, and rows keep their ids. The new snapshot has no parent, because it has no ancestor in the live
+table. Source: format/spec.md, "Snapshots", "Sequence Number Inheritance", "First Row ID Inheritance".
+
+Restored files never get their old paths, because an unfinished deletion may still list those.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +50,9 @@ from artemis_lifecycle.reachability.files import IndexFiles
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.runner import Runner
+
+# --- restore copies ---------------------------------------------------------------------------------------------------
+# The copies of a restore: its record, the heartbeat over its folder, and the transfer from the cold tier.
 
 FOLDER = "restored"
 """The subfolder of a live table's location for restored files, with one folder per restore."""
@@ -163,6 +174,9 @@ def _folder(context: RestoreContext, restore_id: str) -> str:
 def restore_ledger(context: RestoreContext, restore_id: str) -> Ledger:
     return Ledger(context.live_stores, f"{_folder(context, restore_id)}/copies")
 
+
+# --- restore commit ---------------------------------------------------------------------------------------------------
+# The commit of a restore: a new snapshot on a branch of the live table, or a branch on a snapshot that it still has.
 
 RESTORE_ID = "artemis.restore-id"
 RESTORED_FROM = "artemis.restored-from"

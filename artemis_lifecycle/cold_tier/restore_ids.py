@@ -1,4 +1,5 @@
-"""The request, the context and the result of a restore."""
+"""What a cold snapshot needs to be read in the live table, and whether the table can have it: schemas, partition specs,
+column types, name mapping, and numbers that mean one thing."""
 
 from __future__ import annotations
 
@@ -39,6 +40,10 @@ from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# --- restore context --------------------------------------------------------------------------------------------------
+# The request, the context and the result of a restore.
 
 
 @dataclass(frozen=True)

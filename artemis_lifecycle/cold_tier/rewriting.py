@@ -1,4 +1,4 @@
-"""What all formats of delete files share: the manifest's description of a rewritten file, field ids, errors."""
+"""Rewriting position-delete files in any supported format."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from artemis_lifecycle.metadata.manifests import entry_names, file_names
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, bounded_json
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.orc import read_orc
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+# What all formats of delete files share: the manifest's description of a rewritten file, field ids, errors.
 
 Mapped = Callable[[str], str]
 """Returns the cold path of a live path."""
@@ -89,6 +92,9 @@ def not_copied(what: str, path: str) -> HandoffFailed:
         hint="run the handoff again, which copies what is missing",
     )
 
+
+# --- deletion vectors -------------------------------------------------------------------------------------------------
+# Rewriting files of deletion vectors (Puffin).
 
 _PUFFIN = b"PFA1"
 _FOOTER_COMPRESSED = 0x01
@@ -332,6 +338,9 @@ def _require_text(schema: pa.Schema, index: int, path: str) -> None:
         raise unreadable_deletes(path, ValueError(f"its paths are {found}"))
 
 
+# --- manifests --------------------------------------------------------------------------------------------------------
+# Rewriting manifests.
+
 _SPEC_ID = "partition-spec-id"
 
 
@@ -444,6 +453,10 @@ def _single_path(file: dict[str, Any], names: Mapping[str, str], mapped: Mapped)
     except (UnicodeDecodeError, HandoffFailed):
         return None, None
     return path, path
+
+
+# --- manifest lists ---------------------------------------------------------------------------------------------------
+# Rewriting manifest lists.
 
 
 def rewrite_manifest_list(

@@ -1,4 +1,10 @@
-"""The consequences of lost files: which snapshots cannot be read without them."""
+"""Transfers snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff
+transfers to the cold tier, a restore back. Belongs here: the order of the phases, the meaning of a batch, and how a run
+resumes. Does not belong here: which snapshots, how to copy one file, and what is published in the end.
+
+Contents come first; then manifests, which record the contents' new sizes; then manifest lists. A batch is recorded once
+it is completely verified. A later run begins with the first batch that is not recorded.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +46,9 @@ from artemis_lifecycle.operations.journal import HandoffBatches
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame
 from artemis_lifecycle.storage.stores import Stores
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+# The consequences of lost files: which snapshots cannot be read without them.
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,9 @@ def _hits(paths: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     for batch in batches:
         yield batch.filter(pc.is_in(batch.column("destination"), paths))
 
+
+# --- phases -----------------------------------------------------------------------------------------------------------
+# The sealed rows of a work, phase by phase, with what each phase needs from earlier phases.
 
 _BUCKETED = pa.schema([*WANTED, SEALED.field("bucket")])
 _DESCRIBED = arrow_schema("destination string, rewritten string")

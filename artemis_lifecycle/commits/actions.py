@@ -51,6 +51,9 @@ def with_summary(action: Any, summary: Mapping[str, str]) -> Any:
     return action
 
 
+# --- statistics -------------------------------------------------------------------------------------------------------
+# The NDV statistics of a table (Puffin files), by Iceberg's own action, when enough rows have changed.
+
 _CHANGED = ("added-records", "deleted-records", "added-position-deletes")
 
 

@@ -1,5 +1,4 @@
-"""The live catalog's pointer of a table, for who commits without an engine: read it, and move it to the next metadata
-file."""
+"""The lineage gate in the live catalog's database: enabling, disabling and inspecting it."""
 
 from __future__ import annotations
 
@@ -35,6 +34,10 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.session.resources import Resources
+
+# --- pointer ----------------------------------------------------------------------------------------------------------
+# The live catalog's pointer of a table, for who commits without an engine: read it, and move it to the next metadata
+# file.
 
 
 @dataclass(frozen=True)

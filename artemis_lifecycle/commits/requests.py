@@ -1,8 +1,4 @@
-"""What the body of a request would commit: strict parsing, because what the gate reads must be what the server reads.
-
-An object with a repeated key, an update that this version does not know, or a field of another type than in the spec
-raises UnclearError: servers could take it for something else.
-"""
+"""Which tables are gated, and what is wrong with a change to one: lifecycle.yaml applied to what a request would do."""
 
 from __future__ import annotations
 
@@ -21,6 +17,12 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import TooLarge
 from artemis_lifecycle.storage.bounded import require_bounded_json
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+# What the body of a request would commit: strict parsing, because what the gate reads must be what the server reads.
+#
+# An object with a repeated key, an update that this version does not know, or a field of another type than in the
+# spec raises UnclearError: servers could take it for something else.
 
 LARGEST = 32 * 2**20
 """Bytes of a body that the gate reads, also after decompression."""
@@ -186,6 +188,13 @@ def _name(value: object, what: str) -> TableName:
     levels = tuple(_text(level, f"a level of {what}") for level in _list(found.get("namespace"), f"{what}.namespace"))
     return TableName(levels, _text(found.get("name"), f"{what}.name"))
 
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+# Which requests of the Iceberg REST API change tables, from the path alone.
+#
+# Servers are lenient about paths: they decode segments before they match them, some more than once, and drop empty
+# ones, a trailing slash, matrix parameters and a fragment. What one of them could take for a table's path is judged
+# as that path, or refused if it could mean several.
 
 Kind = Literal["update", "transaction", "register", "rename", "unknown"]
 SEPARATOR = "\x1f"

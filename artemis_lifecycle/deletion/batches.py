@@ -1,7 +1,10 @@
-"""The outcomes of a job's files. Belongs here: their names, and storing them batch by batch. Does not belong here:
-deciding them (`worker`), or the Iceberg table that people query (`results`).
+"""A job's files, cut into batches exactly once, so that another process can resume at batch level.
 
-    <root>/deletions/<job_id>/outcomes/batch-<n>.parquet (columns: `OUTCOMES`)
+    <root>/deletions/<job_id>/batches/batches.json and the Parquet parts that it names, one per batch (columns: `BATCH`)
+
+Order: data and delete files first, then statistics, manifests, manifest lists and metadata files. Any order would be
+safe, because the sealed list alone makes a job resumable. This order frees the most bytes first. If both the list and
+the journal are lost, the remaining files can still be found from the metadata that is deleted last.
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ from artemis_lifecycle.storage.types import NO_TAG, NO_TIME
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+# The outcomes of a job's files.
+#
+#     <root>/deletions/<job_id>/outcomes/batch-<n>.parquet (columns: `OUTCOMES`)
 
 OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
 

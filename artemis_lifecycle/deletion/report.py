@@ -145,6 +145,10 @@ def report_of(
     )
 
 
+# --- results ----------------------------------------------------------------------------------------------------------
+# The outcomes of deletions as rows of the result table `deletions`: a history for people and audits. Deletion never
+# reads it: the journal in Postgres and the stored outcomes decide.
+
 DELETIONS = ResultTable(
     "deletions",
     """
@@ -173,6 +177,15 @@ def outcome_rows(stores: Stores, root: str, job: JobRecord, recorded_at: datetim
         columns |= {name: outcomes.column(name) for name in ("path", "kind", "size_in_bytes", "outcome", "reason")}
         yield pa.table({**columns, "recorded_at": pa.repeat(instant, outcomes.num_rows)})
 
+
+# --- receipt ----------------------------------------------------------------------------------------------------------
+# The receipt of a finished deletion: what happened to every path and who decided it. It is meant for auditors.
+#
+#     <table's metadata folder>/artemis-receipts/<job id>/receipt.json, receipt.md and files-<n>.parquet
+#
+# It is stored with the table, not with the lifecycle's state, so that it outlives that state. The orphan scan
+# recognizes the folder. The Parquet parts have every path with its outcome (columns: `batches.OUTCOMES`). The JSON
+# has their checksums.
 
 _SAMPLE = 100
 _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")

@@ -1,5 +1,10 @@
-"""The last check of a job's files before deletion: first against the store, then against protection. Real runs and dry
-runs use the same check."""
+"""The deletion worker: takes a sealed job batch by batch, checks the files again, deletes them, and records each
+outcome. If it is killed, any process can continue from the journal.
+
+Each piece of a batch is processed under the table's lock, which holds, heartbeats and restores also take. The order is:
+the lease, the journal's fence, the last check, the delete. The worker waits for the rate limit before it takes the
+lock.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +59,10 @@ from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import are_local
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, FileStatuses, Removals
 
+# --- recheck ----------------------------------------------------------------------------------------------------------
+# The last check of a job's files before deletion: first against the store, then against protection. Real runs and dry
+# runs use the same check.
+
 
 @dataclass(frozen=True)
 class Rechecked:
@@ -100,6 +109,10 @@ def recheck(
     protected_at = elapsed()
     kept = others | protection.kept(files, considered)
     return Rechecked(kept, gone, found.failed, found.now, asked_at, protected_at)
+
+
+# --- dry run ----------------------------------------------------------------------------------------------------------
+# The dry run of a deletion: it makes the same checks as a real run, and changes nothing.
 
 
 def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:

@@ -1,4 +1,8 @@
-"""What a check returns, and how an error becomes one."""
+"""Checks of what the configuration names: catalogs, the operations database, roles, the cold guard, stores, clocks.
+
+They read. Only `probed_store`, and `clocks` of stores, write one probe file per root, which they remove. No schema is
+made or changed, and no catalog taken.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,9 @@ from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
+# --- results ----------------------------------------------------------------------------------------------------------
+# What a check returns, and how an error becomes one.
+
 Status = Literal["ok", "warning", "failed", "skipped"]
 
 
@@ -70,6 +77,9 @@ def checked(name: str, check: Callable[[], Check]) -> Check:
         # What it says may repeat what it was given.
         return Check(name, "failed", type(error).__name__, "run the step that needs it, which says more")
 
+
+# --- machine ----------------------------------------------------------------------------------------------------------
+# Checks of this machine: Java, the executors' Python, free space, versions of libraries.
 
 _LOCK = Path(__file__).parents[2] / "requirements.lock"
 _GIB = 2**30

@@ -1,6 +1,8 @@
-"""Schemas, partition specs and sort orders that nothing uses, and that an expiration may remove from a table.
+"""The metadata commit of a plan: one compare-and-swap removes snapshots and refs from the table, and changes nothing
+else, except that a table property says who did it.
 
-Belongs here: which these are, from one metadata file, and the record of them. Does not belong here: the commit.
+The guards run at every attempt, on exactly the metadata file that the swap compares: a check of another base proves
+nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ from artemis_lifecycle.storage.threads import threaded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- unused -----------------------------------------------------------------------------------------------------------
+# Schemas, partition specs and sort orders that nothing uses, and that an expiration may remove from a table.
 
 _THREADS = 8
 

@@ -1,4 +1,8 @@
-"""What pictures of sizes share. Belongs here: units, an empty figure, and converting a figure to bytes."""
+"""What-if analysis: how much a table would hold under other windows, and what each ref costs to keep. Changes nothing.
+
+Every point is a complete decision by the table's own rule, holds and tags, under another window. The files that its
+kept snapshots reach are counted in the manifest index, each once.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+# What pictures of sizes share.
 
 _DPI = 80
 _COLORS = 16

@@ -1,4 +1,6 @@
-"""Since when, and until when, snapshots keep what they hold. Pure: a query to the retention rules."""
+"""Sealed expiration plans. A plan consists of the table, the base metadata file, the snapshots and refs to remove,
+and the files that only they reach. Its id is the digest of that content, so that the same decision always has the
+same id."""
 
 from __future__ import annotations
 
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+
+# --- lifetime ---------------------------------------------------------------------------------------------------------
+# Since when, and until when, snapshots keep what they hold. Pure: a query to the retention rules.
 
 _FAR_MS = 100 * 365 * 86_400_000
 _EXACT_TO_MS = 1_000
@@ -511,6 +516,10 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
     )
 
 
+# --- explained --------------------------------------------------------------------------------------------------------
+# Why a file is in a plan, or why it is not.
+
+
 @dataclass(frozen=True)
 class Keeper:
     """What keeps a file out of a plan: a snapshot of the plan's base, with every reason why it is kept, or (without an
@@ -553,6 +562,9 @@ def why_kept(plan: ExpirationPlan, path: str, holders: Sequence[tuple[int | None
         )
     return PlanExplanation(plan.plan_id, plan.table, path, False, reason, kept_by=keepers)
 
+
+# --- results ----------------------------------------------------------------------------------------------------------
+# Plans as rows of the result table `plan_files`, for people. No decision uses them.
 
 PLAN_FILES = ResultTable(
     "plan_files",

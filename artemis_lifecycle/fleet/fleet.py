@@ -1,5 +1,4 @@
-"""Readers of a catalog that stop or delay other tables' deletions, all at once: tables that cannot be read, and logs of
-other formats. Belongs here: what doctor and the fleet say of them. Changes nothing."""
+"""The fleet at a glance: one row per governed table, from Postgres alone, and the page that shows it."""
 
 from __future__ import annotations
 
@@ -46,6 +45,10 @@ from artemis_lifecycle.upkeep.maintenance import storage_classes
 if TYPE_CHECKING:
     import pandas as pd
 
+
+# --- unread -----------------------------------------------------------------------------------------------------------
+# Readers of a catalog that stop or delay other tables' deletions, all at once: tables that cannot be read, and logs
+# of other formats.
 
 _READERS = 8
 
@@ -107,6 +110,10 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     lines = json.dumps([*live.isolated, *map(escape, sorted(named))], ensure_ascii=False)
     return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}")
 
+
+# --- tonight ----------------------------------------------------------------------------------------------------------
+# The position of each table in its maintenance window, from its plans, scans and step records in Postgres, and the
+# forecast of what is left. Reads no metadata file.
 
 MEASURED_OVER = timedelta(days=14)
 """How far back durations of runs count for a forecast."""

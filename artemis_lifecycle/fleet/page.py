@@ -1,4 +1,4 @@
-"""The plots of the fleet page, as SVG without scripts, fonts or addresses. Pure."""
+"""The fleet page: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from artemis_lifecycle.operations.fleet import DayScan, planned_since, scan_shar
 
 _WIDTH, _HEIGHT, _TOP, _LEFT, _FOOT = 360, 150, 14, 62, 18
 _INNER, _TALL = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _FOOT
+
+# --- fleet plots ------------------------------------------------------------------------------------------------------
+# The plots of the fleet page, as SVG without scripts, fonts or addresses. Pure.
+
 _ROW = 22
 
 
@@ -93,6 +97,9 @@ def _figure(title: str, body: str, height: int) -> str:
 def _text(text: str) -> str:
     return escape(terminal(text), quote=True)
 
+
+# --- fleet history ----------------------------------------------------------------------------------------------------
+# The fleet day by day: bytes freed, the share of orphans and overdue tables, from records in Postgres.
 
 _SCANNED_WITHIN = timedelta(days=60)
 """How long before the first day a table's last scan still counts on it."""

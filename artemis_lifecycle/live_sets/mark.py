@@ -1,7 +1,13 @@
-"""Cutoff policies: how far back the commits of a reference are live. Pure.
+"""Mark: which versions of which contents the references of a catalog keep alive.
 
-The head of a reference is always live, as in Nessie's own garbage collector (`IdentifyLiveContents`). A reference that
-no pattern matches keeps its whole log.
+From the head of each reference, its commits are walked, newest first, until its policy's cutoff. Each live commit makes
+the contents live that it puts. At the last live commit, the contents of all keys are live too: the last version that a
+key got before the cutoff is what a reader sees until it is replaced.
+
+Commits that references share are visited once, whatever their policies. Visited commits form chains: commits in a row
+that one walk visited. A walk that meets a chain knows, by the times in it, whether its own cutoff is inside: then
+everything that it would find is found. Otherwise it goes on where the chain ends, and makes it longer. So the result
+does not depend on the order of references, and 1,000 branches of one log cost as much as their longest walk.
 """
 
 from __future__ import annotations
@@ -29,6 +35,12 @@ from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.instants import in_calendar, microseconds
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+# Cutoff policies: how far back the commits of a reference are live. Pure.
+#
+# The head of a reference is always live, as in Nessie's own garbage collector (`IdentifyLiveContents`). A reference
+# that no pattern matches keeps its whole log.
 
 NONE = "none"
 _COMMITS = re.compile(r"(\d+)(?:\s+commits?)?")
@@ -150,6 +162,10 @@ def _unusable(given: object) -> BadInput:
         f"{given!r} is not a cutoff",
         hint="use a number of commits (5), a duration (30d), an instant with its time zone, or none",
     )
+
+
+# --- visited ----------------------------------------------------------------------------------------------------------
+# Which commits a mark has visited.
 
 
 class Place(NamedTuple):
@@ -346,6 +362,11 @@ class _Walk:
                     self._waiting = []
             if full:
                 yield full
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+# A catalog without references, as a source of them: each table is one reference, and each of its snapshots one commit
+# with one put.
 
 
 class HasPointers(Protocol):

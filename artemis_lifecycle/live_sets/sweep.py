@@ -1,4 +1,9 @@
-"""What changed between two sets. Pure."""
+"""Sweep: for each table of a set, its files that no live version reaches.
+
+The walk of its locations, the comparison and the deletion are those of orphan scans: exact, and with every guard of
+`protection/`. A file is kept if any table of the catalog reaches it, not only the one in whose place it is (nessie
+12363). Belongs here: the order of the tables, and what is recorded of each.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,9 @@ from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.storage.location import LocationRules, overlap
 from artemis_lifecycle.storage.threads import threaded
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+# What changed between two sets. Pure.
 
 
 class _Key(NamedTuple):

@@ -1,9 +1,8 @@
-"""All live versions of one table as one table: a metadata file that has what each of their metadata files has.
+"""A catalog with references, as protection sees catalogs: a name and one metadata file for each table.
 
-Branches of a catalog write to one table from several metadata files. Protection, the manifest index and the orphan scan
-know tables as one metadata file. So what must stay is written as one: the snapshots of every live version, its metadata
-files, statistics and partition specs. No reader of the catalog sees that file. Schemas, specs and sort orders of the
-live versions stay where they are: nothing here changes a table's own metadata.
+The tables are those of a live-contents set, and whatever references show since: before each answer the heads of all
+references are read again. New commits make more live. A reference that was reassigned or deleted since the mark makes
+nothing dead: what it kept alive stays until the next mark.
 """
 
 from __future__ import annotations
@@ -38,6 +37,14 @@ from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+# All live versions of one table as one table: a metadata file that has what each of their metadata files has.
+#
+# Branches of a catalog write to one table from several metadata files. Protection, the manifest index and the orphan
+# scan know tables as one metadata file. So what must stay is written as one: the snapshots of every live version, its
+# metadata files, statistics and partition specs. No reader of the catalog sees that file. Schemas, specs and sort
+# orders of the live versions stay where they are: nothing here changes a table's own metadata.
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,10 @@ def merged_tables(
         _, table = found.setdefault(metadata.table_uuid, (content_id, MergedTable(metadata.table_uuid, snapshots)))
         table.add(metadata, snapshot_ids)
     return found
+
+
+# --- contents ---------------------------------------------------------------------------------------------------------
+# The contents of a set: their names, and where their tables have files.
 
 
 def contents_of(

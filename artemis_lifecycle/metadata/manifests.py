@@ -453,6 +453,11 @@ def check_contents(contents: set[int], entry: ManifestListEntry) -> None:
         )
 
 
+# --- data files -------------------------------------------------------------------------------------------------------
+# Manifest entries as typed values, one object per file, with every statistic that they store. For single manifests;
+# planning reads a few columns by `statistics`. Source: format/spec.md, "Manifests".
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """One data or delete file of a manifest, with the statistics of its columns by field id.

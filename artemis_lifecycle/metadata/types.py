@@ -1,4 +1,8 @@
-"""The kinds of files in a table's metadata, in the spelling of all reports and stored frames."""
+"""The types of an Iceberg table's metadata: plain, picklable values that are never changed once built.
+
+Field names follow the Iceberg spec. Times are milliseconds since the epoch, sizes are bytes. A field that an old format
+version lacks is None, never an invented value.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,9 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 if TYPE_CHECKING:
     import pandas as pd
 
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+# The kinds of files in a table's metadata, in the spelling of all reports and stored frames.
 
 Kind = Literal[
     "data",

@@ -1,5 +1,7 @@
-"""Partition values as people write them, in Iceberg's human-readable form: `2024-03-15` for a day, `null` for none.
-Belongs here: stored values to texts, and which manifests cannot have a text. Does not belong here: reading manifests.
+"""Statistics of data files and manifests with names, and with bounds as Python values: what pruning compares. For
+people and single files; planning reads the same by `statistics`.
+
+Source: format/spec.md, "Appendix D: Single-value serialization".
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType
 
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+# Partition values as people write them, in Iceberg's human-readable form: `2024-03-15` for a day, `null` for none.
 
 Partition = Mapping[str, str]
 """Texts of values by the name of the partition field."""

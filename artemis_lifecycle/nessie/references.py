@@ -1,5 +1,7 @@
-"""A client of Nessie's REST API v2: pages of JSON, complete or an error. Belongs here: requests. Does not belong here:
-what the JSON means (`references.py`)."""
+"""A Nessie catalog as a source of references, commits and contents.
+
+Commits are read by their hash, not through a reference: a reference that is reassigned in between changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,9 @@ from artemis_lifecycle.catalogs.identifier import dotted
 from artemis_lifecycle.catalogs.references import TABLE, VIEW, Commit, Content, Reference
 from artemis_lifecycle.config.model import masked
 from artemis_lifecycle.errors import BadInput, OperationsUnavailable, Refused, UnreadableMetadata
+
+# --- client -----------------------------------------------------------------------------------------------------------
+# A client of Nessie's REST API v2: pages of JSON, complete or an error.
 
 _SECONDS = 60
 _TRIES = 3

@@ -390,6 +390,10 @@ def new_id(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}"
 
 
+# --- restores ---------------------------------------------------------------------------------------------------------
+# Restores from the cold tier, in progress and finished: one row per restore.
+
+
 @dataclass(frozen=True)
 class RestoreRecord:
     """A restore of `source_snapshot_id` to `branch`, with its files in `folder`. `snapshot_id` is the new snapshot's.
@@ -498,6 +502,10 @@ class Restores:
         mine = restores.c.restore_id == restore_id
         changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
         return required(changed, f"No restore {restore_id} is stored", "start it first")
+
+
+# --- scrubs -----------------------------------------------------------------------------------------------------------
+# The progress of the rotation through each cold table's files, and the lost copies that it found.
 
 
 @dataclass(frozen=True)

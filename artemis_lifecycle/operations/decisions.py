@@ -213,6 +213,9 @@ def _prototype(character: str) -> str:
     return "".join(_prototype(each) for each in alike[0]) if alike else character
 
 
+# --- pauses -----------------------------------------------------------------------------------------------------------
+# The kill switch: a row in Postgres that every worker reads every second, on any machine.
+
 CHECKED_EVERY = 1.0
 """Seconds between two reads of a worker."""
 

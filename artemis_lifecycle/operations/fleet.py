@@ -19,6 +19,9 @@ from artemis_lifecycle.operations.scans import scans
 from artemis_lifecycle.operations.steps import step_totals, steps
 from artemis_lifecycle.operations.tables import CLOCK, Filled, Key, one, put_newest, records, table_of, values_of
 
+# --- run times --------------------------------------------------------------------------------------------------------
+# How long the runs of maintenance windows took, by table and step: what a forecast of a window adds up.
+
 Seconds = float
 
 
@@ -187,6 +190,10 @@ def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:
         return {row.table_name: float(row.seconds) for row in connection.execute(query)}
 
 
+# --- health -----------------------------------------------------------------------------------------------------------
+# The health of each table: its figures when they were last measured, and its score over time.
+
+
 @dataclass(frozen=True)
 class HealthRecord:
     """The figures of `maintenance.health.TableHealth` as of `metadata_location`, and the score at `scored_at`. Those
@@ -245,6 +252,10 @@ class Health:
         """Return the table's scores, oldest first."""
         mine = health_history.c.table_uuid == table_uuid
         return records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
+
+
+# --- held bytes -------------------------------------------------------------------------------------------------------
+# The bytes of each tier of a table when its costs were last added up: the source of the fleet's cost per month.
 
 
 @dataclass(frozen=True)
@@ -323,6 +334,10 @@ class RunTimes:
         query = select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
         with self._engine.connect() as connection:
             return connection.execute(query).scalar_one_or_none()
+
+
+# --- check results ----------------------------------------------------------------------------------------------------
+# The newest result of each check of each table that Dagster runs. Plans store the verdicts of their own checks.
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,11 @@ def _require_sense(
         raise BadInput(problem[0], table=table, hint=problem[1])
 
 
+# --- tags -------------------------------------------------------------------------------------------------------------
+# Who created which tag, when, why and for how long. Iceberg's own tags have no author, and count their age from their
+# snapshot. These records count from the tag's creation.
+
+
 @dataclass(frozen=True)
 class TagRecord:
     """`retain` None means forever. The newest record of a name is active, unless it is removed.
@@ -356,6 +361,14 @@ class Tags:
         mine = tags.c.table_uuid == table_uuid
         return records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
 
+
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+# Heartbeats: a writer reports that it is active, so that no file of its table, or of its prefix, is treated as an
+# orphan.
+#
+# A writer in another language needs two statements. Before its first file, and then repeatedly, it inserts into
+# lifecycle.heartbeats (or updates by primary key) with `expires_at` some time after clock_timestamp(). At its end, it
+# deletes the row.
 
 _LOG = escaping.logger(__name__)
 

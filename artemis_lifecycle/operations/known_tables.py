@@ -240,6 +240,11 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
     )
 
 
+# --- table locations --------------------------------------------------------------------------------------------------
+# What steps observed of a table: its locations over time, because it owns what it wrote there even after `SET
+# LOCATION`; its catalog pointers, from which a catalog that was reset is recognized; and the swaps that steps
+# attempted.
+
 table_locations = Table(
     "table_locations",
     metadata,
@@ -324,6 +329,9 @@ class TableLocations:
         with self._engine.connect() as connection:
             return frozenset((base, updated_ms) for base, updated_ms in connection.execute(query))
 
+
+# --- settled metadata -------------------------------------------------------------------------------------------------
+# Metadata files that are newer than the catalog's pointer, and for which a person confirmed the pointer.
 
 settled_metadata = Table(
     "settled_metadata",

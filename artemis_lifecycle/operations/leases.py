@@ -349,6 +349,13 @@ def _taken(holder: LeaseRecord) -> LeaseTaken:
     )
 
 
+# --- processes --------------------------------------------------------------------------------------------------------
+# Marks of processes, with which another process on the same machine can determine that they have ended.
+#
+# A mark has the running kernel, the namespaces in which its numbers are valid, and each process by number and start
+# time. The answer is "over" or "unknown". If it is unknown (another machine, another container, no /proc), the caller
+# waits as before.
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACES = ("pid", "time")  # Process numbers belong to the first, start times to the second.
 _ENDED = ("Z", "X")

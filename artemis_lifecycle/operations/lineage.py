@@ -151,6 +151,11 @@ class LineageWatch:
         return done
 
 
+# --- ledger progress --------------------------------------------------------------------------------------------------
+# How far the lineage ledger is, by table. Written in the transaction that queues the rows, so that no row is missing
+# and none is queued twice.
+
+
 @dataclass(frozen=True)
 class LedgerProgress:
     """The newest recorded snapshot of a table, by sequence number; how many snapshots the metadata file had; how many
@@ -186,6 +191,9 @@ def save_progress(connection: Connection, progress: LedgerProgress) -> None:
     statement = upsert(ledger_progress).values(values)
     connection.execute(statement.on_conflict_do_update(constraint=ledger_progress.primary_key, set_=values))
 
+
+# --- publications -----------------------------------------------------------------------------------------------------
+# The outbox of the result tables: which rows must still be published, and which were.
 
 ResultTable = Literal["plan_files", "deletions", "lineage_ledger", "lineage_edges", "lineage_events"]
 
@@ -275,6 +283,9 @@ def _values(catalog: str, table: str, job_id: str, instant: object) -> dict[str,
         "pending": True,
     }
 
+
+# --- gate attempts ----------------------------------------------------------------------------------------------------
+# Commits that the REST gate refused, or, where a table's mode is `report`, recorded and let pass.
 
 _LONGEST = 1024
 _MOST_KEYS = 100

@@ -364,6 +364,10 @@ class Plans:
         )
 
 
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+# The results of the checks of expiration plans. Verdicts are append-only; the newest of each check counts.
+
+
 @dataclass(frozen=True)
 class VerdictRecord:
     """One result of one check of one plan; `detail` says what the check found."""

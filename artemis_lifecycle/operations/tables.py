@@ -265,6 +265,10 @@ Table(
 )
 
 
+# --- texts ------------------------------------------------------------------------------------------------------------
+# Texts that are stored: what people enter, and errors. Postgres can store neither NUL nor unpaired surrogates, but
+# paths may have both.
+
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
 """Zero-width letters (Hangul fillers)."""
 

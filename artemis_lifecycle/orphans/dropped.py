@@ -34,10 +34,10 @@ from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
-from artemis_lifecycle.protection.future import evidence, version_of
+from artemis_lifecycle.protection.future import evidence, later_files
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
-from artemis_lifecycle.storage.location import LocationRules, parent
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 DROPPED = "dropped_table"
@@ -181,9 +181,7 @@ def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
     not purged."""
     if any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known))):
         return True
-    since = version_of(known.metadata_location) or 0
-    beside = (each.path for each in stores.list(parent(known.metadata_location)))
-    return any(_is_of(stores, known, path) for path in beside if (version_of(path) or 0) > since)
+    return any(_is_of(stores, known, path) for path in later_files(stores, known.metadata_location))
 
 
 def _is_of(stores: Stores, known: KnownTable, path: str) -> bool:

@@ -1,7 +1,8 @@
-"""An Amazon S3 Inventory as a listing: a report that the bucket itself writes, instead of paged list requests.
+"""External listings: an S3 Inventory (`inventory`), Parquet files or a DataFrame, sealed as a listing of this project.
+Belongs here: the requirements on such a listing, which of its rows belong to the table, and removing duplicate paths.
 
-Source: the S3 user guide, "Amazon S3 Inventory" (manifest.json; CSV, ORC and Parquet reports). Each report file is
-verified against its checksum in the manifest: a missing or damaged part is an error, not a shorter listing.
+pyarrow reads the files through `Stores`: their rows do not pass through the JVM, and Spark needs no connector for their
+store.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ from artemis_lifecycle.storage.stores import Stores
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
+# --- inventory --------------------------------------------------------------------------------------------------------
+# An Amazon S3 Inventory as a listing: a report that the bucket itself writes, instead of paged list requests.
+#
+# Source: the S3 user guide, "Amazon S3 Inventory" (manifest.json; CSV, ORC and Parquet reports). Each report file is
+# verified against its checksum in the manifest: a missing or damaged part is an error, not a shorter listing.
 
 # The CSV report has its column names in the manifest, the others in their own schema.
 _COLUMNS = {

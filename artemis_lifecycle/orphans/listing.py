@@ -1,4 +1,8 @@
-"""The folders of a table to list. Belongs here: which folders, each once. Does not belong here: listing them."""
+"""Listings: the files that a store lists under a table's locations, sealed, with start and end time.
+
+A listing is taken before the metadata with which it is compared. In the opposite order, files of a commit in between
+would look like orphans.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,9 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normaliz
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span, StoredFile
+
+# --- locations --------------------------------------------------------------------------------------------------------
+# The folders of a table to list.
 
 
 def folders_to_list(

@@ -1,4 +1,14 @@
-"""The result of an orphan scan: its counts, and the location of its sealed files."""
+"""The orphan scan: from a listing of the table's locations to a sealed list of unreferenced files.
+
+1. `listing` (or `external_listing`) lists the files, and ends. 2. `scan_orphans` reads the table's metadata again, and
+what protects its files. A writer that stops in between has
+  committed before the pointer is read, or is seen by its heartbeat.
+3. `candidates` are the listed files that no snapshot reaches. `missing` stops the scan if the listing lacks files. 4.
+`seal_scan` asks protection about each candidate. It seals the verdicts, and the orphans with a guess of their origin
+  (`origins`), so that another process can explain (`result`) or delete (`delete`) them.
+
+`dropped` scans the files of a dropped table, `cold` those of a cold table; `trend` compares scans.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +72,10 @@ from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+# --- result -----------------------------------------------------------------------------------------------------------
+# The result of an orphan scan: its counts, and the location of its sealed files.
 
 
 @dataclass(frozen=True)
@@ -208,6 +222,13 @@ class ScanCounts:
         )
 
 
+# --- missing ----------------------------------------------------------------------------------------------------------
+# Files that snapshots reach and that are missing from a complete listing.
+#
+# Such a file was lost, or its path in the metadata is damaged: Avro has no checksum, and a flipped bit may still
+# decode to another path. Then the real file is in the listing, unreached: it looks like an orphan, but is live. An
+# incorrect or incomplete listing shows in the same way.
+
 LOOKED_UP = 10_000
 """Maximum number of unlisted files that are looked up individually."""
 
@@ -247,6 +268,9 @@ def require_nothing_missing(
             "orphans.missing_files: ignore lets scans go on without",
         )
 
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+# Candidates: the listed files that a table does not reach.
 
 CANDIDATE = f"{LISTED}, tag bigint, kind string"
 
@@ -551,6 +575,10 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than
     return Ages(cutoff, min(cutoff, base - settings.metadata_min_age))
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+# Deleting the orphans of a stored scan: runs the deletion worker on the scan's sealed files.
 
 
 def job_of(scan: ScanRecord) -> DeletionJob:

@@ -205,6 +205,10 @@ def in_flight(
 
 FRESH, INTACT, SHARE = "listing_is_fresh", "listing_is_intact", "orphan_share_below_threshold"
 
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+# Checks of a table's newest listing, and of its share of orphans over the last scans.
+
 _NONE = "The table has no listing."
 
 

@@ -1,4 +1,9 @@
-"""The result of planning a query: passes, figures, files."""
+"""One query's scan, planned: the three passes with their counts and bytes, and the files.
+
+The story: the manifest list alone decides which manifests are read (pass one). Their entries decide which files are
+read (pass two), and which deletes apply to them. The footers of some of those files show which row groups are read
+(pass three), only if the caller asks: it is the one pass that reads data files.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
     from pyiceberg.types import NestedField
     from pyspark.sql import DataFrame
 
+
+# --- query plan -------------------------------------------------------------------------------------------------------
+# The result of planning a query: passes, figures, files.
 
 FILES = pa.schema(
     [
@@ -136,6 +144,10 @@ class QueryPlan:
 
 
 _LEFT, _PRUNED, _SPARED = "#1f6f8b", "#d5dde3", "#e59866"
+
+
+# --- picture ----------------------------------------------------------------------------------------------------------
+# A query's plan as a picture: what each pass leaves, and what maintenance would spare.
 
 
 def plan_picture(title: str, passes: Sequence[Pass], advice: Sequence[Advice], kind: str) -> bytes:

@@ -1,16 +1,13 @@
-"""What statistics and values say of one comparison: a manifest's partition summaries, an entry's partition values, a
-column's counts and bounds. Belongs here: values as keys that compare as Iceberg's Java planner compares them, and what
-each comparison says of them. Does not belong here: reading statistics.
+"""Predicates: parsed and bound by pyiceberg, whose comparisons become leaves that compare keys. Belongs here: what a
+user may write, and where pyiceberg 0.12 binds differently from Iceberg's Java planner. Not here: evaluation.
 
-A key is a number where the type has one, else bytes or a tuple:
+The differences, each found by tests against the Java planner or by reading both:
 
-- Booleans, integers, dates and times: the number. Promoted types are stored in 4 bytes and compare as 8.
-- float, double: a number in their total order (−0.0 before 0.0, every NaN after infinity), as in Double.compare.
-- string, binary, fixed: the bytes, unsigned. UUIDs: two signed halves, as java.util.UUID compares them.
-- decimal: the unscaled number.
-
-Source: format/spec.md, "Appendix D: Single-value serialization"; Iceberg's Conversions, Comparators, ManifestEvaluator,
-Evaluator, InclusiveMetricsEvaluator, ParquetMetricsRowGroupFilter.
+- Values outside an int or long are dropped from IN and NOT IN; pyiceberg keeps the type's limit in their place.
+- A decimal literal gets the column's scale where that loses nothing, and a float literal is one of 32 bits.
+- A fraction is no value of an integer column; pyiceberg rounds it, which would drop matching rows.
+- IS NULL of a required field in an optional struct is not always false.
+- A string is hex for binary and fixed. IS NAN needs a float, and LIKE needs a string.
 """
 
 from __future__ import annotations
@@ -40,6 +37,20 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+# What statistics and values say of one comparison: a manifest's partition summaries, an entry's partition values, a
+# column's counts and bounds.
+#
+# A key is a number where the type has one, else bytes or a tuple:
+#
+# - Booleans, integers, dates and times: the number. Promoted types are stored in 4 bytes and compare as 8.
+# - float, double: a number in their total order (−0.0 before 0.0, every NaN after infinity), as in Double.compare.
+# - string, binary, fixed: the bytes, unsigned. UUIDs: two signed halves, as java.util.UUID compares them.
+# - decimal: the unscaled number.
+#
+# Source: format/spec.md, "Appendix D: Single-value serialization"; Iceberg's Conversions, Comparators,
+# ManifestEvaluator, Evaluator, InclusiveMetricsEvaluator, ParquetMetricsRowGroupFilter.
 
 Key: TypeAlias = Any
 """A number, bytes, or a tuple of numbers; keys of one type compare with each other. None is null, or not recorded."""

@@ -1,4 +1,9 @@
-"""The figures of one pass."""
+"""Pass three: the row groups of the selected files, by the statistics in their Parquet footers. It reads data files, so
+only up to a limit that the caller sets.
+
+Source: Iceberg's ParquetMetricsRowGroupFilter. Readers also use dictionaries, bloom filters and page indexes, which
+this pass does not read: they may skip more.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,10 @@ from artemis_lifecycle.storage.threads import threaded
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.types import IcebergType
+
+
+# --- passes -----------------------------------------------------------------------------------------------------------
+# The figures of one pass.
 
 
 @dataclass(frozen=True)

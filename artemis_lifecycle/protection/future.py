@@ -1,5 +1,6 @@
-"""Tables of other formats in a table's folders: Delta's `_delta_log` and Hudi's `.hoodie` name files that no Iceberg
-metadata names. Where there is any doubt about a log, its whole folder is somebody's."""
+"""Detects that the catalog's pointer is not the newest: later metadata files of the same table exist, for example
+because the catalog was restored from a backup. To an orphan scan, everything that the lost commits wrote looks like
+garbage. Also detects tables that no known catalog has: metadata files with another uuid below the table's location."""
 
 from __future__ import annotations
 
@@ -19,6 +20,10 @@ from artemis_lifecycle.protection.ownership import is_root, metadata_locations
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize, parent, split
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+
+# --- other formats ----------------------------------------------------------------------------------------------------
+# Tables of other formats in a table's folders: Delta's `_delta_log` and Hudi's `.hoodie` name files that no Iceberg
+# metadata names. Where there is any doubt about a log, its whole folder is somebody's.
 
 DELTA_LOG = "_delta_log"
 _HUDI = ".hoodie"
@@ -289,3 +294,12 @@ def version_of(path: str) -> int | None:
     """Return the number in the name of a metadata file; None if it has none."""
     match = _VERSION.match(path.rpartition("/")[2])
     return None if match is None else int(match[1] or match[2])
+
+
+def later_files(stores: Stores, seen: str) -> list[str]:
+    """Return the metadata files beside `seen` whose names have higher numbers, newest first. They may be of any
+    table."""
+    since = version_of(seen) or 0
+    numbers = {file.path: version_of(file.path) or 0 for file in stores.list(parent(seen))}
+    later = (path for path, number in numbers.items() if number > since)
+    return sorted(later, key=lambda path: (numbers[path], path), reverse=True)

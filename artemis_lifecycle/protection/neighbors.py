@@ -19,7 +19,7 @@ from artemis_lifecycle.metadata.table_metadata import Described, described, read
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
-from artemis_lifecycle.protection.future import version_of
+from artemis_lifecycle.protection.future import later_files
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
@@ -280,13 +280,15 @@ class Neighbors:
             unseen = [*self._unseen_state(known, name)]
             if place is None and not holds:
                 # Without any file that is left it was purged, and nothing could be restored.
+                if unseen:
+                    self._lost[key] = (known, unseen)
                 found += unseen
                 continue
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
             except NewerFormat:
-                self._lost[key] = (known, [self._newer(known, name, place or known.metadata_location)])
+                self._lost[key] = (known, [self._newer(known, name, place or known.metadata_location), *unseen])
                 found += self._lost[key][1]
                 continue
             except (UnreadableMetadata, StorageError):
@@ -329,10 +331,8 @@ class Neighbors:
         that nobody saw, more of them than a metadata log has entries for, attempts that lost their swaps, commits of
         another name of the uuid. All of these states count."""
         stores, rules = self._context.stores, self._context.rules
-        seen = normalize(known.metadata_location, rules)
-        paths = {file.path: version_of(file.path) for file in stores.list(parent(seen))}
-        since, followed = version_of(seen) or 0, set[str]()
-        for path in sorted((path for path, number in paths.items() if (number or 0) > since), key=_by_version)[::-1]:
+        followed = set[str]()
+        for path in later_files(stores, normalize(known.metadata_location, rules)):
             if normalize(path, rules) in followed:
                 continue
             found = self._following(known, f"{name} as of {path.rpartition('/')[2]}", path)
@@ -369,7 +369,3 @@ class Neighbors:
         folder = parent(normalize(metadata_location, self._context.rules))
         # <table>/metadata/<file>: the default layout of every writer.
         return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))
-
-
-def _by_version(path: str) -> tuple[int, str]:
-    return version_of(path) or 0, path

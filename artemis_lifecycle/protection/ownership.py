@@ -1,5 +1,5 @@
-"""Where a writer's declared prefix is. Belongs here: the only interpretation of a heartbeat's `prefix`, both for
-recording it and for protecting by it. Does not belong here: which heartbeats are alive."""
+"""Which table owns a file. Belongs here: the current and former locations of a table. Does not belong here: other
+tables (`neighbors.py`)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ from artemis_lifecycle.storage.location import (
     split,
 )
 from artemis_lifecycle.storage.stores import Stores
+
+# --- prefixes ---------------------------------------------------------------------------------------------------------
+# Where a writer's declared prefix is.
 
 _HASHED = "write.object-storage.enabled"
 
@@ -215,6 +218,12 @@ def owned(
 def _trimmed(location: str) -> str:
     return location.rstrip("/") if not is_root(location) else location
 
+
+# --- twins ------------------------------------------------------------------------------------------------------------
+# Twins: files with the same path under two schemes or authorities.
+#
+# The text after a file's authority is appended to each scheme and authority of the known files, and looked up by
+# hash. Two locations with one hash count as one, which can only keep a file.
 
 _SPELLINGS = 1_000
 """Paths that begin in more ways than this are not compared: each way needs a pass over them."""

@@ -1,4 +1,4 @@
-"""What holds a file: the snapshots that reach it, and the refs on them."""
+"""What snapshots reach: a query on the manifest index (`index/`) after bringing it up to date."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+# --- holders ----------------------------------------------------------------------------------------------------------
+# What holds a file: the snapshots that reach it, and the refs on them.
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,10 @@ def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
     for name, ref in sorted(metadata.refs.items()):
         refs.setdefault(ref.snapshot_id, []).append(f"{ref.type} {name}")
     return tuple(Holder(snapshot_id, tuple(refs.get(snapshot_id, ()))) for snapshot_id in holders(view, location))
+
+
+# --- reachable set ----------------------------------------------------------------------------------------------------
+# What the kept snapshots of a table reach, as a result for people and programs.
 
 
 @dataclass(frozen=True)

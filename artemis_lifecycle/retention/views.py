@@ -71,6 +71,9 @@ def view_of(metadata: TableMetadata | SnapshotHistory) -> HistoryView:
     )
 
 
+# --- reasons ----------------------------------------------------------------------------------------------------------
+# Why a snapshot stays. A snapshot has all its reasons, not the first that was found.
+
 ReasonKind = Literal[
     "ref",
     "branch_count",

@@ -173,6 +173,9 @@ def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progr
     return Verdict(step, f"{step} ran {runs.attempts} times before", attempt=runs.attempts + 1)
 
 
+# --- compaction -------------------------------------------------------------------------------------------------------
+# Which compaction a table needs now, from its recorded health. Pure: no I/O.
+
 CompactionJob = Literal["data_compaction", "manifest_compaction"]
 
 _STEPS = ("compaction", "manifest_compaction")

@@ -1,4 +1,4 @@
-"""What a table has in each tier: the index of its manifests, and its cold tables."""
+"""What protection needs to decide about files of a live table, a dropped table, or the cold tables."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ from artemis_lifecycle.session.steps import Step
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import milliseconds
+
+# --- tiers ------------------------------------------------------------------------------------------------------------
+# What a table has in each tier: the index of its manifests, and its cold tables.
 
 
 def live_index(resources: Resources, table: str, metadata: TableMetadata) -> IndexView:
@@ -69,6 +72,10 @@ def cold_metadata(resources: Resources, table_uuid: str) -> TableMetadata | None
     return None if tables is None else tables.whole()
 
 
+# --- retention --------------------------------------------------------------------------------------------------------
+# What the retention rules need for a table: its settings, holds and tags.
+
+
 def retention_settings(
     resources: Resources,
     table: str,
@@ -90,6 +97,10 @@ def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldVie
     """Return the active holds of a table, and its tags."""
     holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
     return hold_views(holds), tag_views(resources.operations.tags.of_table(table_uuid))
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+# The archived copies of live files: where they are, which are lost, and how to copy those again.
 
 
 def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies | None:

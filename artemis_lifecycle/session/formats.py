@@ -1,4 +1,5 @@
-"""A table at one moment, as every step reads it first."""
+"""Tables beside the live catalog's: what each catalog in `catalogs.others` provides, so that plans, holds, protection,
+the journal and the scans work on its tables as on all others. Does not belong here: one format's own rules."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.walk import ReachableSet
+
+# --- table state ------------------------------------------------------------------------------------------------------
+# A table at one moment, as every step reads it first.
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class TableState:
         """The table's name in every command, plan and partition."""
         identifier = self.entry.identifier
         return identifier if self.catalog is None else f"{self.catalog}:{identifier}"
+
+
+# --- explanation ------------------------------------------------------------------------------------------------------
+# A file's fate.
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,5 @@
-"""The progress of an operations database, stored outside it. Belongs here: detecting that the database was restored to
-an earlier state, or that another copy of it continued. Does not belong here: who owns a catalog
-(`catalogs/deployments.py`).
-
-A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the identity of
-the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`. A database that
-has not issued that token yet is not the one that did.
-"""
+"""An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
+here: their use."""
 
 from __future__ import annotations
 
@@ -57,6 +51,14 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+# The progress of an operations database, stored outside it.
+#
+# A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the
+# identity of the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`.
+# A database that has not issued that token yet is not the one that did.
 
 
 class Progress:
@@ -112,6 +114,12 @@ class Progress:
                 hint="if that database was not restored from a backup, remove the file",
             ) from error
 
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+# Agreement of clocks.
+#
+# The Postgres clock decides ages, windows and graces. If it were a month ahead, every file would be old and every
+# grace over, and nothing else would detect it.
 
 PROBE = ".artemis-clock-"
 """The prefix of a probe's name. It is hidden, so that a probe left behind by a kill is not taken for a table's file."""

@@ -1,4 +1,6 @@
-"""Raise SIGTERM as an exception in the main thread, like Ctrl-C, so that files with secrets are removed."""
+"""The Spark session: its settings, opening or reusing one, rejecting one without the jars, keeping one between runs.
+Settings of catalogs come from `catalogs/`.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,10 @@ from artemis_lifecycle.spark.executors import require_executors, use_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+# Raise SIGTERM as an exception in the main thread, like Ctrl-C, so that files with secrets are removed.
 
 
 class Terminated(KeyboardInterrupt):

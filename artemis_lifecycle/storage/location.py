@@ -311,6 +311,15 @@ def ambiguity(path: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
     return None
 
 
+# --- location hash ----------------------------------------------------------------------------------------------------
+# A 64-bit hash of locations: Spark's `xxhash64` of the location's UTF-8 bytes.
+#
+# Spark SQL computes xxHash64 with seed 42, so executors, the driver and queries agree. Source: the xxHash
+# specification (XXH64), Spark's `XxHash64Function`.
+#
+# Most paths of a table are in normal form except for their scheme and authority. Those are hashed in place, as the
+# normalized prefix and the rest. All other paths are passed to `normalize`.
+
 _Number = TypeVar("_Number", bound="np.generic")
 
 HASH_NAME = "xxhash64/42"

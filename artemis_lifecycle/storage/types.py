@@ -1,8 +1,4 @@
-"""What a file is, besides its name: its size, its modification time, and its store's own token for it.
-
-A path is only where a file was. Whoever acts on a file later than it was seen compares identities: a writer may have
-put another file at the same path in the meantime.
-"""
+"""The results of stores, and the interface of each kind of store (`Store`). Other rooms import these from `stores`."""
 
 from __future__ import annotations
 
@@ -19,6 +15,12 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import ExistingFile, MissingFile
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import microseconds
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+# What a file is, besides its name: its size, its modification time, and its store's own token for it.
+#
+# A path is only where a file was. Whoever acts on a file later than it was seen compares identities: a writer may
+# have put another file at the same path in the meantime.
 
 NO_TIME = -(2**63)
 """Represents a time that the store does not report."""

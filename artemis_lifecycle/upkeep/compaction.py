@@ -1,8 +1,7 @@
-"""Partitions as filters of Iceberg's actions: a term for each partition field, by the transform of its own spec.
+"""Small data files into larger ones, and deletes into the files they are about, by Iceberg's own actions.
 
-A filter may select more than its partitions (files of another spec, whose values it cannot see), and never less: it is
-only about what a rewrite takes first. Where a value has no literal that Iceberg reads back exactly (floats, decimals,
-binary values, a source column that is gone), the partition has no filter.
+The partitions that save most per byte go first (`ranking`), in batches of one commit each. Between batches the pace
+waits (`pacing`), and the run may stop: what is committed stays, and the rest is found again by the next run.
 """
 
 from __future__ import annotations
@@ -29,6 +28,13 @@ from artemis_lifecycle.upkeep.health import MIN_INPUT_FILES, Fitness, TableHealt
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+# --- partition filters ------------------------------------------------------------------------------------------------
+# Partitions as filters of Iceberg's actions: a term for each partition field, by the transform of its own spec.
+#
+# A filter may select more than its partitions (files of another spec, whose values it cannot see), and never less: it
+# is only about what a rewrite takes first. Where a value has no literal that Iceberg reads back exactly (floats,
+# decimals, binary values, a source column that is gone), the partition has no filter.
 
 _MICROSECONDS = frozenset({"time", "timestamp", "timestamptz"})
 _PLAIN = frozenset({"boolean", "int", "long", "date", "string"}) | _MICROSECONDS
@@ -99,6 +105,12 @@ class PartitionFilters:
         return tuple(found)
 
 
+# --- ranking ----------------------------------------------------------------------------------------------------------
+# Which partitions a compaction takes first: those that save a reader most time for each byte that is rewritten. Pure.
+#
+# The time is what `score` counts: requests for small files that become one, and for delete files with their bytes. It
+# is that of a query that reads the whole partition. Which queries run is not in a table's metadata.
+
 _PER_FILTER = 100
 """Partitions in one batch at most: each is a term of the filter that Iceberg evaluates for every file."""
 
@@ -155,6 +167,16 @@ def batches(partitions: Sequence[RankedPartition], batch_bytes: int) -> Iterator
     if batch:
         yield tuple(batch)
 
+
+# --- pacing -----------------------------------------------------------------------------------------------------------
+# The pace of compactions: all of a deployment together move at most a share of the store's bandwidth.
+#
+# Iceberg's actions move their bytes inside of Spark. So a batch runs at the store's full speed, and then all
+# compactions wait until its bytes, over the whole time, are the share. The bandwidth is
+# `budgets.object_store_bytes_per_second`, or else the highest rate of this run's batches. Such a rate is never above
+# what the store can do, so the share is not exceeded either; it is measured anew in each run, because stores and
+# other load change. One row in Postgres (`storage.pace.draw`) has the time when the next batch may start, on
+# whichever machine.
 
 _BUCKET = "compaction/bytes"
 

@@ -219,6 +219,10 @@ def _tier(
     )
 
 
+# --- commit costs -----------------------------------------------------------------------------------------------------
+# What each commit of a table wrote besides its data, and whether that grows with the table. Pure, except for the
+# picture.
+
 _PICTURED = range(1970, 2200)
 _CHANGES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
 

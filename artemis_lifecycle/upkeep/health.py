@@ -362,6 +362,10 @@ def _age(now: datetime, timestamp_ms: int | None) -> float:
     return 0.0 if timestamp_ms is None else (milliseconds(now) - timestamp_ms) / 1000
 
 
+# --- fitness ----------------------------------------------------------------------------------------------------------
+# What a compaction is for: what it costs to plan and read a table, before and after.
+
+
 @dataclass(frozen=True)
 class Fitness:
     """The files that planning and reading the whole table opens, the seconds that takes one connection which opens one
@@ -401,6 +405,9 @@ class Fitness:
 
 DATA_FILES_UNCHANGED, MANIFESTS_UNCHANGED = "data_compaction_changed_nothing", "manifest_compaction_changed_nothing"
 
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+# Checks of a table's health, and of what a compaction left unchanged. Pure: the evidence comes as arguments.
 
 COMMIT_COSTS = "commit_cost_follows_the_change"
 

@@ -1,4 +1,4 @@
-"""Measures and scores the health of tables, and keeps their scores."""
+"""Maintenance: schemas, compaction, and what a table costs."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ from artemis_lifecycle.upkeep.health import table_health as health_of
 from artemis_lifecycle.upkeep.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.upkeep.score import HealthHistory, Rates, StepAge, Upkeep, scored
 from artemis_lifecycle.walk.expiration import removed_parts
+
+# --- health -----------------------------------------------------------------------------------------------------------
+# Measures and scores the health of tables, and keeps their scores.
 
 STANDARD = "STANDARD"
 """The default storage class of S3."""

@@ -101,6 +101,9 @@ def rewrite_manifests(
     )
 
 
+# --- foresight --------------------------------------------------------------------------------------------------------
+# What Iceberg's own actions would do to a table, from its metadata: for dry runs, without Spark.
+
 _LARGE = 1.8
 """Iceberg's own `max-file-size-bytes`, as a share of the target."""
 

@@ -300,6 +300,9 @@ def _live(health: TableHealth) -> int:
     return health.data_bytes + health.delete_bytes
 
 
+# --- health history ---------------------------------------------------------------------------------------------------
+# A table's scores over time.
+
 _PALETTE = ("#c0392b", "#e59866", "#1f6f8b", "#7fb3d5", "#34495e", "#8e44ad", "#27ae60", "#b7950b", "#7f8c8d")
 _COLORS = dict(zip(PARTS, cycle(_PALETTE), strict=False))
 

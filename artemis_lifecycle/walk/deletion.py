@@ -1,4 +1,4 @@
-"""Receipts: what happened to every file of a finished deletion."""
+"""Deletion: approvals, and the files of committed plans and of stored scans."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.pace import requests_per_second
 from artemis_lifecycle.walk.expiration import Expiration
+
+# --- receipts ---------------------------------------------------------------------------------------------------------
+# Receipts: what happened to every file of a finished deletion.
 
 
 def receipt(steps: Steps, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:

@@ -1,5 +1,4 @@
-"""Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
-commit; also where no snapshot leaves."""
+"""Expiration: the plan, and the commit that removes its snapshots from a table's metadata."""
 
 from __future__ import annotations
 
@@ -60,6 +59,10 @@ from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.walk.reading import Reading
+
+# --- cleaning ---------------------------------------------------------------------------------------------------------
+# Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
+# commit; also where no snapshot leaves.
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,9 @@ def require_path(table: str, path: str) -> None:
         raise BadInput("The path is not Unicode text", table=table, hint="use the spelling of the metadata") from error
 
 
+# --- incidents --------------------------------------------------------------------------------------------------------
+# Collects what the incident report about a snapshot says. Starts no Spark, changes nothing.
+
 _COLUMNS = ("table_uuid", "snapshot_id", "committed_at", "problems", "summary")
 
 

@@ -1,4 +1,5 @@
-"""Evidence for a check: the state of a plan's snapshots in the cold tier. Reads only."""
+"""The checks of a plan that its commit and its deletion require. Verdicts are stored in Postgres, so that they apply in
+every process: a check that failed in a Dagster run also stops the plan's next step from the terminal."""
 
 from __future__ import annotations
 
@@ -29,6 +30,9 @@ from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.location import is_under, normalize
+
+# --- cold evidence ----------------------------------------------------------------------------------------------------
+# Evidence for a check: the state of a plan's snapshots in the cold tier. Reads only.
 
 NAMED = 20
 """Maximum number of offenders that a check lists; it counts all."""

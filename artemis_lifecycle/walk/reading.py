@@ -143,6 +143,10 @@ def require_readable(table: str, found: Route) -> None:
     )
 
 
+# --- queries ----------------------------------------------------------------------------------------------------------
+# SQL with the project's own clauses: reads by tag, version and instant in any tier, and TAG SNAPSHOT.
+
+
 @dataclass(frozen=True)
 class Queries:
     """Translates and runs statements."""

@@ -1,5 +1,11 @@
-"""What one commit removes from a Paimon table: documents, each with its text, so that the commit can be resumed, and
-undone where a rollback overtook it."""
+"""The commit of a removal: snapshots, long-lived changelogs and tags leave a Paimon table, one file at a time; and the
+rollback to an earlier snapshot. Source: Paimon's ExpireSnapshotsImpl, RollbackHelper and HintFileUtils.
+
+Paimon deletes data files first and the snapshot's file last. Here the snapshot's file goes first, and what it reached
+after the grace, from a sealed list. Each removal hides exactly one snapshot, the oldest. Before and after each, the
+first snapshot that stays must be there: a rollback behind it would have made the removed snapshot the newest, and its
+file is then put back. See docs/decisions/0021-paimon-removes-snapshots-first.md.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +39,10 @@ from artemis_lifecycle.protection.context import Deletion
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE, hash_texts
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
+
+# --- removal ----------------------------------------------------------------------------------------------------------
+# What one commit removes from a Paimon table: documents, each with its text, so that the commit can be resumed, and
+# undone where a rollback overtook it.
 
 _LOOKS = 8
 
@@ -373,6 +383,11 @@ def roll_back(stores: Stores, branch: Branch, target: Document, check: Callable[
     left = [each.snapshot_id for each in branch.changelogs if each.snapshot_id <= target.snapshot_id]
     if len(left) < len(branch.changelogs):
         _write_hint(stores, f"{branch.folder}/changelog", LATEST, max(left, default=-1))
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+# What a Paimon table reaches now, for protection: its snapshots, tags, branches and changelogs are read again before
+# each piece of a deletion. A tag, a branch or a rollback that came after the plan keeps its files.
 
 
 class PaimonState:

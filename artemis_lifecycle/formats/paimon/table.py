@@ -269,6 +269,11 @@ def _spec(schema: Schema) -> str:
     return json.dumps({"spec-id": 0, "fields": [{"name": name} for name, _ in schema.partition_keys]})
 
 
+# --- layout -----------------------------------------------------------------------------------------------------------
+# Where a Paimon table's writers put files: everything else below its location is no orphan. Source: Paimon's
+# OrphanFilesClean.
+
+
 @dataclass(frozen=True)
 class Layout:
     """The patterns of paths that a scan may collect, and of the documents and hints among them, which it may not."""

@@ -1,4 +1,9 @@
-"""Avro schemas of Iceberg's files: their structure alone, and the names of fields by `field-id`."""
+"""Avro object container files: parsed and checked without decoding a record, and written.
+
+Every block is walked and decompressed, and its sync marker compared. A file that ends anywhere except after a sync
+marker is broken, even if a lenient reader accepts it. Codecs: those that Iceberg writes (null, deflate, snappy,
+zstandard).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,9 @@ import pyarrow as pa
 from artemis_lifecycle.errors import TooLarge
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, require_bounded_json
+
+# --- schema -----------------------------------------------------------------------------------------------------------
+# Avro schemas of Iceberg's files: their structure alone, and the names of fields by `field-id`.
 
 
 def structure(schema: Any, path: str) -> Any:

@@ -1,5 +1,11 @@
-"""Programs of scans: an Avro schema as instructions that skip and take. Source: the Avro specification. Belongs here:
-compiling a schema. Does not belong here: running a program (`scan.py`).
+"""Scans Avro records for a few fields, without building the others. Source: the Avro specification.
+
+A schema becomes a small program of skips and takes, which a compiled loop runs once per record. It steps over a
+manifest's bounds, counts and partition values in place. A path is an offset and a length until it is read as a string.
+This is ten times as fast as a reader that builds records.
+
+If the program cannot follow a schema (recursive types, unions inside taken fields), the result is `None`, and the
+caller reads the file the slow way.
 """
 
 from __future__ import annotations
@@ -24,6 +30,9 @@ from artemis_lifecycle.metadata.avro import steps
 from artemis_lifecycle.metadata.avro.container import Container, structure
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import within_memory
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+# Programs of scans: an Avro schema as instructions that skip and take. Source: the Avro specification.
 
 LONGS = frozenset({"int", "long"})
 TEXTS = frozenset({"string", "bytes"})
@@ -491,6 +500,9 @@ them."""
 _MOST_WALKED = 16 << 20
 """Maximum bytes whose values are walked in Python: only recursive schemas need it, which no Iceberg writer uses."""
 
+
+# --- records ----------------------------------------------------------------------------------------------------------
+# Whole Avro records through fastavro: their stored values, in and out.
 
 _BLOCK = 64 * 1024
 _BROKEN = (ValueError, EOFError, LookupError, TypeError, AttributeError, OverflowError, SchemaParseException)

@@ -2,8 +2,8 @@
 contents, and answering which files kept and expired snapshots reach. Does not belong here: which snapshots are kept,
 plans, deleting.
 
-Each module imports only those before it: `array_file`, `cache`; `index`; `manifests`, `segments`; `state`;
-`rows`; `view`; the queries `lookups`, `files`, `held`, `folders`, `presence`, `on_spark`; `compaction`; `refresh`.
+Each module imports only those before it: `array_file`, `index`, `manifests`, `segments`, `state`, `view`; the queries
+`lookups` and `files`; `refresh`.
 """
 
 from artemis_lifecycle.reachability.index.index import DEFAULT_SETTINGS, IndexSettings, ManifestIndex

@@ -240,6 +240,10 @@ def _reasons(view: IndexView, last: NDArray[np.int64]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string())).dictionary_decode()
 
 
+# --- folders ----------------------------------------------------------------------------------------------------------
+# The folders of the files that snapshots reach.
+
+
 @query
 def reached_folders(view: IndexView, without: Collection[str] = ()) -> tuple[list[set[str]], tuple[str, ...]]:
     """Return the folders of everything that any snapshot reaches, in the metadata's spelling, in parts that may

@@ -1,8 +1,9 @@
-"""A Redis cache in front of the index's segments, for slow object stores. Belongs here: querying and filling it. Does
-not belong here: trusting it; readers compare checksums from elsewhere.
+"""A table's manifest index as a value: its location, identity, and how it is read. Belongs here: the settings, and
+reading bytes of the index. Does not belong here: building it (`refresh.py`), querying it (`files.py`, `lookups.py` …).
 
-If Redis is unavailable, full or wrong, that costs time, but never changes an answer. It saves 0.3 s of 1.1 to 1.4 s for
-the next day's plan of 2 million files, at a store that takes 30 ms to answer a read (14 reads instead of 36).
+The index is a cache. Its key is the table-uuid. It contains nothing beyond the metadata, and can be deleted at any
+time. A reader trusts a part only if its checksum matches and it belongs to this table, this hash and these rules; it
+reads anything else again. `docs/decisions/0008-manifest-index.md` explains the design.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from artemis_lifecycle.errors import ConfigError, StorageError
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex
 from artemis_lifecycle.storage.location import HASH_NAME, LocationRules
 from artemis_lifecycle.storage.stores import Stores
+
+# --- cache ------------------------------------------------------------------------------------------------------------
+# A Redis cache in front of the index's segments, for slow object stores.
+#
+# If Redis is unavailable, full or wrong, that costs time, but never changes an answer. It saves 0.3 s of 1.1 to 1.4 s
+# for the next day's plan of 2 million files, at a store that takes 30 ms to answer a read (14 reads instead of 36).
 
 _LARGEST = 64 << 20
 _TIMEOUT_SECONDS = 2.0

@@ -197,6 +197,9 @@ def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
     return paths
 
 
+# --- held -------------------------------------------------------------------------------------------------------------
+# How much storage any choice of snapshots holds, for many choices at once.
+
 _ROWS_AT_ONCE = 2_000_000
 """Limits memory to about 100 MB, however large the table."""
 
@@ -306,6 +309,10 @@ def _with_metadata(
     metadata_files = len(first) + len(lists)
     metadata_bytes = int(np.maximum(state.manifests.lengths[manifests[first]], 0).sum()) + sum(lists.values())
     return Held(files + metadata_files, size_in_bytes + metadata_bytes, metadata_files, metadata_bytes)
+
+
+# --- written ----------------------------------------------------------------------------------------------------------
+# What each snapshot's commit wrote.
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
-"""Whether the metadata that the index knows is still in the store. Belongs here: checking existence and length. Does
-not belong here: opening any of it."""
+"""Brings a table's manifest index up to date with a metadata file. Belongs here: reading what the index lacks, storing,
+sweeping, discarding. Does not belong here: queries on the index (`files.py`, `lookups.py` …).
+
+Metadata that the index knows is never opened again: manifests and lists never change, and are identified by path and
+length.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,9 @@ from artemis_lifecycle.spark.runner import Cost, Runner, Spark, fits_in_process
 from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.stores import is_local
 from artemis_lifecycle.storage.threads import threaded
+
+# --- presence ---------------------------------------------------------------------------------------------------------
+# Whether the metadata that the index knows is still in the store.
 
 _ONE_BY_ONE = 256
 """With more files in a folder than this, the folder is listed: one request returns a thousand names."""
@@ -105,6 +112,13 @@ def _compare(path: str, length: int, found: int | None) -> None:
 def _unusable(path: str, what: str) -> UnreadableMetadata:
     return UnreadableMetadata.of(f"A metadata file that the table needs {what}", path)
 
+
+# --- compaction -------------------------------------------------------------------------------------------------------
+# Keeps the index's segments few and current.
+#
+# Every refresh appends a segment. Small ones are merged once there are eight of them, so that a row is rewritten only
+# a logarithmic number of times. A segment is rewritten once half of it is dead, so that the index grows with the
+# table.
 
 SMALL_ROWS = 250_000
 SMALL_SEGMENTS = 8

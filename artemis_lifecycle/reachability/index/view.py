@@ -90,6 +90,10 @@ def query(function: Callable[Concatenate[IndexView, P], T]) -> Callable[Concaten
 _GAP_BYTES, _RUN_BYTES = 64 << 10, 32 << 20
 
 
+# --- rows -------------------------------------------------------------------------------------------------------------
+# Rows and columns of segments, as referenced by a state of the index.
+
+
 def rows_of(index: ManifestIndex, state: IndexState, manifests: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
     """Yield the entries of the given manifests one by one, by number. Raises DamagedIndex."""
     held = manifests[state.segment_of[manifests] >= 0]
@@ -161,6 +165,9 @@ def _runs(state: IndexState, numbers: NDArray[np.int64]) -> Iterator[list[int]]:
     if run:
         yield run
 
+
+# --- on spark ---------------------------------------------------------------------------------------------------------
+# The rows of many manifests, for tasks on Spark's executors.
 
 _ROWS_PER_SHARE = 100_000
 

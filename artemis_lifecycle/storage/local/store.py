@@ -1,4 +1,4 @@
-"""Paths for the operating system, the status of files, and errors with their paths."""
+"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in all its forms."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ from artemis_lifecycle.storage.types import (
 
 _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
 """Maximum bytes of a path that Linux resolves, including its NUL, and of a name on the most generous file system."""
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+# Paths for the operating system, the status of files, and errors with their paths.
 
 
 def local_path(path: str) -> str:
@@ -115,6 +119,9 @@ def is_text(name: str) -> bool:
     return True
 
 
+# --- writing ----------------------------------------------------------------------------------------------------------
+# Atomic file writes.
+
 NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -170,6 +177,10 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+# Deleting files and reading their status by names in an open folder.
 
 
 class OpenFolder:
@@ -275,6 +286,9 @@ def delete_file(path: str) -> DeleteOutcome:
         return DeleteOutcome(path, "failed", error.strerror or str(error))
     return DeleteOutcome(path, "deleted")
 
+
+# --- listing ----------------------------------------------------------------------------------------------------------
+# Listing folders: file by file, and in Arrow batches.
 
 _BATCH = 50_000
 
@@ -385,6 +399,13 @@ def _batch(paths: Any, times: Any, sizes: Any, tags: Any) -> pa.RecordBatch:
     ]
     return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
+
+# --- simulated archive ------------------------------------------------------------------------------------------------
+# A simulation of S3's archive classes on the local disk, for demos and tests of the deep archive.
+#
+# A disk has no archive class. An archived file moves to the folder `.deep-archive` next to it. It is still listed at
+# its path, but is not readable there until it is thawed. A thaw links the file back to its path at once, and records
+# in `.until` how long it stays. This saves no cost and adds no safety.
 
 ASIDE = ".deep-archive"
 _UNTIL = ".until"

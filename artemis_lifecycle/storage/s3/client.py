@@ -1,4 +1,4 @@
-"""Buckets and keys of S3 paths."""
+"""S3 clients: built from settings, shared within a process, rate-limited, and without credentials in botocore's log."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import missing
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+# Buckets and keys of S3 paths.
 
 LONGEST_KEY = 1024
 
@@ -200,6 +203,9 @@ def require_time() -> None:
     if end is not None and elapsed() >= end:
         raise TimeIsOver
 
+
+# --- connection -------------------------------------------------------------------------------------------------------
+# Requests to S3: retried while the server is busy, and turned into StorageError when they fail.
 
 T = TypeVar("T")
 

@@ -1,4 +1,8 @@
-"""Reading one object as a stream."""
+"""Writing objects: in one request, in parts, or by a server-side copy. Each object is verified by reading it back.
+
+boto3's managed transfers could move the bytes, but they return no ETag. The ETag is needed to remove a copy that reads
+back wrong without removing another writer's object. Their parts also ignore the store's budget.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,9 @@ from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.s3.client import Address, Connection, address_of, code_of, status_of
 from artemis_lifecycle.storage.settings import MIB
 from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
+
+# --- reader -----------------------------------------------------------------------------------------------------------
+# Reading one object as a stream.
 
 
 class ObjectReader(io.RawIOBase):

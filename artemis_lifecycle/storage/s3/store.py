@@ -1,4 +1,4 @@
-"""Archive storage classes: moving objects to them, and thawing the objects ("restoring" in S3's terms)."""
+"""Objects on S3 and compatible servers: paths with `s3:`, `s3a:` or `s3n:`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ from artemis_lifecycle.storage.types import (
     missing,
     object_tag,
 )
+
+# --- archive ----------------------------------------------------------------------------------------------------------
+# Archive storage classes: moving objects to them, and thawing the objects ("restoring" in S3's terms).
 
 
 class Archive:
@@ -120,6 +123,9 @@ class Archive:
             readable_until=None if until is None else parsedate_to_datetime(until[1]).astimezone(UTC),
         )
 
+
+# --- deletes ----------------------------------------------------------------------------------------------------------
+# Deleting objects, up to a thousand per request.
 
 _DELETES_PER_REQUEST = 1000
 _DELETERS = 4  # With more at once, at a thousand keys each, S3 answers 503.
@@ -286,6 +292,10 @@ class Deletes:
 
 _QUESTIONS, _MOST_QUESTIONS = 8, 400
 """Maximum requests per piece, and in total."""
+
+
+# --- key space --------------------------------------------------------------------------------------------------------
+# Splitting the keys of a prefix into pieces that can be listed in parallel.
 
 
 class Stems:
