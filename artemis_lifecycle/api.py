@@ -1234,8 +1234,9 @@ class Lifecycle:
 
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on all tables, on every machine: workers notice within seconds, stop between two
-        pieces of work, and no new work begins. Reads, holds, restores and undeletes continue."""
-        table_uuid = None if table is None else self.steps.table_uuid(table)
+        pieces of work, and no new work begins. Reads, holds, restores and undeletes continue. A dropped table (by name
+        or uuid) takes a pause while any of its files are left."""
+        table_uuid = None if table is None else self._dropped.state_with_files(table).metadata.table_uuid
         return self.operations.pauses.begin(who, why, table_uuid, table)
 
     def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:

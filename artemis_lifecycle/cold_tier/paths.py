@@ -270,12 +270,12 @@ def identities(stores: Stores, root: str) -> list[ColdIdentity]:
 
 
 def no_cold_table(table: str) -> NoSuchTable:
-    """Return the error for a table without a handoff."""
+    """Return the error for a table without the record of a handoff."""
     return NoSuchTable(
-        "The table has no cold table yet",
+        "Nothing says that the table has a cold table: it was not handed off yet, or <operations.root>/cold is lost",
         table=table,
         untouched="all files",
-        hint="its first handoff creates one: artemis hand-off PLAN",
+        hint="the first handoff creates one (artemis hand-off PLAN); after a loss, restore that folder from a backup",
     )
 
 

@@ -352,8 +352,10 @@ class Neighbors:
             return Neighbor(name, known.table_uuid, path, locations, dropped=True), before
         except NewerFormat:
             return self._newer(known, name, path), before
-        except (UnreadableMetadata, StorageError):
-            return None
+        except (UnreadableMetadata, StorageError) as error:
+            # It may be the table's last commit, damaged since.
+            problem = f"it was dropped, and its later metadata file {path} cannot be read: {error.what}"
+            return Neighbor(known.table, None, "", (), problem, dropped=True), set()
 
     def _newer(self, known: KnownTable, name: str, path: str) -> Neighbor:
         """Return a dropped table as of a metadata file of a version that this release does not know. If Iceberg cannot

@@ -547,7 +547,7 @@ class Protection:
         operations, job_id = self._context.operations, self._deletion.job_id
         if self._context.cold is not None:
             return []
-        found = [(OPEN_PLAN, plan.files_location) for plan in self._open_plans()]
+        found = [(OPEN_PLAN, plan.files_location) for plan in self._open_plans() if not self._is_overtaken(plan)]
         for table_uuid in self._uuids:
             for scan in operations.scans.of_table(table_uuid, [ScanState.DELETING]):
                 if scan.scan_id != job_id:
@@ -557,6 +557,14 @@ class Protection:
                 assert job is not None  # the journal has a job before its first file is deleted
                 found.append((UNDELETED, job.files_location))
         return found
+
+    def _is_overtaken(self, plan: PlanRecord) -> bool:
+        """Return True for a plan of this table that was committed before the one whose files are deleted. A file that
+        both name was live again in between, and is the younger one's: they must not wait for each other."""
+        if self._deletion.kind != "expiration" or plan.table_uuid != self._deletion.table_uuid:
+            return False
+        mine = self._context.operations.plans.get(self._deletion.job_id).committed_at
+        return mine is not None and plan.committed_at is not None and plan.committed_at < mine
 
     def _named(self, files_location: str) -> NDArray[np.uint64]:
         """Return the considered files that are in a sealed list."""

@@ -383,7 +383,7 @@ def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
     lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
     spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")
-    with pytest.raises(NoSuchTable, match="no cold table yet"):
+    with pytest.raises(NoSuchTable, match="not handed off yet"):
         lifecycle.deep_archive("db.none")
     Archive(lifecycle, {}).made("t", ONE, INSTEAD, LAST)
     assert lifecycle.deep_archive("db.t").snapshot_ids == ()

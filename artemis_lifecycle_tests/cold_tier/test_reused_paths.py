@@ -234,6 +234,25 @@ def test_a_file_put_at_an_archived_path_before_the_deletion_stays(job: Job) -> N
     job.expect_all_rows()
 
 
+def test_two_committed_plans_that_name_one_path_do_not_wait_for_each_other(job: Job) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    plans = []
+    for ids in ((1, 2), (4, 5)):
+        job.add(part, *ids)
+        job.overwrite(ids[0] * 10)
+        plans.append(job.lifecycle.plan_expiration(TABLE))
+        job.lifecycle.hand_off(plans[-1])
+        job.lifecycle.commit_expiration(plans[-1])
+    older, younger = plans
+    job.lifecycle.delete_files(older)
+    assert job.exists(part)  # The younger plan's file: that one's grace counts.
+    job.lifecycle.delete_files(younger)
+    assert not job.exists(part)
+    job.lifecycle.delete_files(older)
+    assert [record.status for record in job.lifecycle.plans(TABLE)] == ["done", "done"]
+    job.expect_all_rows()
+
+
 def test_the_same_file_added_again_is_compared_once_and_not_copied_again(job: Job) -> None:
     part = f"{job.folder}/part-0.parquet"
     first = job.add(part, 1, 2)

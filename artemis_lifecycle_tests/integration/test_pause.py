@@ -64,9 +64,21 @@ def test_the_pause_of_a_dropped_table_ends_by_the_name_that_it_had(lifecycle: Li
     table = make_table(lifecycle, "gone", 1)
     pause = lifecycle.pause(table, who="ada", why="looks odd")
     lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.{table}")
+    everybody = lifecycle.pause(who="ada", why="the store is down")
     assert [each.pause_id for each in lifecycle.resume(table, who="bob")] == [pause.pause_id]
     with pytest.raises(NoSuchTable):
         lifecycle.resume(table, who="bob")
+    assert lifecycle.pauses() == [everybody]  # A name that nothing has never ends the pause of all.
+
+
+def test_a_dropped_table_takes_a_pause_by_its_name(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "left", 2)
+    lifecycle.observe_catalog()
+    lifecycle.spark.sql(f"DROP TABLE {lifecycle.config.catalogs.live.name}.{table}")
+    lifecycle.pause(table, who="ada", why="looks odd")
+    with pytest.raises(Paused, match="looks odd"):
+        lifecycle.scan_dropped(table)
+    assert lifecycle.resume(table, who="ada")
 
 
 def test_a_pause_counts_for_the_table_and_for_whatever_has_its_name(lifecycle: Lifecycle) -> None:

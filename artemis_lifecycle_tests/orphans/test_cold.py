@@ -47,7 +47,7 @@ def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
     )
     spark.sql(f"INSERT INTO {live}.db.t SELECT /*+ COALESCE(1) */ id FROM range(0, 8)")
     spark.sql(f"DELETE FROM {live}.db.t WHERE id = 3")
-    with pytest.raises(NoSuchTable, match="no cold table yet"):
+    with pytest.raises(NoSuchTable, match="not handed off yet"):
         lifecycle.scan_cold("db.t")
     spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (1)")
     lifecycle.expire("db.t")

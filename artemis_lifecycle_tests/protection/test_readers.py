@@ -439,6 +439,24 @@ def test_a_table_dropped_after_commits_that_nobody_saw_keeps_what_they_took_up(l
     assert taken and all(path.exists() for path in taken)
 
 
+def test_what_a_dropped_table_read_waits_while_its_last_commit_is_damaged(lifecycle: Lifecycle) -> None:
+    owner = create(lifecycle, "db.owner")
+    reader = create(lifecycle, "db.reader")
+    lifecycle.observe_catalog()
+    take_up(lifecycle, "db.reader", owner / "data")
+    shared = set((owner / "data").glob("*.parquet"))
+    newest = max((reader / "metadata").glob("*.metadata.json"), key=lambda path: path.name)
+    whole = newest.read_bytes()
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    newest.write_bytes(whole[:100])
+    overwrite(lifecycle, "db.owner", 2)
+    with pytest.raises(UnreadableMetadata, match=rf"it was dropped, and its later metadata file .*{newest.name}"):
+        lifecycle.expire("db.owner")
+    newest.write_bytes(whole)
+    lifecycle.expire("db.owner")
+    assert shared and all(path.exists() for path in shared)
+
+
 # --- readers that were dropped ----------------------------------------------------------------------------------------
 
 
