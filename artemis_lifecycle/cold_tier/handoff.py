@@ -421,7 +421,9 @@ def hand_off(
         return none
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
     live = with_lists(metadata_json(base, plan.base_metadata_location, context.live_stores.limits))
-    demand, placing, committed = _demand(context, plan, base, live, dry_run=dry_run)
+    demand, placing, before = _demand(context, plan, base, live, dry_run=dry_run)
+    committed = {each["snapshot-id"]: each["timestamp-ms"] * 1000 for each in before or ()}
+    lists = None if before is None else frozenset(filter(None, (each.get("manifest-list") for each in before)))
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
     transfer = Transfer(
@@ -439,11 +441,9 @@ def hand_off(
         settings=context.settings,
         check=context.check,
         on_progress=context.on_progress,
-        reuse=Reuse(
-            context.runner, context.live_stores, context.cold_stores, demand.metadata, plan.current, committed or {}
-        ),
+        reuse=Reuse(context.runner, context.live_stores, context.cold_stores, demand.metadata, plan.current, committed),
         decided=partial(_record_reused, context, plan.table_uuid),
-        has_archive=committed is not None,
+        archive=lists,
     )
     if dry_run:
         files, size, problems = transfer.foreseen()
@@ -493,7 +493,8 @@ def hand_off(
 
 def _demand(
     context: HandoffContext, plan: HandoffInput, base: bytes, live: Json, *, dry_run: bool
-) -> tuple[Demand, PathMapping, dict[int, int] | None]:
+) -> tuple[Demand, PathMapping, list[Json] | None]:
+    """Return what to archive, where to, and the snapshots that the cold table has (None: there is none)."""
     metadata = parse_table_metadata(base, plan.base_metadata_location, context.live_stores.limits)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -520,9 +521,7 @@ def _demand(
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
     sequences = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in metadata.snapshots}
     placing = PathMapping(identity, archive_ids(live, newest.metadata), sequences)
-    cold = None if newest.metadata is None else newest.metadata["snapshots"]
-    committed = None if cold is None else {each["snapshot-id"]: each["timestamp-ms"] * 1000 for each in cold}
-    return Demand(metadata, plan.snapshot_ids, placing), placing, committed
+    return Demand(metadata, plan.snapshot_ids, placing), placing, newest.metadata and newest.metadata["snapshots"]
 
 
 def _record_reused(context: HandoffContext, table_uuid: str, reused: Sequence[tuple[str, int, int]]) -> None:

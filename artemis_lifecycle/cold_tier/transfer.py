@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -235,7 +235,7 @@ class Transfer:
     `records` can access `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
     `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
     is lost. `reuse` decides which file a path means that was used for several; `decided` records where they go.
-    `has_archive`: other files at the target may be archived ones.
+    `archive`: the manifest lists of what was archived before. Then other files at the target may be archived ones.
     """
 
     runner: Runner
@@ -251,7 +251,7 @@ class Transfer:
     consent: Consent = field(default_factory=Consent)
     reuse: Reuse | None = None
     decided: Callable[[Sequence[tuple[str, int, int]]], None] = lambda reused: None
-    has_archive: bool = True
+    archive: frozenset[str] | None = frozenset()
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
@@ -335,7 +335,7 @@ class Transfer:
         )
         copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost)
         if self.reuse is not None:
-            copier = replace(copier, committed=self.reuse.committed, replaceable=() if self.has_archive else None)
+            copier = replace(copier, committed=self.reuse.committed, replaceable=None if self.archive is None else ())
         with self.runner.keeping() as keep:
             sealed: Rows | None = None
             for phase in range(PHASES):
@@ -374,8 +374,10 @@ class Transfer:
             done = [file for file in files if file.action != LATE]
             for file in late.values():
                 by = self.reuse.overwritten(file.source, file.added_by, rules)
-                if by is not None:
-                    error = f"it was overwritten: snapshot {by} added another there"
+                error = None if by is None else f"it was overwritten: snapshot {by} added another there"
+                if error is None and self._unrecorded:
+                    error = _UNDECIDED.format(len(self._unrecorded), self.ledger.folder)
+                if error is not None:
                     done.append(replace(file, action=LOST, error=error))
             wanted = replace(wanted, copier=checked)
             files = done + wanted.copy(batch, {*excluded, *(file.destination for file in done)})
@@ -390,6 +392,16 @@ class Transfer:
             again = replace(wanted, copier=replace(wanted.copier, replaceable=frozenset(known)))
             files = done + (again.copy(batch, {*excluded, *(file.destination for file in done)}) if known else [])
         return sorted(files, key=lambda file: file.destination)
+
+    @cached_property
+    def _unrecorded(self) -> frozenset[str]:
+        """The archived manifest lists without a record. A path may have been used for files that only their records
+        would tell."""
+        if not self.archive:
+            return frozenset()
+        recorded = self.ledger.rows(self.runner, ("destination",)).table().column("destination")
+        lists = pa.array(sorted(self.archive), pa.string())
+        return frozenset(lists.filter(pc.invert(pc.is_in(lists, recorded.combine_chunks()))).to_pylist())
 
     def _lost(self) -> tuple[CopiedFile, ...]:
         return self.ledger.outcome(self.work_id).lost
@@ -438,6 +450,12 @@ _TAKEN = (
     "another file is at its place in the cold tier ({}), and no record says that it is a broken copy of this one. It "
     "may be the only copy of an archived file whose record was lost, and was not overwritten. Find out which snapshot "
     "in the cold tier reads it; move it away only if none does"
+)
+
+
+_UNDECIDED = (
+    "it is newer than the snapshot that added it, and the records of {} archived snapshots are lost, which would say "
+    "whether it is another one's file: restore {} from a backup"
 )
 
 

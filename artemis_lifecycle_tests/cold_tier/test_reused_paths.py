@@ -540,15 +540,22 @@ def test_a_file_at_a_path_that_another_table_archived_goes_to_the_tables_own_fol
     assert job.rows(first) == [1, 2]
 
 
+@pytest.mark.parametrize("records", ["kept", "lost", "put back"])
 @pytest.mark.parametrize("archived", [0, 1], ids=["the first", "the second"])
-def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_lost(job: Job, archived: int) -> None:
-    """By then the live table names only the older snapshot: the archive knows of the younger one. `archived`: files
-    that were archived from the path before both."""
+def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_lost(
+    job: Job, archived: int, records: str
+) -> None:
+    """By then the live table names only the older snapshot: the archive knows of the younger one, by its `records`.
+    `archived`: files that were archived from the path before both."""
     path = f"{job.folder}/part-0.parquet"
+    job.overwrite(88)
     if archived:
         job.add(path, 7, 8)
-        job.overwrite(89)
-        job.lifecycle.expire(TABLE)
+    job.overwrite(89)
+    job.lifecycle.expire(TABLE)
+    copies = on_disk(job.lifecycle.config.operations.root) / "cold" / job.lifecycle.steps.table_uuid(TABLE) / "copies"
+    backup = copies.with_name("backup")
+    shutil.copytree(copies, backup)
     older = job.add(path, 1, 2)
     job.sql("ALTER TABLE {live}.db.t CREATE TAG keep")
     job.overwrite(90)
@@ -556,9 +563,16 @@ def test_an_older_file_whose_path_a_younger_one_took_and_was_archived_first_is_l
     job.overwrite(91)
     job.lifecycle.expire(TABLE)
     job.sql("ALTER TABLE {live}.db.t DROP TAG keep")
-    with pytest.raises(HandoffFailed, match="which was archived before it") as failed:
+    if records != "kept":
+        shutil.rmtree(copies)
+    if records == "put back":
+        backup.rename(copies)
+    with pytest.raises(HandoffFailed) as failed:
         job.lifecycle.expire(TABLE)
-    assert str(older) in str(failed.value)
+    if records == "kept":
+        assert "which was archived before it" in str(failed.value)
+    if records != "lost" or not archived:
+        assert str(older) in str(failed.value)
     assert job.exists(path)
     assert job.rows(younger) == [4, 5]
 
