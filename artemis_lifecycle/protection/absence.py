@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
-from artemis_lifecycle.errors import NewerFormat, NoSuchTable, StalePlan, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import NewerFormat, NoSuchTable, Refused, StalePlan, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.protection.future import later_files
 from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.stores import Stores
@@ -90,11 +91,17 @@ class Absence:
         self._table = table
         self._known = dict(known or {})
         self._apart = frozenset(apart)
+        self._listed: tuple[str, Collection[str]] | None = None
         self.metadata = metadata
+
+    def expect(self, seen: str, listed: Collection[str]) -> None:
+        """From now on, `require` also raises Refused for metadata files of the table later than `seen` that its scan
+        did not list (`listed`: their names): somebody commits to it in a catalog that cannot be asked."""
+        self._listed = seen, listed
 
     def require(self) -> None:
         """Raise StalePlan with the table's name if a table of the catalog has the uuid; raise UnreadableMetadata if a
-        table cannot be read, because it may be the one."""
+        table cannot be read, because it may be the one; Refused, as `expect` says."""
         pointers = self._catalog.pointers()
         unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
         for location, found in tables_behind(self._stores, unread).items():
@@ -121,6 +128,28 @@ class Absence:
                     untouched="all files that were not deleted before",
                     hint="nothing to do: its files belong to an existing table again",
                 )
+        if self._listed is not None:
+            self._require_no_commit(*self._listed, [pointers[name] for name in self._apart.intersection(pointers)])
+
+    def _require_no_commit(self, seen: str, listed: Collection[str], apart: Sequence[Pointer]) -> None:
+        # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.
+        logs = tables_behind(self._stores, [each.metadata_location for each in apart]).items() if apart else ()
+        theirs = {path for at, each in logs for path in (at, *(each.log if isinstance(each, Behind) else ()))}
+        later = (file.path for file in later_files(self._stores, seen))
+        new = [path for path in later if path.rpartition("/")[2] not in listed and path not in theirs]
+        found = tables_behind(self._stores, new)
+        uuids = {path: each.table_uuid if isinstance(each, Behind) else None for path, each in found.items()}
+        # One that cannot be read may be the table's.
+        ours = [path for path, uuid in uuids.items() if uuid in (None, self.metadata.table_uuid)]
+        if ours:
+            raise Refused(
+                f"Metadata files were written after the scan of the dropped table, e.g. {ours[0]}: it lives elsewhere",
+                table=self._table,
+                path=ours[0],
+                untouched="all files that were not deleted before",
+                hint="find out who commits there, and register the table here; or artemis keep-dropped "
+                f"{self.metadata.table_uuid}",
+            )
 
     def pointer(self) -> Pointer:
         """Raise NoSuchTable, because the catalog has no such table."""

@@ -285,6 +285,10 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
     make_old(elsewhere, timedelta(days=10))
     with pytest.raises(Refused, match="it lives elsewhere"):
         lifecycle.scan_dropped(table)
+    # Also after the scan, and whatever was approved.
+    with pytest.raises(Refused, match=r"after the scan .* it lives elsewhere"):
+        lifecycle.delete_dropped(scan)
+    assert _files(place) == {*files, late_data, elsewhere}
     elsewhere.unlink()
     make_old(late_data, timedelta(hours=1))
     with pytest.raises(Refused, match=r"1 files are younger than orphans\.min_age"):
