@@ -127,6 +127,13 @@ class Past:
             confirm=confirm,
         )
 
+    def look(self, table: str, metadata: TableMetadata, *, confirm: Callable[[], None]) -> None:
+        """Do `record`, unless the history already knows this state of the table: should its catalog be put back, no
+        earlier snapshot answers for what was current now."""
+        _, index = self._index(table, metadata.table_uuid)
+        if index is None or index.recorded is None or index.recorded.file != Line.of(metadata).file:
+            self.record(table, metadata, confirm=confirm)
+
     def seen_ms(self, table: str, metadata: TableMetadata) -> int:
         """Return when (epoch ms, by Postgres) the catalog was just seen to have this metadata; 0 if it has other."""
         now = milliseconds(self.resources.instant("now", None))

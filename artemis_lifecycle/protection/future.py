@@ -22,11 +22,13 @@ from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 
 # --- other formats ----------------------------------------------------------------------------------------------------
-# Tables of other formats in a table's folders: Delta's `_delta_log` and Hudi's `.hoodie` name files that no Iceberg
-# metadata names. Where there is any doubt about a log, its whole folder is somebody's.
+# Tables of other formats in a table's folders: Delta's `_delta_log`, Hudi's `.hoodie` and Paimon's `snapshot` name
+# files that no Iceberg metadata names. Where there is any doubt about a log, its whole folder is somebody's.
 
 DELTA_LOG = "_delta_log"
 _HUDI = ".hoodie"
+_PAIMON = "snapshot"
+_PAIMONS = re.compile(r"snapshot-\d+\Z|LATEST\Z|EARLIEST\Z")
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SAYS_NO_MORE = re.compile(r"_last_checkpoint\Z|\d{20}\.checkpoint(\.[\w.-]+)?\.parquet\Z|.*\.crc\Z")
 """What a log has besides its commits: while every commit is there, it names no other files."""
@@ -58,12 +60,25 @@ def claims(stores: Stores, roots: Iterable[str]) -> dict[str, frozenset[str] | N
     """Return the paths that the log in each of these folders names; None if the whole folder is claimed. Folders
     without a log are left out. Raises StorageError."""
     ordered = sorted(roots)
-    has_log = threaded(lambda root: any(_has_files(stores, f"{root}/{log}") for log in (DELTA_LOG, _HUDI)), ordered, 8)
-    return {root: _named(stores, root) for root, has in zip(ordered, has_log, strict=True) if has}
+    others = threaded(
+        lambda root: _has_files(stores, f"{root}/{_HUDI}") or _is_paimons(stores, root), ordered, _READERS
+    )
+    logs = threaded(lambda root: _has_files(stores, f"{root}/{DELTA_LOG}"), ordered, _READERS)
+    return {
+        root: None if other else _named(stores, root)
+        for root, other, log in zip(ordered, others, logs, strict=True)
+        if other or log
+    }
 
 
 def _has_files(stores: Stores, folder: str) -> bool:
     return next(iter(stores.list(folder)), None) is not None
+
+
+def _is_paimons(stores: Stores, root: str) -> bool:
+    """Return True for a Paimon table's folder: snapshots, with their schemas beside them."""
+    names = (file.path.rpartition("/")[2] for file in stores.children(f"{root}/{_PAIMON}")[1])
+    return any(map(_PAIMONS.match, names)) and _has_files(stores, f"{root}/schema")
 
 
 def _named(stores: Stores, root: str) -> frozenset[str] | None:
@@ -72,8 +87,6 @@ def _named(stores: Stores, root: str) -> frozenset[str] | None:
     commits = [name for name in names if _COMMIT.match(name)]
     others = [name for name in names if not _COMMIT.match(name) and not _SAYS_NO_MORE.match(name)]
     if folders or others or [int(name[:20]) for name in commits] != [*range(len(commits))] or not commits:
-        return None
-    if _has_files(stores, f"{root}/{_HUDI}"):
         return None
     try:
         read = threaded(lambda name: stores.read(f"{root}/{DELTA_LOG}/{name}").decode(), commits, _READERS)

@@ -178,6 +178,7 @@ class Expiration:
             if record.files:
                 catalog = self.resources.config.catalogs.live.name
                 self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
+            self.past.look(table, state.metadata, confirm=step.check)
             # Nothing depends on this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = plan_counts(plan)

@@ -253,6 +253,30 @@ def test_no_instant_of_a_lost_line_is_answered_with_an_older_snapshot(make: Call
     place.require_one_answer()
 
 
+@pytest.mark.parametrize("look", ["nothing to expire", "a plan", "a handoff"])
+def test_a_plan_is_a_look_at_what_was_current(make: Callable[..., Place], look: str) -> None:
+    place = make(f"look_{look.replace(' ', '_')}", 2)
+    place.run("INSERT INTO {t} VALUES (1, 1)", "INSERT INTO {t} VALUES (2, 2)")
+    backup = place.metadata.metadata_location
+    place.run("INSERT INTO {t} VALUES (3, 3)")
+    place.archive()
+    place.run("INSERT INTO {t} VALUES (4, 4)")
+    if look == "nothing to expire":
+        ids = [snapshot.snapshot_id for snapshot in place.metadata.snapshots]
+        place.lifecycle.hold(place.table, "ada", "a case", ids)
+    time.sleep(0.05)
+    seen = datetime.now(UTC)
+    plan = place.lifecycle.plan_expiration(place.table)
+    assert bool(plan.expired_snapshots) == (look != "nothing to expire")
+    if look == "a handoff":
+        place.lifecycle.hand_off(plan)
+    put_back(place.lifecycle, place.table, backup)
+    place.refresh()
+    with pytest.raises(NoSuchSnapshot):  # Never snapshot 2: the lost one was current.
+        place.lifecycle.read(place.table, as_of=seen)
+    assert_one_answer(place.lifecycle, place.table, seen)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_lines_that_diverged_are_never_mixed(make: Callable[..., Place], version: int) -> None:
     place = make(f"apart_{version}", version)
