@@ -94,17 +94,15 @@ def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost
 class Copier:
     """Copies one file at a time from `source` to `target`. Picklable.
 
-    With `accept_sizes`, it copies a file whose size differs from the recorded one. `lengths` are the sizes of the
-    copied manifests, by destination, with which manifest lists are rewritten. Files to `excluded` destinations are
-    skipped. `committed` is when each snapshot was committed (microseconds since 1970): a source that is newer than the
-    snapshot that added it is LATE, except to destinations in `checked`. None: nothing is late. A destination with
-    another file is TAKEN unless it is in `replaceable` (None: all are), or the file is a manifest or a list of them.
+    `lengths` are the sizes of the copied manifests, by destination, with which manifest lists are rewritten. Files
+    to `excluded` destinations are skipped. `committed` is when each snapshot was committed (microseconds since
+    1970): a source that is newer than the snapshot that added it is LATE, except to destinations in `checked`.
+    None: nothing is late. A destination with another file is TAKEN unless it is in `replaceable` (None: all are).
     """
 
     source: Stores
     target: Stores
     mapping: Placing
-    accept_sizes: bool = False
     lengths: Mapping[str, int] = field(default_factory=dict)
     excluded: Collection[str] = ()
     committed: Mapping[int, int] | None = None
@@ -229,9 +227,8 @@ class Copier:
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
     def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:
-        # Format v1's inline manifests have no recorded size. A changed manifest or manifest list is never acceptable.
-        acceptable = self.accept_sizes and wanted.kind not in (MANIFEST, MANIFEST_LIST)
-        if wanted.source_size not in (size, UNKNOWN_LENGTH) and not acceptable:
+        # Format v1's inline manifests have no recorded size.
+        if wanted.source_size not in (size, UNKNOWN_LENGTH):
             raise _Damaged(f"the file has {size} bytes, but the metadata records {wanted.source_size}")
         return replace(wanted, source_size=size, size_in_bytes=size)
 
@@ -245,9 +242,7 @@ class Copier:
         is_known = self.replaceable is None or destination in self.replaceable
         is_ours = self.mapping.owns(destination)
         # Where only this table writes, a different file with a record is a broken copy, which can be replaced.
-        if (is_ours and (is_known or wanted.kind in (MANIFEST, MANIFEST_LIST))) or self.target.head(
-            destination
-        ) is None:
+        if (is_ours and is_known) or self.target.head(destination) is None:
             return
         if is_ours:
             raise _TakenError

@@ -391,7 +391,7 @@ def hand_off(
     context: HandoffContext,
     plan: HandoffInput,
     *,
-    allow_lost: bool = False,
+    approved: Collection[int] = (),
     overtaken: Collection[int] = (),
     dry_run: bool = False,
 ) -> Handoff:
@@ -399,10 +399,9 @@ def hand_off(
     catalog.
 
     Another run finishes the rest, and does nothing if all is done. A table without a cold tier in its policy, and a
-    plan without snapshots, need no work. `allow_lost` means that a person approved two things: snapshots with missing
-    files are not archived, and files whose size differs from the record are copied as they are. `overtaken` are
-    snapshots of the plan that another process removed from the live table. If their files are gone, omitting them needs
-    no approval.
+    plan without snapshots, need no work. Of `approved` snapshots, a person approved that those whose files are missing,
+    or not what the metadata says, are not archived. `overtaken` are snapshots of the plan that another process removed
+    from the live table. If their files are gone, omitting them needs no approval.
 
     `dry_run` reads the metadata, counts the files to copy, and writes nothing.
 
@@ -425,7 +424,7 @@ def hand_off(
     committed = {each["snapshot-id"]: each["timestamp-ms"] * 1000 for each in before or ()}
     lists = None if before is None else frozenset(filter(None, (each.get("manifest-list") for each in before)))
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
-    consent = Consent(allow_lost, frozenset(overtaken))
+    consent = Consent(frozenset(approved), frozenset(overtaken))
     transfer = Transfer(
         runner=context.runner,
         source=context.live_stores,
@@ -521,7 +520,8 @@ def _demand(
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.
     sequences = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in metadata.snapshots}
     placing = PathMapping(identity, archive_ids(live, newest.metadata), sequences)
-    return Demand(metadata, plan.snapshot_ids, placing), placing, newest.metadata and newest.metadata["snapshots"]
+    before = None if newest.metadata is None else newest.metadata["snapshots"]
+    return Demand(metadata, plan.snapshot_ids, placing), placing, before
 
 
 def _record_reused(context: HandoffContext, table_uuid: str, reused: Sequence[tuple[str, int, int]]) -> None:
@@ -552,6 +552,7 @@ def _errors(plan: HandoffInput) -> TransferErrors:
         gone=gone,
         if_gone="restore the file and run the handoff again; or approve the loss: "
         f"artemis approve {plan.plan_id} --lost",
+        named=plan.named,
     )
 
 

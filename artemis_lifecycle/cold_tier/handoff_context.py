@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -20,7 +20,8 @@ from artemis_lifecycle.storage.stores import Stores
 class HandoffInput:
     """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
     are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
-    at its own location. `current` is the live table's metadata as of now, `seen_ms` when the base was it."""
+    at its own location. `current` is the live table's metadata as of now, `seen_ms` when the base was it. `named`
+    records the snapshots that a refused handoff would have left out: an approval is for these."""
 
     plan_id: str
     table: str
@@ -31,6 +32,7 @@ class HandoffInput:
     read_base: Callable[[], bytes] | None = None
     current: TableMetadata | None = None
     seen_ms: int = 0
+    named: Callable[[Collection[int]], None] = lambda snapshot_ids: None
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, TAKE
 from artemis_lifecycle.cold_tier.needed import Reuse, count_needed, seal_work
 from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.metadata.types import MANIFEST
+from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import HandoffBatches
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
@@ -194,22 +194,25 @@ class TransferProgress:
 
 @dataclass(frozen=True)
 class Consent:
-    """Which losses do not stop a transfer: all, if a person approved; otherwise those that affect only snapshots that
+    """Which losses do not stop a transfer: those that affect only snapshots whose loss a person `approved`, or that
     another process expired. If it is unknown which snapshots a loss affects (its manifest is also gone), it stops the
-    transfer."""
+    transfer unless a person approved one."""
 
-    allow_lost: bool = False
+    approved: frozenset[int] = frozenset()
     overtaken: frozenset[int] = frozenset()
 
     def to(self, problems: Sequence[Problem]) -> bool:
-        return self.allow_lost or all(
-            problem.snapshot_ids and self.overtaken.issuperset(problem.snapshot_ids) for problem in problems
+        known = self.approved | self.overtaken
+        return all(
+            known.issuperset(problem.snapshot_ids) if problem.snapshot_ids else bool(self.approved)
+            for problem in problems
         )
 
 
 @dataclass(frozen=True)
 class TransferErrors:
-    """The errors of a transfer, worded for the step that runs it. `gone` describes missing files."""
+    """The errors of a transfer, worded for the step that runs it. `gone` describes missing files, and `named` records
+    which snapshots they affect."""
 
     kind: type[LifecycleError]
     table: str
@@ -217,6 +220,7 @@ class TransferErrors:
     if_failed: str
     gone: Callable[[Sequence[Problem]], str]
     if_gone: str
+    named: Callable[[Collection[int]], None] = lambda snapshot_ids: None
 
     def failed(self, what: str, path: str) -> LifecycleError:
         """Return the error for files that could not be copied, verified or rewritten; `path` is the first."""
@@ -225,6 +229,7 @@ class TransferErrors:
     def lost(self, problems: Sequence[Problem]) -> LifecycleError:
         """Return the error for files that are gone or damaged, without consent."""
         what, path = self.gone(problems), problems[0].path
+        self.named({snapshot for problem in problems for snapshot in problem.snapshot_ids})
         return self.kind(what, table=self.table, path=path, untouched=self.untouched, hint=self.if_gone)
 
 
@@ -333,7 +338,7 @@ class Transfer:
         progress = TransferProgress(
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
-        copier = Copier(self.source, self.target, mapping, accept_sizes=self.consent.allow_lost)
+        copier = Copier(self.source, self.target, mapping)
         if self.reuse is not None:
             copier = replace(copier, committed=self.reuse.committed, replaceable=None if self.archive is None else ())
         with self.runner.keeping() as keep:
@@ -350,9 +355,7 @@ class Transfer:
                             self.check()
                             files = self._copied(wanted, batch, excluded)
                             gone = [file for file in files if file.action == LOST]
-                            go_on = not gone or self.consent.allow_lost
-                            if not go_on and self.consent.overtaken:
-                                go_on = self.consent.to(self._losses(demand, gone).problems)
+                            go_on = not gone or self.consent.to(self._losses(demand, gone).problems)
                             self._settle_batch(work, batch, files, go_on)
                             lost += [] if go_on else gone
                             progress = _further(progress, batch)
@@ -383,7 +386,10 @@ class Transfer:
             files = done + wanted.copy(batch, {*excluded, *(file.destination for file in done)})
         taken = {file.destination for file in files if file.action == TAKEN}
         if taken:
-            known = self.ledger.among(self.runner, taken)
+            known = set(self.ledger.among(self.runner, taken))
+            if not self._unrecorded:
+                # A killed handoff may have written these with other sizes of the same files in them.
+                known |= {file.destination for file in files if file.action == TAKEN and file.kind in _REWRITTEN_KINDS}
             done = [
                 file if file.action != TAKEN else replace(file, action=FAILED, error=_TAKEN.format(file.destination))
                 for file in files
@@ -446,6 +452,7 @@ class Transfer:
         self.batches.finish_batch(self.work_id, work.batches.index(batch), verified - present, present, error)
 
 
+_REWRITTEN_KINDS = (MANIFEST, MANIFEST_LIST)
 _TAKEN = (
     "another file is at its place in the cold tier ({}), and no record says that it is a broken copy of this one. It "
     "may be the only copy of an archived file whose record was lost, and was not overwritten. Find out which snapshot "

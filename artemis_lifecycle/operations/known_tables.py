@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ColumnElement,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    false,
     func,
     or_,
     select,
@@ -128,10 +130,10 @@ class KnownTables:
                 connection.execute(missing.values(missing_since=func.clock_timestamp()))
         return self.missing(catalog)
 
-    def has_other_name(self, catalog: str, table_uuid: str, table: str) -> bool:
-        """Return True if a table is known, but not under this name."""
-        names = [each.table for each in self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))]
-        return bool(names) and table not in names
+    def names(self, catalog: str, table_uuid: str) -> dict[str, str]:
+        """Return the names under which a table is known, each with its metadata file."""
+        having = self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))
+        return {each.table: each.metadata_location for each in having}
 
     def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
         """Record one table that the catalog has."""
@@ -258,6 +260,8 @@ seen_pointers = Table(
     Column("table_uuid", Text, primary_key=True),
     Column("metadata_location", Text, primary_key=True),
     Column("seen_at", Utc, nullable=False, server_default=CLOCK),
+    # A later pointer's metadata log does not have it.
+    Column("lost", Boolean, nullable=False, server_default=false()),
 )
 swap_attempts = Table(
     "swap_attempts",
@@ -307,6 +311,26 @@ class TableLocations:
         query = select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())
+
+    def lost(self, table_uuid: str, pointers: Iterable[str]) -> None:
+        """Record metadata files that were a table's pointer, and that the log of its next known pointer does not
+        have."""
+        rows = [{"table_uuid": table_uuid, "metadata_location": each, "lost": True} for each in sorted(pointers)]
+        if rows:
+            statement = upsert(seen_pointers).values(rows)
+            keys = ["table_uuid", "metadata_location"]
+            with around("table_locations.lost"), self._engine.begin() as connection:
+                connection.execute(statement.on_conflict_do_update(index_elements=keys, set_={"lost": True}))
+
+    def lost_pointers(self) -> dict[str, set[str]]:
+        """Return what `lost` recorded in the last 90 days, by table-uuid."""
+        since = func.clock_timestamp() - _KEPT
+        query = select(seen_pointers).where(seen_pointers.c.lost, seen_pointers.c.seen_at > since)
+        found: dict[str, set[str]] = {}
+        with self._engine.connect() as connection:
+            for row in connection.execute(query):
+                found.setdefault(row.table_uuid, set()).add(row.metadata_location)
+        return found
 
     def attempts_of(self, table_uuid: str) -> Callable[[str, int], None]:
         """Return a function that records, right before a swap, the base and the `last-updated-ms` of the next metadata.

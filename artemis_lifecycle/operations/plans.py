@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Engine,
     Index,
     Integer,
@@ -81,7 +82,8 @@ class PlanRecord:
     """One plan. `bytes` is the size of its files; `summary` is JSON text; `due_at` is when its files may be deleted.
 
     `swap_…` describe the commit that was started last: its base metadata file, and the `last-updated-ms` of the next
-    metadata. `approved_…` is the approval of its size, `lost_approved_…` the approval of lost snapshots in the handoff.
+    metadata. `approved_…` is the approval of its size, `lost_approved_…` the approval of lost snapshots in the handoff:
+    of those that were `lost_snapshots` then, which the last refused handoff named.
 
     `content_id` is the digest of the plan's content. `plan_id` differs from it if a plan with equal content has ended.
 
@@ -122,6 +124,8 @@ class PlanRecord:
     lost_approved_by: str | None = None
     lost_approved_at: datetime | None = None
     lost_approved_why: str | None = None
+    lost_snapshots: tuple[int, ...] | None = None
+    lost_approved_snapshots: tuple[int, ...] | None = None
     window_day: date | None = None
     forgetting_at: datetime | None = None
     forgotten_at: datetime | None = None
@@ -314,21 +318,29 @@ class Plans:
             self._refuse(plan_id, "cannot be committed", UNCOMMITTED)
 
     def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
-        """Let a plan pass one guard, and record who, when and why. The first approval counts; later ones are only added
-        to the history of decisions.
+        """Let a plan pass one guard, and record who, when and why. The first approval counts, and of losses the first
+        one of these; later ones are only added to the history of decisions.
 
         Raises PlanStateError if it is superseded or over; Refused for a login that may not approve; BadInput without a
         person or a reason; NoSuchPlan.
         """
         column = _APPROVALS[what]
         said = {f"{column}_by": who, f"{column}_why": why, f"{column}_at": func.clock_timestamp()}
-        first = plans.c[f"{column}_at"].is_(None)
+        first: ColumnElement[bool] = plans.c[f"{column}_at"].is_(None)
+        if what == "lost":
+            first |= plans.c.lost_approved_snapshots.is_distinct_from(plans.c.lost_snapshots)
+            said["lost_approved_snapshots"] = plans.c.lost_snapshots
         values = {name: case((first, value), else_=plans.c[name]) for name, value in said.items()}
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
         decision = NewDecision("approve-large" if what == "large" else "approve-lost", plan_id, who, why)
         with approving(plan_id):
             approved = change(self._engine, "plans.approve", PlanRecord, *mine, decision=decision, **values)
         return approved or self._refuse(plan_id, "cannot be approved", HOLDING)
+
+    def name_lost(self, plan_id: str, snapshot_ids: Collection[int]) -> None:
+        """Record which snapshots a refused handoff would have left out: the next approval is for these."""
+        mine = (plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
+        change(self._engine, "plans.name_lost", PlanRecord, *mine, lost_snapshots=sorted(snapshot_ids))
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
         """End a plan permanently; it no longer protects its files. Closing a closed plan changes nothing.

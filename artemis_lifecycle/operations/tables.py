@@ -201,7 +201,7 @@ def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
         plain = _kind(hint)
         read: Callable[[Any], Any] = _same
         if get_origin(plain) is tuple:
-            read = tuple
+            read = _tuple
         elif get_origin(plain) is Mapping:
             read = MappingProxyType
         elif isinstance(plain, type) and issubclass(plain, StrEnum):
@@ -224,6 +224,10 @@ def put_newest(connection: Connection, table: Table, record: Any, by: str) -> No
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _tuple(value: Any) -> Any:
+    return None if value is None else tuple(value)
 
 
 def _kind(hint: Any) -> Any:

@@ -130,7 +130,10 @@ def observe(
         behind = read.get(pointer.metadata_location)
         present[uuid, table] = saw(table, pointer.metadata_location, behind)
         if isinstance(behind, Behind):
+            former = {each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)}
             operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
+            # The log may be too short, or the catalog was put back in time: protection finds that out.
+            operations.table_locations.lost(uuid, former.difference(behind.log, (pointer.metadata_location,)))
     if {(known.table_uuid, known.table) for known in before if known.missing_since is None}.difference(present):
         # One of them may be in the catalog as another kind of object.
         others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}

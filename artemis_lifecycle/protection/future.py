@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
@@ -301,6 +302,26 @@ def _log_since(metadata: TableMetadata) -> int:
     """Return how far back the metadata log reaches, in epoch milliseconds. Later files are in it, or outside the
     history."""
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
+
+
+def ahead_of(
+    stores: Stores, metadata: TableMetadata, seen: Iterable[str], settled: Collection[str], rules: LocationRules
+) -> list[TableMetadata]:
+    """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not: a catalog
+    that was put back in time lost these commits. Not those that are `settled`, or gone."""
+    lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
+    lineage.add(normalize(metadata.metadata_location, rules))
+    oldest = min((version_of(path) or 0 for path in lineage), default=0)
+    left = (path for path in sorted(seen) if normalize(path, rules) not in lineage.union(settled))
+    found = []
+    for path in (path for path in left if (version_of(path) or oldest) >= oldest):
+        with suppress(UnreadableMetadata, MissingFile):
+            found.append(read_table_metadata(stores, path))
+    return [
+        each
+        for each in found
+        if each.table_uuid == metadata.table_uuid and each.last_updated_ms >= _log_since(metadata)
+    ]
 
 
 def version_of(path: str) -> int | None:

@@ -34,7 +34,7 @@ from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
-from artemis_lifecycle.protection.future import DELTA_LOG, claims, possible_roots
+from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
@@ -213,6 +213,7 @@ class Protection:
         self._unread_since: int | None = None
         self._may_be_read = np.empty(0, np.uint64)
         self._attempts: list[tuple[str, ReachedFiles]] = []
+        self._ahead: list[tuple[str, ReachedFiles]] = []
         # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
         # more.
         self._unarchived: tuple[object, list[ReachedFiles]] | None = None
@@ -261,6 +262,10 @@ class Protection:
             self._former = former_locations(self._context.stores, metadata, self._context.rules)
         self._settle_roots(metadata)
         self._others = {other.table: self._other(other) for other in self._found if other.is_readable}
+        had, uuid = self._context.operations, metadata.table_uuid
+        seen, settled = had.table_locations.pointers(uuid), had.settled_metadata.of_table(uuid)
+        lost = ahead_of(self._context.stores, metadata, seen, settled, self._context.rules)
+        self._ahead = [(ATTEMPT, self._files_of(each)) for each in lost]
         self._own.walked(metadata)
         for state in self._others.values():
             state.walked(state.read())
@@ -460,20 +465,20 @@ class Protection:
         """Also keep everything in these locations, which contain tables that no known catalog has, and everything that
         these metadata files reach: attempts may be the next commit, or a lost one; strangers are other tables' newest.
         Where nobody can tell what a stranger reaches, its locations are kept. Raises UnreadableMetadata."""
-        foreign, context = list(locations), self._context
-
-        def files(metadata: TableMetadata) -> ReachedFiles:
-            # A separate index, because these snapshots may never belong to the table.
-            root = f"{context.root}/attempts"
-            return IndexFiles(indexed(context.spark, context.stores, metadata, context.rules, root))
-
-        self._attempts = [(ATTEMPT, files(metadata)) for metadata in attempts]
+        foreign = list(locations)
+        self._attempts = [(ATTEMPT, self._files_of(metadata)) for metadata in attempts]
         for metadata in strangers:
             try:
-                self._attempts.append((OTHER_TABLE, files(metadata)))
+                self._attempts.append((OTHER_TABLE, self._files_of(metadata)))
             except (UnreadableMetadata, StorageError):
-                foreign += own_locations(metadata, context.rules)
+                foreign += own_locations(metadata, self._context.rules)
         self._foreign = tuple(foreign)
+
+    def _files_of(self, metadata: TableMetadata) -> ReachedFiles:
+        # A separate index, because these snapshots may never belong to the table.
+        context = self._context
+        root = f"{context.root}/attempts"
+        return IndexFiles(indexed(context.spark, context.stores, metadata, context.rules, root))
 
     def twins(self, paths: Iterable[pa.Array]) -> NDArray[np.uint64]:
         """Return the sorted hashes of the files that have a known twin under another scheme or authority."""
@@ -489,7 +494,11 @@ class Protection:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
             needed = {location for state in states for location in state.needed} | self._bases()
-            reached = [*self._reached_files(), *self._unarchived_files(), *(files for _, files in self._attempts)]
+            reached = [
+                *self._reached_files(),
+                *self._unarchived_files(),
+                *(files for _, files in (*self._attempts, *self._ahead)),
+            ]
             self._known_files = [Known.reached_by(files, rules) for files in reached]
             self._known_files += [Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
@@ -499,7 +508,7 @@ class Protection:
         """Return the considered files that are in open plans, scans and undeletes of the tables here."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
         found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files()]
-        for reason, files in self._attempts:
+        for reason, files in (*self._attempts, *self._ahead):
             needed = metadata_files(files.metadata, self._context.rules)
             found.append((reason, self._reached_by(files.reaches)))
             found.append((reason, hash_texts(needed, self._context.rules)))

@@ -143,13 +143,16 @@ class Steps:
         """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
         operations, metadata = self.resources.unchecked_operations, state.metadata
         catalog = state.catalog or self.resources.live_catalog.name
-        if state.catalog is None and operations.known_tables.has_other_name(catalog, metadata.table_uuid, state.name):
+        names = operations.known_tables.names(catalog, metadata.table_uuid)
+        if state.catalog is None and names and state.name not in names:
             # Renamed, or a second name: all names together tell.
             live, stores = self.resources.live_catalog, self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
+        log = {metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+        operations.table_locations.lost(metadata.table_uuid, {names.get(state.name, metadata.metadata_location)} - log)
 
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,

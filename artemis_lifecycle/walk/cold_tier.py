@@ -107,7 +107,7 @@ class ColdTier:
             if record.lost_approved_by is None:
                 self.expiration.require_kept(plan, state)
             context = self._handoff_context(plan.table_uuid, step)
-            wanted = self._to_archive(plan)
+            wanted, approved = self._to_archive(plan), set(record.lost_approved_snapshots or ())
             request = HandoffInput(
                 plan_id=plan.plan_id,
                 table=plan.table,
@@ -119,12 +119,13 @@ class ColdTier:
                 current=state.metadata,
                 # Not by this run: whoever ends an interrupted handoff writes the same metadata.
                 seen_ms=milliseconds(record.planned_at) if record.planned_at <= self.resources.clock.now() else 0,
+                named=lambda ids: self.resources.operations.plans.name_lost(plan.plan_id, approved.union(ids)),
             )
             in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(
                 context,
                 request,
-                allow_lost=record.lost_approved_by is not None,
+                approved=approved,
                 overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in in_table],
                 dry_run=dry_run,
             )

@@ -147,8 +147,8 @@ class DroppedTables:
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
         batches = frame_batches(record.files_location, resources.live_stores)
-        names = (path.rpartition("/")[2] for batch in batches for path in batch.column("path").to_pylist())
-        absence.expect(known.metadata_location, {name for name in names if version_of(name) is not None})
+        listed = (path.rpartition("/")[2] for batch in batches for path in batch.column("path").to_pylist())
+        absence.expect(known.metadata_location, {name for name in listed if version_of(name) is not None})
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:

@@ -564,14 +564,16 @@ def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_ou
     assert failure.value.path == victim
     assert not _published(v1)
 
-    done = v1.hand_off(plan, allow_lost=True)
+    with pytest.raises(HandoffFailed, match="gone"):
+        v1.hand_off(plan, approved=users[1:])
+    done = v1.hand_off(plan, approved=users)
 
     assert set(done.lost) == set(users)
     assert [problem.path for problem in done.lost_files] == [victim]
     assert set(done.archived) == set(plan.snapshot_ids) - set(users)
     with v1.without_live():
         assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
-    again = v1.hand_off(plan, allow_lost=True)
+    again = v1.hand_off(plan, approved=users)
     assert (again.lost, again.archived) == (done.lost, done.archived)
 
 
@@ -598,10 +600,11 @@ def test_a_snapshot_that_another_tool_expired_leaves_the_handoff_without_approva
 def test_a_loss_that_cannot_be_placed_is_never_taken_for_overtaken() -> None:
     """A file is gone, and so is the manifest that says who reads it: no snapshot is known to feel it."""
     theirs, placed, unplaced = frozenset({1, 2}), Problem("a", "gone", (1,)), Problem("b", "gone", ())
-    assert Consent(allow_lost=False, overtaken=theirs).to([placed])
-    assert not Consent(allow_lost=False, overtaken=theirs).to([placed, unplaced])
-    assert not Consent(allow_lost=False, overtaken=frozenset()).to([unplaced])
-    assert Consent(allow_lost=True, overtaken=frozenset()).to([unplaced])
+    assert Consent(overtaken=theirs).to([placed])
+    assert not Consent(overtaken=theirs).to([placed, unplaced])
+    assert not Consent().to([unplaced])
+    assert Consent(approved=frozenset({3})).to([unplaced])
+    assert not Consent(approved=frozenset({3})).to([placed])
 
 
 def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -> None:
@@ -641,7 +644,7 @@ def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_
     with pytest.raises(HandoffFailed, match="gone or damaged"):
         v1.hand_off(plan)
     assert not _published(v1)
-    done = v1.hand_off(plan, allow_lost=True)
+    done = v1.hand_off(plan, approved=plan.snapshot_ids)
     assert snapshot.snapshot_id in done.lost
     assert plan.snapshot_ids[0] in done.archived
 

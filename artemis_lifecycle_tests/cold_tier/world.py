@@ -114,8 +114,8 @@ class World:
         )
 
     def hand_off(self, plan: HandoffInput | None = None, **more: Any) -> Handoff:
-        allow_lost, overtaken = more.pop("allow_lost", False), more.pop("overtaken", ())
-        return hand_off(self.context(**more), plan or self.plan(), allow_lost=allow_lost, overtaken=overtaken)
+        approved, overtaken = more.pop("approved", ()), more.pop("overtaken", ())
+        return hand_off(self.context(**more), plan or self.plan(), approved=approved, overtaken=overtaken)
 
     def demand(self, plan: HandoffInput) -> tuple[Demand, Ledger]:
         """What `plan` wants in cold, and what was ever copied for its table."""

@@ -19,6 +19,7 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.operations.known_tables import beside_catalog
+from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -458,6 +459,26 @@ def test_what_a_dropped_table_read_waits_while_its_last_commit_is_damaged(lifecy
     newest.write_bytes(whole)
     lifecycle.expire("db.owner")
     assert shared and all(path.exists() for path in shared)
+
+
+@pytest.mark.parametrize("whose", ["reader", "owner"])
+def test_what_a_commit_took_up_that_a_restored_catalog_lost_stays(lifecycle: Lifecycle, whose: str) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (owner / "data").glob("*.parquet")
+    overwrite(lifecycle, "db.owner", 2)
+    table = f"db.{whose}"
+    plan = lifecycle.plan_expiration("db.owner")
+    lifecycle.commit_expiration(plan)
+    backup = lifecycle.resources.live_catalog.entry(table).metadata_location
+    take_up(lifecycle, table, shared.parent)
+    lifecycle.observe_catalog()
+    put_back(lifecycle, table, backup)
+    lifecycle.delete_files(plan)
+    assert shared.exists()
+    overwrite(lifecycle, "db.owner", 3)
+    lifecycle.expire("db.owner")
+    assert shared.exists()
 
 
 # --- readers that were dropped ----------------------------------------------------------------------------------------
