@@ -85,12 +85,17 @@ def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[Cop
     for file in demand.metadata.statistics:
         if file.snapshot_id in wanted and (destination := demand.mapping.used(file.path, file.snapshot_id)) in read_by:
             read_by[destination] = read_by[destination] | {file.snapshot_id}
-    gone = {snapshot_id for ids in read_by.values() for snapshot_id in ids}
-    lists_of_gone = {
-        demand.mapping.used(snapshot.manifest_list, snapshot.snapshot_id)
+    lists_of = {
+        snapshot.snapshot_id: demand.mapping.used(snapshot.manifest_list, snapshot.snapshot_id)
         for snapshot in demand.snapshots()
-        if snapshot.snapshot_id in gone and snapshot.manifest_list is not None
+        if snapshot.manifest_list is not None
     }
+    # A list that is gone names no manifests.
+    for snapshot_id, destination in lists_of.items():
+        if destination in read_by:
+            read_by[destination] = read_by[destination] | {snapshot_id}
+    gone = {snapshot_id for ids in read_by.values() for snapshot_id in ids}
+    lists_of_gone = {lists_of[snapshot_id] for snapshot_id in gone if snapshot_id in lists_of}
     return Losses(
         tuple(Problem(file.source, file.error or "", tuple(sorted(read_by[file.destination]))) for file in lost),
         frozenset(naming | lists_of_gone),
@@ -195,18 +200,14 @@ class TransferProgress:
 @dataclass(frozen=True)
 class Consent:
     """Which losses do not stop a transfer: those that affect only snapshots whose loss a person `approved`, or that
-    another process expired. If it is unknown which snapshots a loss affects (its manifest is also gone), it stops the
-    transfer unless a person approved one."""
+    another process expired. If it is unknown which snapshots a loss affects, it stops the transfer."""
 
     approved: frozenset[int] = frozenset()
     overtaken: frozenset[int] = frozenset()
 
     def to(self, problems: Sequence[Problem]) -> bool:
         known = self.approved | self.overtaken
-        return all(
-            known.issuperset(problem.snapshot_ids) if problem.snapshot_ids else bool(self.approved)
-            for problem in problems
-        )
+        return all(problem.snapshot_ids and known.issuperset(problem.snapshot_ids) for problem in problems)
 
 
 @dataclass(frozen=True)

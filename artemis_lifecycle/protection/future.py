@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 from urllib.parse import unquote
@@ -304,24 +304,26 @@ def _log_since(metadata: TableMetadata) -> int:
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 
-def ahead_of(
-    stores: Stores, metadata: TableMetadata, seen: Iterable[str], settled: Collection[str], rules: LocationRules
-) -> list[TableMetadata]:
+def ahead_of(stores: Stores, metadata: TableMetadata, seen: Iterable[str], rules: LocationRules) -> list[TableMetadata]:
     """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not: a catalog
-    that was put back in time lost these commits. Not those that are `settled`, or gone."""
+    that was put back in time lost these commits. Only with the snapshots that were lost; not what is gone."""
     lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
     lineage.add(normalize(metadata.metadata_location, rules))
     oldest = min((version_of(path) or 0 for path in lineage), default=0)
-    left = (path for path in sorted(seen) if normalize(path, rules) not in lineage.union(settled))
+    left = (path for path in sorted(seen) if normalize(path, rules) not in lineage)
     found = []
     for path in (path for path in left if (version_of(path) or oldest) >= oldest):
         with suppress(UnreadableMetadata, MissingFile):
             found.append(read_table_metadata(stores, path))
-    return [
-        each
-        for each in found
-        if each.table_uuid == metadata.table_uuid and each.last_updated_ms >= _log_since(metadata)
-    ]
+    lost = []
+    for each in found:
+        if each.table_uuid == metadata.table_uuid and each.last_updated_ms >= _log_since(metadata):
+            log = each.metadata_log
+            common = (entry.timestamp_ms for entry in log if normalize(entry.metadata_file, rules) in lineage)
+            since = max(common, default=0)
+            snapshots = tuple(snapshot for snapshot in each.snapshots if snapshot.timestamp_ms > since)
+            lost.append(replace(each, snapshots=snapshots))
+    return lost
 
 
 def version_of(path: str) -> int | None:

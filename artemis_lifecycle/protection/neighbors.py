@@ -99,7 +99,7 @@ class Neighbors:
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
-        self._ahead: dict[str, list[Neighbor]] = {}
+        self._ahead: dict[str, list[TableMetadata]] = {}
         self._seen_pointers: dict[str, set[str]] = {}
         self._rested_until = float("-inf")
 
@@ -116,7 +116,7 @@ class Neighbors:
         unseen = [name for name in names if name not in self._known]
         self._known.update(zip(unseen, threaded(self._read, unseen, _READERS), strict=True))
         found = [other for name in sorted(names) if (other := self._known[name]) is not None]
-        found += [*self._dropped(), *(each for several in self._ahead.values() for each in several)]
+        found += self._dropped()
         folders = Folders(self._context.rules)
         return tuple(other for other in found if self._touches(other, locations, folders))
 
@@ -151,8 +151,8 @@ class Neighbors:
         for name, other in self._known.items():
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
-        past = (*self._dropped(), *(each for several in self._ahead.values() for each in several))
-        lost = {other.table: _LastKnown(other.metadata_location) for other in past if other.metadata_location}
+        dropped = (other for other in self._dropped() if other.metadata_location)
+        lost = {other.table: _LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
         others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
@@ -242,21 +242,15 @@ class Neighbors:
             # Nothing lists the other versions of a view: they are where its metadata files are written.
             own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
             return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
-        self._ahead[name] = self._lost_states(name, metadata)
+        if self._context.cold is None:
+            self._ahead[name] = ahead_of(stores, metadata, self._seen_pointers.get(metadata.table_uuid, ()), rules)
         # Its metadata file may be outside its location: a table can be registered from any file.
         locations = outermost((*own_locations(metadata, rules), place))
         return Neighbor(name, metadata.table_uuid, metadata_location, locations)
 
-    def _lost_states(self, name: str, metadata: TableMetadata) -> list[Neighbor]:
-        """Return a table as of each commit that was seen, and that its catalog lost: it was put back in time."""
-        operations, uuid, rules = self._context.operations, metadata.table_uuid, self._context.rules
-        lost = ahead_of(self._context.stores, metadata, self._seen_pointers.get(uuid, ()), (), rules)
-        settled = operations.settled_metadata.of_table(uuid) if lost else ()
-        return [
-            Neighbor(f"{name} as of {place.rpartition('/')[2]}", uuid, place, own_locations(each, rules), dropped=True)
-            for each in lost
-            if normalize(place := each.metadata_location, rules) not in settled
-        ]
+    def lost_commits(self) -> list[tuple[str, TableMetadata]]:
+        """Return the tables as of commits that were seen, and that their catalog lost: it was put back in time."""
+        return [(name, each) for name, several in self._ahead.items() for each in several]
 
     def _list_objects(self) -> list[str]:
         """Read the catalog's objects that are not tables, and forget what was read of those that changed. Return their

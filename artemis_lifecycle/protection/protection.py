@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import Busy, Held, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import Busy, Held, MissingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.holds import Heartbeat, Hold
@@ -49,6 +49,7 @@ from artemis_lifecycle.protection.ownership import (
 )
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, OTHER_TABLE, RECEIPTS, Places
 from artemis_lifecycle.protection.table_state import (
+    REACHABLE,
     ColdTableState,
     DroppedTableState,
     LostNeighborState,
@@ -262,13 +263,28 @@ class Protection:
             self._former = former_locations(self._context.stores, metadata, self._context.rules)
         self._settle_roots(metadata)
         self._others = {other.table: self._other(other) for other in self._found if other.is_readable}
-        had, uuid = self._context.operations, metadata.table_uuid
-        seen, settled = had.table_locations.pointers(uuid), had.settled_metadata.of_table(uuid)
-        lost = ahead_of(self._context.stores, metadata, seen, settled, self._context.rules)
-        self._ahead = [(ATTEMPT, self._files_of(each)) for each in lost]
+        self._read_lost_commits(metadata)
         self._own.walked(metadata)
         for state in self._others.values():
             state.walked(state.read())
+
+    def _read_lost_commits(self, metadata: TableMetadata) -> None:
+        """Read what the commits of a catalog that was put back in time reach, unless a person settled them."""
+        if self._context.cold is not None or self._context.dropped is not None:
+            return
+        operations, rules = self._context.operations, self._context.rules
+        seen = operations.table_locations.pointers(metadata.table_uuid)
+        lost = [(ATTEMPT, each) for each in ahead_of(self._context.stores, metadata, seen, rules)]
+        lost += [(f"{REACHABLE} from {name}", each) for name, each in self.neighbors.lost_commits()]
+        settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
+        self._ahead = []
+        for reason, each in lost:
+            if normalize(each.metadata_location, rules) in settled[each.table_uuid]:
+                continue
+            try:
+                self._ahead.append((reason, self._files_of(each)))
+            except (UnreadableMetadata, MissingFile) as error:
+                _log.warning("What a lost commit reached is no longer known: %s", error.what)
 
     def consider(self, paths: Iterable[pa.Array]) -> None:
         """Compare files, given as Arrow arrays, with everything that the tables reach. The driver holds eight bytes per

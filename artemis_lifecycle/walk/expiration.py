@@ -10,6 +10,7 @@ from shlex import quote
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.commit import no_whole_compare
+from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
@@ -314,6 +315,7 @@ class Expiration:
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
+        self._require_left_out_gone(plan, state)
         self.checks.require(plan, record)
         self.require_kept(plan, state)
         require_approval(
@@ -389,6 +391,21 @@ class Expiration:
                 "files_recopied": recopied,
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def _require_left_out_gone(self, plan: ExpirationPlan, state: TableState) -> None:
+        """Raise StalePlan if the table has snapshots again that the handoff left out, because another tool had expired
+        them: nobody archived what they read."""
+        outcome = read_outcome(self.resources.live_stores, self.resources.root, plan.plan_id)
+        left_out = set() if outcome is None else set(outcome.overtaken)
+        back = sorted(each.snapshot_id for each in state.metadata.snapshots if each.snapshot_id in left_out)
+        if back:
+            raise StalePlan(
+                "The handoff left out snapshots that another tool had expired, and the table has them again: "
+                f"{', '.join(map(str, back))}",
+                table=plan.table,
+                untouched="the table and all files",
+                hint=f"artemis close {plan.plan_id}, then plan again: the next handoff archives them",
+            )
 
     def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
         """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff

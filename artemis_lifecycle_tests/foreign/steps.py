@@ -240,7 +240,10 @@ def scrub(actors: Actors, draw: Draw) -> None:
 def _archived(actors: Actors, draw: Draw) -> tuple[str, int]:
     """A table, and a snapshot of it that only the cold tier has, by the order of commits."""
     ways = actors.look().ways
-    names = {actors.world.uuid(name): name for name in actors.world.names()}
+    names = {}
+    for name in actors.world.names():
+        with suppress(FileNotFoundError):  # Another tool's clean-up may have taken its metadata.
+            names[actors.world.uuid(name)] = name
     cold = [each for each in actors.model.prints if each in ways and ways[each].kind == "cold"]
     mine = [each for each in cold if ways[each].table_uuid in names]
     # Another table's is refused.

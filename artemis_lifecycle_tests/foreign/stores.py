@@ -19,13 +19,14 @@ def age_files(world: World, draw: Draw) -> None:
 
 
 def age(world: World) -> None:
-    young = {path for path, (_, beats) in world.in_flight.items() if not beats}
+    # A writer may have named its file through a link.
+    young = {os.path.realpath(path) for path, (_, beats) in world.in_flight.items() if not beats}
     state = str(world.state)
     for folder, folders, names in os.walk(world.warehouse.parent):
         folders[:] = [each for each in folders if os.path.join(folder, each) != state]
         for name in names:
             path = Path(folder, name)
-            if not path.is_symlink() and str(path) not in young:
+            if not path.is_symlink() and os.path.realpath(path) not in young:
                 make_old(path)
 
 
