@@ -44,6 +44,7 @@ from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
+from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.neighbors import Neighbors
 from artemis_lifecycle.protection.places import Places
@@ -181,15 +182,15 @@ def register(lifecycle: Lifecycle, location: str, *, only: int | None = None) ->
         )
 
 
-def point(lifecycle: Lifecycle, location: str) -> None:
-    """A person sets the catalog's pointer of the one table."""
+def point(lifecycle: Lifecycle, location: str, table: str = "t") -> None:
+    """A person sets the catalog's pointer of the table."""
     with lifecycle.resources.unchecked_operations.engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE iceberg_tables SET metadata_location = :location WHERE catalog_name = :catalog "
-                "AND table_name = 't'"
+                "AND table_name = :name"
             ),
-            {"catalog": lifecycle.config.catalogs.live.name, "location": location},
+            {"catalog": lifecycle.config.catalogs.live.name, "location": location, "name": table},
         )
 
 
@@ -844,6 +845,50 @@ def a_reader_takes_up_a_file_and_is_dropped_unseen(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_reader_is_put_back(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    create(lifecycle, "db.reader")
+    before, file = pointer(lifecycle, "db.reader"), append(lifecycle)
+    commit(lifecycle, "db.reader", file)
+    lifecycle.observe_catalog()
+    last = pointer(lifecycle, "db.reader")
+    point(lifecycle, before, "reader")
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
+def a_dropped_table_is_committed_to_elsewhere(stage: Stage) -> None:
+    now = {**ONE_TIER, "dropped": {"keep": "1ms", "approval": "guards"}}
+    lifecycle = stage.open(now)
+    create(lifecycle)
+    append(lifecycle)
+    lifecycle.observe_catalog()
+    last, name = pointer(lifecycle), f"{lifecycle.config.catalogs.live.name}.{T}"
+    lifecycle.spark.sql(f"DROP TABLE {name}")
+    with REFUSED:
+        scan = lifecycle.scan_dropped(T)
+    elsewhere = on_disk(last).with_name(f"{99:05}-{uuid.uuid4()}.metadata.json")
+    elsewhere.write_bytes(on_disk(last).read_bytes())
+    with REFUSED:
+        lifecycle.delete_dropped(scan)
+    register(lifecycle, f"file://{elsewhere}")
+
+
+def a_paimon_table_shares_the_folder(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    for name in ("snapshot/snapshot-1", "schema/schema-0", "manifest/manifest-0", "bucket-0/data-0.parquet"):
+        path = place(lifecycle) / "paimon" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"theirs")
+        stage.others.append(path)
+    sweep(lifecycle)
+
+
 # --- the guards -------------------------------------------------------------------------------------------------------
 
 
@@ -864,7 +909,7 @@ def _copies_are_trusted(status: PlanStatus) -> Callable[[pytest.MonkeyPatch], No
     def trusting(resources: Any, plan: Any, record: Any, step: Any) -> int:
         return 0 if record.status is status else copy_again(resources, plan, record, step)
 
-    return taken(*((f"lifecycle.{module}", "copy_again", trusting) for module in ("expiration", "cold_tier")))
+    return taken(*((f"walk.{module}", "copy_again", trusting) for module in ("expiration", "cold_tier")))
 
 
 def _without_dots(patch: pytest.MonkeyPatch) -> None:
@@ -909,9 +954,7 @@ def _nobody_looked_first(_: Any, files_location: str, **__: Any) -> str:
     return files_location
 
 
-_NO_FIRST_LOOK = tuple(
-    (f"lifecycle.{module}", "first_look", _nobody_looked_first) for module in ("expiration", "deletion")
-)
+_NO_FIRST_LOOK = tuple((f"walk.{module}", "first_look", _nobody_looked_first) for module in ("expiration", "deletion"))
 _NO_RECORD = (*_NO_FIRST_LOOK, ("walk.deletion", "sealed_at", lambda *_: None))
 """Nothing but its path says what a plan's file was, unless it is archived."""
 
@@ -1255,6 +1298,22 @@ GUARDS = (
         taken(("protection.protection", "claims", lambda *_: {})),
         a_delta_table_shares_the_folder,
         is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "folders of Paimon",
+        taken(("protection.future", "_is_paimons", lambda *_: False)),
+        a_paimon_table_shares_the_folder,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "commits that a catalog lost",
+        taken((Neighbors, "lost_commits", none)),
+        a_reader_is_put_back,
+    ),
+    Guard(
+        "dropped tables that live elsewhere",
+        taken((Absence, "expect", nothing)),
+        a_dropped_table_is_committed_to_elsewhere,
     ),
     Guard(
         "foreign tables in the cold catalog",
