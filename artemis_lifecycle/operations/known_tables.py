@@ -362,6 +362,7 @@ settled_metadata = Table(
     metadata,
     Column("table_uuid", Text, primary_key=True),
     Column("metadata_location", Text, primary_key=True),
+    Column("checksum", Text, primary_key=True),
     Column("settled_at", Utc, nullable=False, server_default=CLOCK),
     Column("who", Text, nullable=False),
     Column("why", Text, nullable=False),
@@ -373,19 +374,23 @@ class SettledMetadata:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def settle(self, table_uuid: str, locations: Iterable[str], who: str, why: str) -> None:
-        """Record that these files do not belong to the table's history. Existing records do not change."""
+    def settle(self, table_uuid: str, files: Mapping[str, str], who: str, why: str) -> None:
+        """Record that these files (checksums by location) do not belong to the table's history. Existing records do not
+        change."""
         rows = [
-            {"table_uuid": table_uuid, "metadata_location": location, "who": who, "why": why}
-            for location in sorted(set(locations))
+            {"table_uuid": table_uuid, "metadata_location": location, "checksum": checksum, "who": who, "why": why}
+            for location, checksum in sorted(files.items())
         ]
         if rows:
             with around("settled_metadata.settle"), self._engine.begin() as connection:
                 connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
                 NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
-    def of_table(self, table_uuid: str) -> frozenset[str]:
-        """Return the settled files."""
-        query = select(settled_metadata.c.metadata_location).where(settled_metadata.c.table_uuid == table_uuid)
+    def of_table(self, table_uuid: str) -> dict[str, set[str]]:
+        """Return the checksums of the settled files, by location."""
+        query = select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
+        found: dict[str, set[str]] = {}
         with self._engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+            for row in connection.execute(query):
+                found.setdefault(row.metadata_location, set()).add(row.checksum)
+        return found

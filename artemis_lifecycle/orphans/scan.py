@@ -49,7 +49,7 @@ from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import LISTED, Listing
 from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, known
 from artemis_lifecycle.protection.context import Asking, DeletionContext
-from artemis_lifecycle.protection.future import evidence, remember, require_no_future
+from artemis_lifecycle.protection.future import evidence, remember, require_no_future, unsettled
 from artemis_lifecycle.protection.ownership import own_locations, sidecars, subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
@@ -425,9 +425,12 @@ def scan_orphans(
             remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
         newer = () if context.is_branched else found.newer
         settled = context.operations.settled_metadata.of_table(table_uuid)
-        require_no_future(newer, settled, table, metadata.metadata_location, context.rules)
-        unsettled = [each for each in found.attempts if normalize(each.metadata_location, context.rules) not in settled]
-        protection.protect(found.foreign, unsettled, found.strangers)
+        left = unsettled(context.stores, newer, settled, context.rules)
+        require_no_future(left, table, metadata.metadata_location)
+        tried = [each.metadata_location for each in found.attempts]
+        tried = unsettled(context.stores, tried, settled, context.rules)
+        attempts = [each for each in found.attempts if each.metadata_location in tried]
+        protection.protect(found.foreign, attempts, found.strangers)
         return seal_scan(
             context,
             asking,

@@ -250,12 +250,17 @@ def _newest_of_each(others: Mapping[str, Described]) -> dict[str, Described]:
     return {path: others[path] for path in newest.values()}
 
 
-def require_no_future(
-    newer: Sequence[str], settled: Collection[str], table: str, pointer: str, rules: LocationRules
-) -> None:
-    """Raise StaleMetadata with the names of metadata files that are newer than the pointer and not settled (`settled`
-    are locations)."""
-    left = [path for path in newer if normalize(path, rules) not in settled]
+def unsettled(
+    stores: Stores, paths: Iterable[str], settled: Mapping[str, Collection[str]], rules: LocationRules
+) -> list[str]:
+    """Return the metadata files that nobody settled (`settled`: checksums by location). Another file that was written
+    at a settled path is none of them."""
+    known = ((path, settled.get(normalize(path, rules))) for path in paths)
+    return [path for path, checksums in known if not checksums or stores.checksum(path) not in checksums]
+
+
+def require_no_future(left: Sequence[str], table: str, pointer: str) -> None:
+    """Raise StaleMetadata with the names of metadata files that are newer than the pointer and not settled."""
     if not left:
         return
     raise StaleMetadata(

@@ -34,7 +34,7 @@ from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
-from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots
+from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots, unsettled
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
@@ -279,7 +279,7 @@ class Protection:
         settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
         self._ahead = []
         for reason, each in lost:
-            if normalize(each.metadata_location, rules) in settled[each.table_uuid]:
+            if not unsettled(self._context.stores, [each.metadata_location], settled[each.table_uuid], rules):
                 continue
             try:
                 self._ahead.append((reason, self._files_of(each)))

@@ -19,7 +19,7 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, job_o
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
-from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.future import evidence, unsettled
 from artemis_lifecycle.session.contexts import cold_context, deletion_context
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps
@@ -128,9 +128,10 @@ class Orphans:
             stores, named = self.resources.live_stores, metadata_files(listing, self.resources.live_stores)
             found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
-            known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
-            new = {path: place for path in newer if (place := normalize(path, rules)) not in known}
-            self.resources.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
+            settled = self.resources.operations.settled_metadata
+            new = unsettled(stores, newer, settled.of_table(metadata.table_uuid), rules)
+            checksums = {normalize(path, rules): stores.checksum(path) for path in new}
+            settled.settle(metadata.table_uuid, checksums, who, why)
             step.counts = {"files": len(new)}
         return tuple(new)
 

@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.dropped import last_metadata
 from artemis_lifecycle.protection.absence import saved_metadata
-from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.future import evidence, unsettled
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.session.steps import Step, Steps
 from artemis_lifecycle.storage.location import normalize
@@ -141,9 +141,10 @@ class Undrop:
         folders = (*metadata_locations(seen, rules), known.metadata_location.rpartition("/")[0])
         listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
         paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
-        newer = evidence(stores, seen, paths, rules, operations.table_locations).newer
-        settled = {*operations.settled_metadata.of_table(known.table_uuid), *self._other_lines(known)}
-        found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in settled]
+        ahead = evidence(stores, seen, paths, rules, operations.table_locations).newer
+        newer = unsettled(stores, ahead, operations.settled_metadata.of_table(known.table_uuid), rules)
+        others = set(self._other_lines(known))
+        found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in others]
         last = max(found, key=lambda each: (each.last_updated_ms, len(each.metadata_log)), default=seen)
         log = {normalize(entry.metadata_file, rules) for entry in last.metadata_log}
         if found and any(

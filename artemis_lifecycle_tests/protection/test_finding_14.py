@@ -192,6 +192,15 @@ def test_what_is_settled_settles_nothing_that_comes_later(at_once: Lifecycle) ->
         at_once.scan_orphans(table)
 
 
+def test_another_metadata_file_at_a_settled_path_is_not_settled(at_once: Lifecycle) -> None:
+    table = make_table(at_once, "t", 2)
+    left = leftover(at_once, table)
+    at_once.settle_metadata(table, who="ann", why="the writer crashed")
+    left.write_text(left.read_text().replace("{", "{ ", 1))
+    with pytest.raises(StaleMetadata, match=left.name):
+        at_once.scan_orphans(table)
+
+
 def test_a_table_with_nothing_newer_has_nothing_to_settle(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 2)
     assert at_once.settle_metadata(table, who="ann", why="to be sure") == ()
