@@ -424,7 +424,8 @@ def hand_off(
     committed = {each["snapshot-id"]: each["timestamp-ms"] * 1000 for each in before or ()}
     lists = None if before is None else frozenset(filter(None, (each.get("manifest-list") for each in before)))
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
-    consent = Consent(frozenset(approved), frozenset(overtaken))
+    live_stores = context.live_stores
+    consent = Consent(frozenset(approved), frozenset(overtaken), lambda path: live_stores.head(path) is not None)
     transfer = Transfer(
         runner=context.runner,
         source=context.live_stores,

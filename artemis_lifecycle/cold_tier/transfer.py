@@ -200,14 +200,20 @@ class TransferProgress:
 @dataclass(frozen=True)
 class Consent:
     """Which losses do not stop a transfer: those that affect only snapshots whose loss a person `approved`, or that
-    another process expired. If it is unknown which snapshots a loss affects, it stops the transfer."""
+    another process expired. If it is unknown which snapshots a loss affects, it stops the transfer. So does a file of
+    an overtaken snapshot that is not gone: what cannot be decided is for a person. `there` asks the source for one."""
 
     approved: frozenset[int] = frozenset()
     overtaken: frozenset[int] = frozenset()
+    there: Callable[[str], bool] = lambda path: False
 
     def to(self, problems: Sequence[Problem]) -> bool:
-        known = self.approved | self.overtaken
-        return all(problem.snapshot_ids and known.issuperset(problem.snapshot_ids) for problem in problems)
+        return all(self._to(set(problem.snapshot_ids), problem.path) for problem in problems)
+
+    def _to(self, snapshot_ids: set[int], path: str) -> bool:
+        if not snapshot_ids or not snapshot_ids <= self.approved | self.overtaken:
+            return False
+        return snapshot_ids <= self.approved or not self.there(path)
 
 
 @dataclass(frozen=True)

@@ -603,6 +603,7 @@ def test_a_loss_that_cannot_be_placed_is_never_taken_for_overtaken() -> None:
     assert Consent(overtaken=theirs).to([placed])
     assert not Consent(overtaken=theirs).to([placed, unplaced])
     assert not Consent().to([unplaced])
+    assert not Consent(overtaken=theirs, there=lambda path: True).to([placed])
     assert not Consent(approved=theirs).to([unplaced])
     assert not Consent(approved=frozenset({3})).to([placed])
 

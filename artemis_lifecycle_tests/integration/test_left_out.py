@@ -129,6 +129,28 @@ def test_what_was_left_out_as_overtaken_and_is_back_stops_the_commit(make: Calla
     assert [row[0] for row in place.lifecycle.read(place.table, snapshot_id=ids(place)[1]).collect()] == [1]
 
 
+def test_a_file_that_is_there_but_cannot_be_told_apart_is_never_left_out_as_overtaken(
+    make: Callable[..., Place],
+) -> None:
+    """One snapshot's file is added again by a later one, and touched: by its time it may be either's."""
+    place = make()
+    spark: Any = place.lifecycle.spark
+    table = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, place.qualified)
+    table.refresh()
+    again = data_file(place, 1)
+    file = next(iter(table.snapshot(ids(place)[1]).addedDataFiles(table.io())))
+    table.newAppend().appendFile(file).commit()
+    place.refresh()
+    place.run("INSERT OVERWRITE {t} VALUES (9)")
+    again.touch()
+    plan = place.lifecycle.plan_expiration(place.table)
+    expire_in_metadata(place.lifecycle, place.table, [ids(place)[1]])
+    place.refresh()
+    with pytest.raises(HandoffFailed, match=str(ids(place)[1])):
+        place.lifecycle.hand_off(plan)
+    assert again.exists()
+
+
 @pytest.mark.parametrize("gone", [data_file, list_file])
 def test_of_a_period_the_newest_snapshot_that_is_still_there_is_archived(
     make: Callable[..., Place], gone: Callable[[Place, int], Path]
