@@ -18,6 +18,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -170,7 +171,7 @@ class HistoryIndex:
     def _since(self, stores: Stores, first_ms: int) -> set[tuple[int, int]]:
         """Return the entries from `first_ms` on."""
         found: set[tuple[int, int]] = set()
-        for detail, following in zip(self._details, [*self._details[1:], None], strict=True):
+        for detail, following in zip_longest(self._details, self._details[1:]):
             if following is None or following.first_ms > first_ms:
                 rows = _read_detail(stores, self.folder, detail)
                 found.update(zip(rows["since_ms"].to_pylist(), rows["snapshot_id"].to_pylist(), strict=True))
