@@ -242,7 +242,7 @@ class Neighbors:
             # Nothing lists the other versions of a view: they are where its metadata files are written.
             own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
             return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
-        if self._context.cold is None:
+        if self._context.cold is None and not self._context.is_branched:
             self._ahead[name] = ahead_of(stores, metadata, self._seen_pointers.get(metadata.table_uuid, ()), rules)
         # Its metadata file may be outside its location: a table can be registered from any file.
         locations = outermost((*own_locations(metadata, rules), place))

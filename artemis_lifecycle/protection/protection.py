@@ -270,7 +270,8 @@ class Protection:
 
     def _read_lost_commits(self, metadata: TableMetadata) -> None:
         """Read what the commits of a catalog that was put back in time reach, unless a person settled them."""
-        if self._context.cold is not None or self._context.dropped is not None:
+        # References of a version store move between lines.
+        if self._context.cold is not None or self._context.dropped is not None or self._context.is_branched:
             return
         operations, rules = self._context.operations, self._context.rules
         seen = operations.table_locations.pointers(metadata.table_uuid)
