@@ -315,7 +315,7 @@ class Expiration:
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
-        self._require_left_out_gone(plan, state)
+        self._require_left_out_gone(plan, record, state)
         self.checks.require(plan, record)
         self.require_kept(plan, state)
         require_approval(
@@ -392,11 +392,13 @@ class Expiration:
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
 
-    def _require_left_out_gone(self, plan: ExpirationPlan, state: TableState) -> None:
+    def _require_left_out_gone(self, plan: ExpirationPlan, record: PlanRecord, state: TableState) -> None:
         """Raise StalePlan if the table has snapshots again that the handoff left out, because another tool had expired
         them: nobody archived what they read."""
         outcome = read_outcome(self.resources.live_stores, self.resources.root, plan.plan_id)
-        left_out = set() if outcome is None else set(outcome.overtaken)
+        # A handoff that is run again calls them lost.
+        left_out = set() if outcome is None else {*outcome.overtaken, *outcome.lost}
+        left_out -= set(record.lost_approved_snapshots or ())
         back = sorted(each.snapshot_id for each in state.metadata.snapshots if each.snapshot_id in left_out)
         if back:
             raise StalePlan(
