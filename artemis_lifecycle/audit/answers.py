@@ -1,6 +1,6 @@
 """Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
-Arrow tables of the ledger in, answers out. Does not belong here: reading the ledger (`lifecycle/audit.py`) and
-manifests (`ingests`).
+Arrow tables of the ledger in, answers out. Below them, what manifests tell of ingests. Does not belong here: reading
+the ledger (`questions.py`).
 """
 
 from __future__ import annotations

@@ -276,8 +276,7 @@ class Pauses:
         those = pauses.c.table_uuid.is_not_distinct_from(table_uuid)
         if name is not None:
             # Never `table_uuid IS NULL`: that is the pause of all.
-            uuids = [] if table_uuid is None else [table_uuid]
-            those = or_(pauses.c.table_uuid.in_(uuids), pauses.c.table_name == name)
+            those = or_(*if_given(pauses.c.table_uuid, table_uuid), pauses.c.table_name == name)
         with around("pauses.end"), self._engine.begin() as connection:
             ended = update_records(connection, Pause, _IN_FORCE, those, ended_at=func.clock_timestamp(), ended_by=who)
             for each in ended:
