@@ -184,7 +184,7 @@ def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
     not purged."""
     if any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known))):
         return True
-    return any(_is_of(stores, known, file.path) for file in later_files(stores, known.metadata_location))
+    return any(_is_of(stores, known, path) for path in later_files(stores, known.metadata_location))
 
 
 def _is_of(stores: Stores, known: KnownTable, path: str) -> bool:

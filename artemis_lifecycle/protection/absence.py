@@ -135,7 +135,7 @@ class Absence:
         # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.
         logs = tables_behind(self._stores, [each.metadata_location for each in apart]).items() if apart else ()
         theirs = {path for at, each in logs for path in (at, *(each.log if isinstance(each, Behind) else ()))}
-        later = (file.path for file in later_files(self._stores, seen))
+        later = later_files(self._stores, seen)
         new = [path for path in later if path.rpartition("/")[2] not in listed and path not in theirs]
         found = tables_behind(self._stores, new)
         uuids = {path: each.table_uuid if isinstance(each, Behind) else None for path, each in found.items()}

@@ -19,7 +19,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import TableLocations
 from artemis_lifecycle.protection.ownership import is_root, metadata_locations
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize, parent, split
-from artemis_lifecycle.storage.stores import StoredFile, Stores
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 # --- other formats ----------------------------------------------------------------------------------------------------
@@ -337,10 +337,9 @@ def version_of(path: str) -> int | None:
     return None if match is None else int(match[1] or match[2])
 
 
-def later_files(stores: Stores, seen: str) -> list[StoredFile]:
+def later_files(stores: Stores, seen: str) -> list[str]:
     """Return the metadata files beside `seen` whose names have higher numbers, newest first. They may be of any
     table."""
     since = version_of(seen) or 0
-    numbered = ((version_of(file.path) or 0, file) for file in stores.list(parent(seen)))
-    later = sorted(((number, file.path, file) for number, file in numbered if number > since), reverse=True)
-    return [file for _, _, file in later]
+    numbered = ((version_of(file.path) or 0, file.path) for file in stores.list(parent(seen)))
+    return [path for number, path in sorted(numbered, reverse=True) if number > since]

@@ -344,7 +344,7 @@ class Neighbors:
         another name of the uuid. All of these states count."""
         stores, rules = self._context.stores, self._context.rules
         followed = set[str]()
-        for path in (file.path for file in later_files(stores, normalize(known.metadata_location, rules))):
+        for path in later_files(stores, normalize(known.metadata_location, rules)):
             if normalize(path, rules) in followed:
                 continue
             found = self._following(known, f"{name} as of {path.rpartition('/')[2]}", path)
