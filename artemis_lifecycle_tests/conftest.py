@@ -23,7 +23,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -31,12 +31,12 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import ROLE, EmbeddedPostgres
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle_tests import class_archive, end_report, guardian
+from artemis_lifecycle_tests import class_archive, end_report, guardian, lookups, shared_pools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,13 +183,18 @@ def _migrated(postgres: EmbeddedPostgres) -> str:
 @pytest.fixture(scope="module")
 def postgres_uri(request: pytest.FixtureRequest, postgres: EmbeddedPostgres) -> Iterator[str]:
     """The SQLAlchemy address of a database that this test module has for itself, with schema `lifecycle`; an empty one
-    for a module that sets EMPTY_DATABASE, whose tests are about making the schema."""
+    for a module that sets EMPTY_DATABASE, whose tests are about making the schema. Engines share their connections but
+    there, and in a module that sets OWN_POOLS, whose tests are about connections."""
     name = f"test_{next(_numbers)}"
+    uri = postgres.uri(name)
     if getattr(request.module, "EMPTY_DATABASE", False):
         _execute(postgres, f"CREATE DATABASE {name}")
+        yield uri
     else:
         _execute(postgres, f"CREATE DATABASE {name} TEMPLATE {request.getfixturevalue('_migrated')} STRATEGY FILE_COPY")
-    yield postgres.uri(name)
+        with nullcontext() if getattr(request.module, "OWN_POOLS", False) else shared_pools.sharing(uri):
+            yield uri
+    guardian.GUARDIAN.disconnect(uri.replace("+psycopg2", "", 1))
     _execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -206,8 +211,11 @@ def spark() -> Iterator[SparkSession]:
     conf["spark.sql.shuffle.partitions"] = "2"
     # Spark formats each statement's plan for its UI, even without one; this mode costs least.
     conf["spark.sql.ui.explainMode"] = "simple"
+    # And searches each option of each catalog in it for secrets.
+    conf |= dict.fromkeys(("spark.redaction.regex", "spark.sql.redaction.options.regex"), r"\A(?!)")
     # For tiny data in a young JVM, the second compiler and a parallel collector only compete for two cores.
     conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
+    lookups.remember()
     session = open_session(conf)
     _without_chmod(session)
     yield session
@@ -293,12 +301,12 @@ def _nothing_said_by_another_test(request: pytest.FixtureRequest) -> Iterator[No
     """The tests of a module share its database and the names of their tables; heartbeats and pauses count by name."""
     yield
     if "postgres_uri" in request.fixturenames:
-        engine = create_engine(request.getfixturevalue("postgres_uri"))
-        with engine.begin() as connection:
+        from artemis_lifecycle.operations.database import connected
+
+        with connected(request.getfixturevalue("postgres_uri")) as engine, engine.begin() as connection:
             for table in ("lifecycle.heartbeats", "lifecycle.pauses"):
                 if connection.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar() is not None:
                     connection.execute(text(f"DELETE FROM {table}"))
-        engine.dispose()
 
 
 @contextmanager

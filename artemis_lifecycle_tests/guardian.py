@@ -195,6 +195,7 @@ class Guardian:
         self._prints: dict[tuple[str, int, Stamp], Print | None] = {}
         self._samples: dict[Key, set[int]] = {}
         self._listed: dict[str, Stamp | None] | None = None
+        self._connections: dict[str, Any] = {}
         # Every path that a snapshot was ever seen to read, by how it ends: both tiers name a file alike.
         self._named: dict[str, dict[str, Mapping[str, str]]] = {}
 
@@ -217,6 +218,11 @@ class Guardian:
                 del self._worlds[uri]
         if not self._worlds:
             self._named.clear()
+
+    def disconnect(self, uri: str) -> None:
+        """The database is over."""
+        if (connection := self._connections.pop(uri, None)) is not None:
+            connection.close()
 
     def world(self, uri: str) -> World:
         return self._worlds[uri]
@@ -260,7 +266,7 @@ class Guardian:
 
     def census(self, world: World) -> Census | None:
         """Every table and file as they are now; None when the database does not answer."""
-        pointers = _pointers(world)
+        pointers = self._pointers(world)
         if pointers is None:
             return None
         self._listed = {} if any(path.startswith("s3") for path in pointers.values()) else None
@@ -280,6 +286,19 @@ class Guardian:
             for other, properties in list(self._named.get(_ending(path), {}).items()):
                 self._stamp(other, properties, stamps)
         return Census(pointers, tables, stamps)
+
+    def _pointers(self, world: World) -> dict[tuple[str, str, str], str] | None:
+        with self._lock:
+            for _ in range(2):  # A test may have ended the connection that is kept.
+                try:
+                    if world.uri not in self._connections:
+                        self._connections[world.uri] = psycopg2.connect(world.uri)
+                        self._connections[world.uri].autocommit = True
+                    return _pointers_by(self._connections[world.uri], world)
+                except psycopg2.Error:
+                    with suppress(psycopg2.Error):
+                        self.disconnect(world.uri)
+            return None
 
     def _stamp(self, path: str, properties: Mapping[str, str], stamps: dict[str, Stamp | None]) -> Stamp | None:
         if path not in stamps:
@@ -423,7 +442,7 @@ class Guardian:
                     after = census
                     found = [*self._lost(before, after), *self._left(before, after)]
                     found += self._changed(world, before, after)
-                    if not found or _pointers(world) == after.pointers:
+                    if not found or self._pointers(world) == after.pointers:
                         break
                 self.losses += [f"{name}: {each}" for each in found]
                 self.steps += 1
@@ -532,7 +551,7 @@ class Guardian:
         except Exception:
             # A test took the catalog away from Spark, or cancels its jobs.
             return
-        if _pointers(world) != census.pointers:
+        if self._pointers(world) != census.pointers:
             return
         lists = {
             each["manifest-list"]
@@ -547,26 +566,17 @@ class Guardian:
 # --- catalogs and stores ----------------------------------------------------------------------------------------------
 
 
-def _pointers(world: World) -> dict[tuple[str, str, str], str] | None:
-    try:
-        connection = psycopg2.connect(world.uri)
-    except psycopg2.OperationalError:
-        return None
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute("SELECT to_regclass('iceberg_tables') IS NULL")
-            row = cursor.fetchone()
-            if row is None or row[0]:
-                return {}
-            cursor.execute(
-                "SELECT catalog_name, table_namespace, table_name, metadata_location FROM iceberg_tables t "
-                "WHERE metadata_location IS NOT NULL AND coalesce(to_jsonb(t)->>'iceberg_type', 'TABLE') = 'TABLE'"
-            )
-            return {row[:3]: row[3] for row in cursor.fetchall() if row[0] not in world.forgotten}
-    except psycopg2.Error:
-        return None
-    finally:
-        connection.close()
+def _pointers_by(connection: Any, world: World) -> dict[tuple[str, str, str], str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('iceberg_tables') IS NULL")
+        row = cursor.fetchone()
+        if row is None or row[0]:
+            return {}
+        cursor.execute(
+            "SELECT catalog_name, table_namespace, table_name, metadata_location FROM iceberg_tables t "
+            "WHERE metadata_location IS NOT NULL AND coalesce(to_jsonb(t)->>'iceberg_type', 'TABLE') = 'TABLE'"
+        )
+        return {row[:3]: row[3] for row in cursor.fetchall() if row[0] not in world.forgotten}
 
 
 def _ending(path: str) -> str:

@@ -17,6 +17,8 @@ from artemis_lifecycle.operations.database import connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+OWN_POOLS = True
+
 
 def _applications(connection: Connection) -> set[str]:
     query = "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"

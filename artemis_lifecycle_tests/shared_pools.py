@@ -1,0 +1,40 @@
+"""One pool of connections for each test module's database. A Lifecycle opens engines of its own, for its catalogs and
+its operations, so that a test made 25 connections: each costs a Postgres process, and each engine compiles every
+statement again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from artemis_lifecycle.operations import database
+
+
+@contextmanager
+def sharing(uri: str) -> Iterator[None]:
+    """Have all engines for `uri` with the same options use one pool, until the end of the block. Each engine keeps
+    its own events; to dispose of it leaves the pool to the others."""
+    make, pools = database.engine_for, dict[str, Engine]()
+
+    def engine_for(url: Any, **options: Any) -> Engine:
+        if url.render_as_string(hide_password=False) != uri:
+            return make(url, **options)
+        key = repr(sorted(options.items()))
+        if key not in pools:
+            pools[key] = make(url, **options)
+        engine = pools[key].execution_options()
+        engine.dispose = lambda close=True: None  # type: ignore[method-assign]
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "engine_for", engine_for)
+        try:
+            yield
+        finally:
+            for engine in pools.values():
+                engine.dispose()
