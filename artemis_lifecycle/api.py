@@ -6,69 +6,53 @@ One file: a caller finds every name of the contract in one class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from artemis_lifecycle.audit.answers import Ingested, Lineage, Overwrites
-from artemis_lifecycle.audit.history_index import CurrentSnapshot
-from artemis_lifecycle.audit.incident import Incident
+from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.audit.ledger import LineageRecorded
 from artemis_lifecycle.audit.open_lineage import require_open_lineage
-from artemis_lifecycle.audit.past import History, HistoryCompaction, Past, ReachableSet
+from artemis_lifecycle.audit.past import History, Past, ReachableSet
 from artemis_lifecycle.audit.questions import Auditing
 from artemis_lifecycle.audit.recording import LineageEvents, Recording
-from artemis_lifecycle.audit.schema_history import SchemaHistory
-from artemis_lifecycle.audit.watch import LineageCheck, LineageWatching, Watched
+from artemis_lifecycle.audit.watch import LineageWatching
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
-from artemis_lifecycle.catalogs.gate.installation import GateAttempt
 from artemis_lifecycle.catalogs.guard import GuardState
-from artemis_lifecycle.catalogs.identifier import CatalogEntry
-from artemis_lifecycle.cold_tier.cold_tables import ColdHistory, ColdTables
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchived
 from artemis_lifecycle.cold_tier.handoff import Handoff
-from artemis_lifecycle.cold_tier.queries import Query, TagStatement
-from artemis_lifecycle.cold_tier.reads import Route
 from artemis_lifecycle.cold_tier.restore_ids import Restored
 from artemis_lifecycle.cold_tier.scrub import ColdScrub
-from artemis_lifecycle.commits.gate import Gate, GateStatus, Pointer
-from artemis_lifecycle.commits.writes import Commit, Commits
+from artemis_lifecycle.commits.gate import Gate, Pointer
+from artemis_lifecycle.commits.writes import Commits
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.contracts import CommitLineage
-from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
 from artemis_lifecycle.deletion.records import Forgotten
 from artemis_lifecycle.deletion.report import DeletionReport, Receipt
 from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
-from artemis_lifecycle.expiration.curve import RetentionCurve
-from artemis_lifecycle.expiration.difference import PlanDifference
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanExplanation, Wanted
-from artemis_lifecycle.expiration.tags_and_holds import TableRefs
+from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.fleet.fleet import Fleet, fleet_of
 from artemis_lifecycle.fleet.metrics import metrics
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.formats.paimon.service import PaimonTables
-from artemis_lifecycle.live_sets.mark import Given
-from artemis_lifecycle.live_sets.sweep import LiveSetComparison, Sweep
+from artemis_lifecycle.live_sets.sweep import Sweep
 from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations.cold_tier import ColdLoss, RestoreRecord, ThawRecord
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.decisions import Decision, Pause, person
-from artemis_lifecycle.operations.holds import Heartbeat, Hold, HoldKind, Writing
-from artemis_lifecycle.operations.lineage import UnmetSnapshot
-from artemis_lifecycle.operations.live_sets import LiveSet, Snapshots
-from artemis_lifecycle.operations.plans import Approval, PlanRecord
+from artemis_lifecycle.operations.holds import Heartbeat, Hold, HoldKind
+from artemis_lifecycle.operations.live_sets import LiveSet
+from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.orphans.cold import ColdScan
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, read_inventory, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult
-from artemis_lifecycle.orphans.trend import InFlight, ScanTrend
 from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
@@ -80,13 +64,8 @@ from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.upkeep.compaction import CompactedDataFiles
-from artemis_lifecycle.upkeep.costs import CommitCosts, TableCosts
-from artemis_lifecycle.upkeep.health import TableHealth
 from artemis_lifecycle.upkeep.maintenance import Maintenance, Measuring
-from artemis_lifecycle.upkeep.manifests import CompactedManifests
 from artemis_lifecycle.upkeep.publishing import Publishing, ResultTablesCompacted
-from artemis_lifecycle.upkeep.score import HealthHistory
 from artemis_lifecycle.upkeep.table_checks import TableChecks
 from artemis_lifecycle.walk import deletion
 from artemis_lifecycle.walk.cold_tier import ColdTier, RenewedIdentities
@@ -94,7 +73,7 @@ from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.dropped import DroppedTables
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle.walk.explaining import Explaining, Explanation, Incidents
-from artemis_lifecycle.walk.live_sets import LiveSetDetails, LiveSets
+from artemis_lifecycle.walk.live_sets import LiveSets
 from artemis_lifecycle.walk.nessie import NessieTables
 from artemis_lifecycle.walk.operating import Part, forget_records, prepare, take_over
 from artemis_lifecycle.walk.orphans import Orphans
@@ -102,13 +81,29 @@ from artemis_lifecycle.walk.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.walk.quarantine import Quarantine
 from artemis_lifecycle.walk.reading import Queries, Reading
 from artemis_lifecycle.walk.tags_and_holds import Tagged, TagsAndHolds
-from artemis_lifecycle.walk.undrop import Undrop, Undropped
+from artemis_lifecycle.walk.undrop import Undrop
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _verb(service: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Lifecycle, P], R]:
+    """Return a method of `Lifecycle` that calls a method of its service, with the same signature and docstring."""
+
+    def call(self: Lifecycle, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        found: R = getattr(getattr(self, service), method.__name__)(*args, **kwargs)
+        return found
+
+    # Not `wraps`: documentation would follow `__wrapped__` and leave the verb out.
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    call.__signature__ = signature(method)  # type: ignore[attr-defined]
+    return call
 
 
 class Lifecycle:
@@ -275,20 +270,8 @@ class Lifecycle:
             )
         return PaimonProcedures(tables, self._deletion, self._orphans)
 
-    def get_current(self, table: str) -> CatalogEntry:
-        """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""
-        return self._pointer.current(table)
-
-    def compare_and_swap(self, table: str, expected: str, new: str) -> CatalogEntry:
-        """Move the table's pointer from the metadata file `expected` to the metadata file `new`, or leave it. Of
-        writers with one `expected`, one succeeds. Checked before anything is touched: `new` is readable, of this table,
-        and its metadata log ends with `expected`. New snapshots pass the lineage gate, if the database has one.
-
-        Linearizable with `get_current` in a catalog on one Postgres primary. Raises CommitConflict if the table is
-        elsewhere; BadInput, UnreadableMetadata for a `new` that cannot follow; LineageRejected; NoSuchTable;
-        OperationsUnavailable: not moved; CommitStateUnknown; Refused for a catalog that is not in SQL.
-        """
-        return self._pointer.compare_and_swap(table, expected, new)
+    get_current = _verb("_pointer", Pointer.current)
+    compare_and_swap = _verb("_pointer", Pointer.compare_and_swap)
 
     def snapshot_history(self, table: str) -> SnapshotHistory:
         """Return the table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
@@ -303,15 +286,7 @@ class Lifecycle:
         """
         return (self.resources.other(table) or self._history).reachable_set(table, now)
 
-    def retention_curve(
-        self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
-    ) -> RetentionCurve:
-        """Return what the table would hold under other windows (None: a selection over its age), and what each ref
-        costs.
-
-        Changes nothing, and uses the policy's own rule, holds and tags. Raises UnreadableMetadata.
-        """
-        return self._history.retention_curve(table, now, windows)
+    retention_curve = _verb("_history", History.retention_curve)
 
     def plan_expiration(
         self,
@@ -387,11 +362,7 @@ class Lifecycle:
         loaded, record = self._expiration.loaded(plan)
         return self._checks.check(loaded, record, ALL_CHECKS if check is None else (check,))
 
-    def check_table(self, table: str, check: str | None = None) -> list[Verdict]:
-        """Run the checks of the table's health, lineage, schemas, compactions, listing and orphan share, or only
-        `check`, against the thresholds `checks` of its policy. Changes and stores nothing. Raises NoSuchTable,
-        UnreadableMetadata; BadInput for an unknown check."""
-        return self._table_checks.judge(table, check)
+    check_table = _verb("_table_checks", TableChecks.judge)
 
     def hand_off(self, plan: ExpirationPlan | str, dry_run: bool = False) -> Handoff:
         """Copy everything that the plan's snapshots read to the cold tier, verify every copy, and publish the snapshots
@@ -562,22 +533,8 @@ class Lifecycle:
                 pending_until=done.due_at,
             )
 
-    def approve(
-        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
-    ) -> PlanRecord | ScanRecord:
-        """Let a plan pass one guard, and record who, when and why.
-
-        "large" allows exceeding `max_files`, `max_bytes` and `max_share_of_table`, also for scans. "lost" allows its
-        handoff to omit snapshots whose files are gone. Neither implies the other. Raises NoSuchPlan, PlanStateError.
-        """
-        return self._deletion.approve(plan, who=who, why=why, what=what)
-
-    def close_plan(
-        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str
-    ) -> PlanRecord | QuarantineRecord:
-        """End a plan permanently. Orphan scans then take over the files that a committed plan had not deleted yet, and
-        the files that an `undelete` of it (or of an orphan scan) had restored."""
-        return self._deletion.close_plan(plan, who=who, why=why)
+    approve = _verb("_deletion", Deletion.approve)
+    close_plan = _verb("_deletion", Deletion.close_plan)
 
     def delete_files(
         self, plan: ExpirationPlan | str, now: datetime | None = None, *, dry_run: bool = False
@@ -599,48 +556,15 @@ class Lifecycle:
         that."""
         return deletion.receipt(self.steps, job)
 
-    def list_objects(self, table: str, location: str | None = None) -> Listing:
-        """List every file below the table's locations (or below `location` inside them), and seal the listing.
-
-        It must be taken before the metadata with which it is compared; `scan_orphans(listing=...)` reads the metadata
-        again.
-        """
-        return self._orphans.list_objects(table, location)
+    list_objects = _verb("_orphans", Orphans.list_objects)
 
     def latest_listing(self, table: str) -> Listing | None:
         """Return the newest sealed listing of the table, if any."""
         record = self.operations.scans.latest_listing(self.steps.table_uuid(table))
         return None if record is None else Listing.of_record(record)
 
-    def scan_orphans(
-        self,
-        table: str,
-        now: datetime | None = None,
-        older_than: datetime | None = None,
-        location: str | None = None,
-        listing: DataFrame | Listing | Inventory | ParquetListing | None = None,
-        *,
-        listed_at: datetime | None = None,
-    ) -> OrphanScanResult:
-        """Find unreferenced files: listed, not reachable, old enough, not a writer's, in no open plan. Changes nothing.
-
-        Lists the table first, unless `listing` is given: a result of `list_objects`, an S3 `inventory`, a
-        `parquet_listing`, or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its creation began
-        (no later than the inventory or the files say; default for a DataFrame: now). Then it reads the metadata again.
-
-        Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
-        StorageError, and then records no scan.
-        """
-        return self._orphans.scan_orphans(table, now, older_than, location, listing, listed_at=listed_at)
-
-    def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
-        """Decide that the catalog's pointer is correct, and that newer metadata files do not belong to the table's
-        history. Orphan scans then resume, and collect what those commits wrote. Return the newly settled files.
-
-        Newer files stop scans because the catalog may have been restored from a backup. Raises BadInput without `who`
-        or `why`; UnreadableMetadata, StorageError, LeaseTaken.
-        """
-        return self._orphans.settle_metadata(table, who=who, why=why)
+    scan_orphans = _verb("_orphans", Orphans.scan_orphans)
+    settle_metadata = _verb("_orphans", Orphans.settle_metadata)
 
     def inventory(self, manifest: str) -> Inventory:
         """Return an S3 Inventory report from its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
@@ -652,22 +576,9 @@ class Lifecycle:
         and size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
         return read_parquet_listing(self.live_stores, location)
 
-    def scan_cold(self, table: str) -> ColdScan:
-        """Find the files under the cold table's location that no cold table reaches: leftovers of refused writers and
-        of killed handoffs. Changes nothing, and no deletion uses the result: archived data exists nowhere else.
-
-        Excludes files younger than the policy's `orphans.min_age`. Raises NoSuchTable before the first handoff,
-        UnreadableMetadata, StorageError, LeaseTaken.
-        """
-        return self._orphans.scan_cold(table)
-
-    def scan(self, scan_id: str) -> OrphanScanResult:
-        """Return the stored scan with that id. Raises NoSuchPlan."""
-        return self._orphans.scan(scan_id)
-
-    def latest_scan(self, table: str) -> OrphanScanResult | None:
-        """Return the newest stored scan of the table, if any."""
-        return self._orphans.latest_scan(table)
+    scan_cold = _verb("_orphans", Orphans.scan_cold)
+    scan = _verb("_orphans", Orphans.scan)
+    latest_scan = _verb("_orphans", Orphans.latest_scan)
 
     def interrupted_scans(self, table: str) -> list[ScanRecord]:
         """Return scans of the table whose deletion was started and not finished, oldest first. They protect their
@@ -682,15 +593,8 @@ class Lifecycle:
         approved = next((each for each in found if each.approved_at is not None), None)
         return None if approved is None else self.scan(approved.scan_id)
 
-    def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
-        """Return the table's last scans: orphans, files skipped as in flight, and how fast the table accumulates
-        orphans."""
-        return self._orphans.scan_trend(table, limit)
-
-    def in_flight(self, table: str) -> InFlight | None:
-        """Return whether the files that scans skip as in flight settle, and of which kind they are; None without a
-        scan."""
-        return self._orphans.in_flight(table)
+    scan_trend = _verb("_orphans", Orphans.scan_trend)
+    in_flight = _verb("_orphans", Orphans.in_flight)
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan. Each batch is checked again: files that a snapshot, a plan or a writer
@@ -700,24 +604,7 @@ class Lifecycle:
 
     # --- garbage collection over a whole catalog --------------------------------------------------------------------
 
-    def mark(
-        self,
-        catalog: str,
-        policies: Mapping[str, Given] | Sequence[tuple[str, Given]] | None = None,
-        *,
-        now: datetime | None = None,
-        snapshots: Snapshots | None = None,
-    ) -> LiveSet:
-        """Record which versions of which contents the references of `catalog` keep alive: the live catalog, with one
-        reference per table, or a Nessie catalog in `catalogs.others`. Changes nothing in the catalog.
-
-        `policies` have a cutoff by pattern of references, in order: a number of commits, a duration ("30d", which ends
-        at `now`), an instant, or None or "none" for no cutoff. The first match wins; without one, all commits are live,
-        and so is each head. None means those of lifecycle.yaml. `snapshots`: "all", or only "referenced" ones.
-
-        Raises BadInput for another catalog or an unusable policy; what the catalog raises, with the set `failed`.
-        """
-        return self._live_sets.mark(catalog, policies, now, snapshots)
+    mark = _verb("_live_sets", LiveSets.mark)
 
     def sweep(self, live_set_id: LiveSet | str, deferred: bool = True, *, threads: int = 2) -> Sweep:
         """Find the files that nothing live in the set reaches, `threads` tables at a time. The sealed scans wait for
@@ -730,22 +617,10 @@ class Lifecycle:
         chosen = live_set_id if isinstance(live_set_id, str) else live_set_id.live_set_id
         return self._live_sets.sweep(chosen, deferred=deferred, threads=threads)
 
-    def live_sets(self) -> list[LiveSet]:
-        """Return all live-contents sets, newest first."""
-        return self._live_sets.live_sets()
-
-    def live_set(self, live_set_id: str) -> LiveSetDetails:
-        """Return a set with its references, contents and swept tables. Raises NoSuchPlan."""
-        return self._live_sets.live_set(live_set_id)
-
-    def compare_live_sets(self, before: str, after: str) -> LiveSetComparison:
-        """Return which versions and contents only one of two sets has. Raises NoSuchPlan; BadInput for sets of
-        different catalogs."""
-        return self._live_sets.compare(before, after)
-
-    def delete_live_set(self, live_set_id: str) -> None:
-        """Delete a set. Raises PlanStateError while a deferred deletion needs it, NoSuchPlan."""
-        self._live_sets.delete(live_set_id)
+    live_sets = _verb("_live_sets", LiveSets.live_sets)
+    live_set = _verb("_live_sets", LiveSets.live_set)
+    compare_live_sets = _verb("_live_sets", LiveSets.compare)
+    delete_live_set = _verb("_live_sets", LiveSets.delete)
 
     def observe_catalog(self, most: int | None = None) -> dict[str, str]:
         """Record which tables the live catalog has now, so that dropped tables are detected. Reads the metadata files
@@ -783,25 +658,7 @@ class Lifecycle:
         the others. A dry run scans nothing."""
         return self._dropped.clear_dropped(dry_run=dry_run)
 
-    def undrop(
-        self,
-        table: str,
-        uuid: str | None = None,
-        as_name: str | None = None,
-        *,
-        incomplete: bool = False,
-        who: str | None = None,
-        why: str = "",
-    ) -> Undropped:
-        """Register a dropped table (by name or uuid) in the live catalog again, in its last state, under its former
-        name or `as_name`. Its open scan is closed, and what its deletion moved into quarantine is restored. Every file
-        that the state reaches is compared with the store. If the current snapshot misses one, this names it and
-        registers nothing, unless `incomplete`, which needs `who` and `why`.
-
-        Raises NoSuchTable; BadInput with all candidates if several have the name; Refused if files are missing, or a
-        table or view has the name; StalePlan if the table is in the catalog; LeaseTaken; MissingFile after a purge.
-        """
-        return self._undrop.undrop(table, uuid, as_name, incomplete=incomplete, who=who, why=why)
+    undrop = _verb("_undrop", Undrop.undrop)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         """Decide to keep the files of a dropped table (by name or uuid), also those in quarantine. Raises NoSuchTable,
@@ -817,36 +674,10 @@ class Lifecycle:
         """Return what deletions of the table moved into quarantine, newest first; also for a dropped table."""
         return self.operations.quarantines.of_table(self._dropped.state_even_if_dropped(table).metadata.table_uuid)
 
-    def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
-        """Move the files that a deletion moved into quarantine back to their paths, unless another file is there. `job`
-        is the plan or the orphan scan.
-
-        They are protected there from orphan scans and all other deletions until `close_plan`. The quarantine keeps its
-        copies until its retention is over. The table's metadata is not changed: read the expired snapshots from the
-        metadata file in the result, or restore them from the cold tier with `restore`. A second call does the rest.
-        Raises BadInput without `who` or `why`; NoSuchPlan if nothing of the job is in quarantine; PlanStateError while
-        it is being deleted, and after its purge; LeaseTaken, StorageError.
-        """
-        return self._quarantine.undelete(job, who=who, why=why)
-
-    def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
-        """Delete permanently what was in quarantine for longer than `quarantine.retain`, job by job. Restored files
-        stay until the undelete is closed, and held files until the hold ends. A dry run reports what would be deleted.
-        Raises LeaseTaken, Busy, StorageError; Refused if a hold is placed between two batches."""
-        return self._quarantine.purge_quarantine(table, dry_run=dry_run)
-
-    def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
-        """Return what plan `after` removes and `before` does not, and the opposite: snapshots, with the other plan's
-        reasons to keep them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for plans of different
-        tables."""
-        return self._explaining.plan_difference(before, after)
-
-    def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
-        """Return why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
-
-        Uses the plan's own base, regardless of the table's current state. Raises NoSuchPlan, UnreadableMetadata.
-        """
-        return self._explaining.explain_in_plan(plan, path)
+    undelete = _verb("_quarantine", Quarantine.undelete)
+    purge_quarantine = _verb("_quarantine", Quarantine.purge_quarantine)
+    plan_difference = _verb("_explaining", Explaining.plan_difference)
+    explain_in_plan = _verb("_explaining", Explaining.explain_in_plan)
 
     def explain(self, table: str, path: str) -> Explanation:
         """Return a file's fate: what holds it, which plan has it, which plan or scan deleted it, or that it is an
@@ -867,92 +698,14 @@ class Lifecycle:
         handoff."""
         return contexts.cold_metadata(self.resources, self.steps.table_uuid(table))
 
-    def cold_history(self, table: str) -> ColdHistory:
-        """Return the table's snapshots in the cold tier, and which of them are in the deep archive. Raises NoSuchTable
-        before the first handoff."""
-        return self._reading.cold_history(table)
-
-    def route(
-        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
-    ) -> Route:
-        """Return the tier and the snapshot that answer, from the stored snapshot log; the live tier if both can. A tag
-        stands for the snapshot to which it points, or pointed at its end; with `as_of`, for the one to which it pointed
-        then.
-
-        For a snapshot in the deep archive, the result says how long it takes until it is readable. Raises BadInput for
-        two selectors, NaiveDatetime, NoSuchSnapshot if no tier has it.
-        """
-        return self._reading.route(table, as_of, snapshot_id, tag)
-
-    def read(
-        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
-    ) -> DataFrame:
-        """Return the table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog
-        (`route`).
-
-        Raises InDeepArchive for a snapshot that must be thawed first, and what `route` raises.
-        """
-        return self._reading.read(table, as_of, snapshot_id, tag)
-
-    def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
-        """Return what `query` would run for `sql`, as Spark SQL; changes nothing.
-
-        In a query, names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and `FOR TIMESTAMP AS
-        OF` are answered by the tier that has the snapshot (`route`). In `TAG SNAPSHOT n [OF table] AS 'x' [WITH
-        RETENTION FOREVER | 90 DAYS]`, if neither the statement nor `table` has the table's name, it is the table that
-        has snapshot `n`. With `as_of`, a query's tables without such a clause are read at that instant. Raises BadInput
-        with the correct form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
-        """
-        return self._queries.translate(sql, table=table, as_of=as_of)
-
-    def query(
-        self,
-        sql: str | Query | TagStatement,
-        *,
-        table: str | None = None,
-        as_of: datetime | None = None,
-        who: str | None = None,
-        why: str = "",
-    ) -> DataFrame | Tagged:
-        """Run the translation of `sql` (or an existing translation): return the rows of a query, or the tag that was
-        set.
-
-        `who` and `why` are recorded for a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
-        refuses, InDeepArchive for one that has to wait for a thaw. Errors in single rows appear when they are
-        collected.
-        """
-        return self._queries.query(sql, table=table, as_of=as_of, who=who, why=why)
-
-    def tag(
-        self,
-        table: str,
-        name: str,
-        snapshot_id: int,
-        retain: str | timedelta = "forever",
-        *,
-        why: str = "",
-        who: str | None = None,
-        replace: bool = False,
-    ) -> Tagged:
-        """Tag a snapshot of the live table. `retain`: "forever", or a duration from now.
-
-        Iceberg counts from the snapshot's commit; the value on the ref expresses the same end in its terms. `who`
-        (default: user and host), when and `why` are recorded in Postgres. A tag with that name on another snapshot is
-        moved only with `replace`.
-
-        Raises NoSuchSnapshot; BadInput for an invalid duration, a name that a branch has, or such a tag.
-        """
-        return self._tags_and_holds.tag(table, name, snapshot_id, retain, why=why, who=who, replace=replace)
-
-    def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
-        """Remove a tag, whoever created it, and record who, when and `why`. Raises NoSuchSnapshot if the table has no
-        such tag, BadInput if it was moved in the meantime."""
-        return self._tags_and_holds.untag(table, name, why=why, who=who)
-
-    def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
-        """Return the table's branches and tags, each with its snapshot, terms and end, and who created it, when and
-        why, if known. `with_removed` adds the records of removed tags."""
-        return self._tags_and_holds.tags(table, with_removed=with_removed)
+    cold_history = _verb("_reading", Reading.cold_history)
+    route = _verb("_reading", Reading.route)
+    read = _verb("_reading", Reading.read)
+    translate = _verb("_queries", Queries.translate)
+    query = _verb("_queries", Queries.query)
+    tag = _verb("_tags_and_holds", TagsAndHolds.tag)
+    untag = _verb("_tags_and_holds", TagsAndHolds.untag)
+    tags = _verb("_tags_and_holds", TagsAndHolds.tags)
 
     def hold(
         self,
@@ -983,18 +736,8 @@ class Lifecycle:
         table_uuid, holds = self._dropped.state_even_if_dropped(table).metadata.table_uuid, self.operations.holds
         return list(holds.of_table(table_uuid) if ended else holds.active(table_uuid))
 
-    def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
-        """Extend a reader's lease until `ttl` from now. Raises Refused if it has ended, BadInput for another kind,
-        NoSuchPlan for an unknown id."""
-        return self._tags_and_holds.renew(hold_id, ttl)
-
-    def advance(self, hold_id: str, snapshot_id: int) -> Hold:
-        """Move a consumer's position: that snapshot, and every later one, stay from now on.
-
-        Raises NoSuchSnapshot if the table no longer has it, Refused if the hold has ended, BadInput for another kind,
-        NoSuchPlan for an unknown id.
-        """
-        return self._tags_and_holds.advance(hold_id, snapshot_id)
+    renew = _verb("_tags_and_holds", TagsAndHolds.renew)
+    advance = _verb("_tags_and_holds", TagsAndHolds.advance)
 
     def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
         """Release a hold. `who` (default: the account, USER@HOST) and `why` are recorded. Raises NoSuchPlan for an
@@ -1005,84 +748,16 @@ class Lifecycle:
         """Return the active writers, by their heartbeats, of one table or of all, longest active first."""
         return self.operations.heartbeats.live(None if table is None else self.steps.table_uuid(table))
 
-    def writing(
-        self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
-    ) -> AbstractContextManager[Writing]:
-        """Send a heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) then counts
-        as a writer's.
-
-        `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
-        OtherDeployment, also from `check`: a heartbeat protects only if the catalog's own deployment sees it.
-        """
-        return self._tags_and_holds.writing(table, writer_id, prefix, ttl)
-
-    def append(
-        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], branch: str | None = None
-    ) -> Commit:
-        """Append rows to the table, or to one of its branches, in one commit whose summary has the lineage.
-
-        `lineage` is a CommitLineage, or a mapping of the summary keys of docs/lineage.md. It is validated before
-        anything is written. Raises LineageRejected, which names every problem; NoSuchTable; BadInput for rows that do
-        not fit; CommitConflict, CommitStateUnknown.
-        """
-        return self._commits.append(table, df, lineage, branch)
-
-    def overwrite(
-        self,
-        table: str,
-        df: DataFrame,
-        lineage: CommitLineage | Mapping[str, str],
-        where: str | Column | None = None,
-    ) -> Commit:
-        """Replace the rows that match `where` (None: all rows) by `df`, in one commit whose summary has the lineage.
-
-        `where` must match whole files, as in Spark's `DataFrameWriterV2.overwrite`. Validated as by `append`, as an
-        `overwrite`, which lifecycle.yaml may permit to some writers and operators alone.
-        """
-        return self._commits.overwrite(table, df, lineage, where)
-
-    def enable_gate(self, *, dry_run: bool = False) -> GateStatus:
-        """Install the lineage gate in the live catalog's database, or bring it up to date with lifecycle.yaml. From
-        then on, tables whose `lineage.mode` is `reject` take only commits that a gated catalog validated.
-
-        `dry_run` changes nothing, and reports the current state. Raises Refused for a catalog that is not in SQL, and
-        for a login that does not own its tables; ConfigError for a pattern that Postgres cannot read; Busy.
-        """
-        return self._gate.enable(dry_run=dry_run)
-
-    def disable_gate(self, *, dry_run: bool = False) -> GateStatus:
-        """Remove the gate's trigger and rules: every engine may commit again. Recorded attempts stay. Raises as
-        `enable_gate`."""
-        return self._gate.disable(dry_run=dry_run)
-
-    def gate_status(self) -> GateStatus:
-        """Return the state of the gate, and how its rules differ from lifecycle.yaml. Changes nothing. Raises Refused
-        for a catalog that is not in SQL."""
-        return self._gate.status()
-
-    def gate_attempts(self, table: str | None = None) -> list[GateAttempt]:
-        """Return the commits that a gate refused, or recorded in mode `report`, newest first; of one table or all: in
-        the catalog's database, and over REST. Raises Refused for a login that may not read them."""
-        return self._gate.attempts(table)
-
-    def watch_lineage(self, seconds: float = 20.0) -> Watched:
-        """Check the new snapshots of every governed table against its lineage requirements, and record those that do
-        not meet them. Reads the metadata files that changed, for about `seconds`; the next call continues.
-
-        The first call begins the watch: older snapshots are not checked. It works in every catalog, and also finds what
-        got past a gate.
-        """
-        return self._lineage_watching.watch(seconds)
-
-    def check_lineage(self, table: str) -> LineageCheck:
-        """Check the table's new snapshots as `watch_lineage` does, and return those that do not meet its requirements
-        and that are not acknowledged. Raises NoSuchTable, UnreadableMetadata."""
-        return self._lineage_watching.check(table)
-
-    def acknowledge_lineage(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
-        """Acknowledge the table's unmet snapshots: the check `lineage_gate` is green again. Return them. Raises
-        BadInput without `who` or `why`, which are recorded."""
-        return self._lineage_watching.acknowledge(table, who=who, why=why)
+    writing = _verb("_tags_and_holds", TagsAndHolds.writing)
+    append = _verb("_commits", Commits.append)
+    overwrite = _verb("_commits", Commits.overwrite)
+    enable_gate = _verb("_gate", Gate.enable)
+    disable_gate = _verb("_gate", Gate.disable)
+    gate_status = _verb("_gate", Gate.status)
+    gate_attempts = _verb("_gate", Gate.attempts)
+    watch_lineage = _verb("_lineage_watching", LineageWatching.watch)
+    check_lineage = _verb("_lineage_watching", LineageWatching.check)
+    acknowledge_lineage = _verb("_lineage_watching", LineageWatching.acknowledge)
 
     def record_lineage(self, table: str) -> LineageRecorded:
         """Record the snapshots of the table that the lineage ledger does not have yet, and publish them in
@@ -1094,18 +769,7 @@ class Lifecycle:
         self._publishing.publish()
         return done
 
-    def ingested(
-        self, table: str, partition: Mapping[str, object] | str | None = None, path: str | None = None
-    ) -> Ingested:
-        """Return the newest snapshot that ingested rows of a partition, or of a data file, also of expired history; and
-        who wrote it, at which commit hash. Without both: the table's newest ingest.
-
-        `partition` maps partition fields to values, or is a text such as `day=2024-03-15`; values compare in Iceberg's
-        human-readable form. Files that compactions wrote are traced to the snapshots that ingested their rows. Starts
-        no Spark. Raises NoSuchTable; BadInput for an unknown partition field; NoSuchSnapshot if no tier has the
-        partition or the file; UnreadableMetadata.
-        """
-        return self._auditing.ingested(table, partition, path)
+    ingested = _verb("_auditing", Auditing.ingested)
 
     def downstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
         """Return every snapshot that read this one, in any table, directly or through others.
@@ -1121,24 +785,9 @@ class Lifecycle:
         """Return every snapshot that this one read, directly or through others: the reverse of `downstream`."""
         return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
 
-    def overwrites(self, since: datetime, until: datetime, table: str | None = None) -> Overwrites:
-        """Return the overwrites and deletes of a table, or of all tables, with `since` <= time < `until`: who, why,
-        under which ticket, and what their summaries miss. Of all tables, those that cannot be read are in
-        `unreadable`. Starts no Spark. Raises NaiveDatetime, NoSuchTable, UnreadableMetadata."""
-        return self._auditing.overwrites(since, until, table)
-
-    def incident(self, table: str, snapshot_id: int, *, states: bool = True) -> Incident:
-        """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML, both with the graph: who
-        wrote it, its data files, its blast radius, its inputs, later overwrites, and where it is. The blast radius has
-        readers of later states of a table, as `downstream` has with `states`; False narrows it. Raises
-        NoSuchTable; NoSuchSnapshot if neither the table nor the ledger has it; UnreadableMetadata."""
-        return self._incidents.incident(table, snapshot_id, states=states)
-
-    def compact_history(self, table: str, now: datetime | None = None) -> HistoryCompaction:
-        """Summarize the table's history before the retention window into ranges: one for each unbroken run of the same
-        writer, operation, trigger and schema. `snapshot_at` still answers for every instant, from a few kilobytes. The
-        table itself does not change. Raises NoSuchTable, UnreadableMetadata, StorageError, LeaseTaken."""
-        return self._past.compact_history(table, now)
+    overwrites = _verb("_auditing", Auditing.overwrites)
+    incident = _verb("_incidents", Incidents.incident)
+    compact_history = _verb("_past", Past.compact_history)
 
     def snapshot_at(self, table: str, instant: datetime) -> int:
         """Return the id of the snapshot that was current at an instant of all the table's past, also of snapshots that
@@ -1146,28 +795,11 @@ class Lifecycle:
         NaiveDatetime, StorageError."""
         return self._past.current_at(table, instant).snapshot_id
 
-    def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
-        """Return the same snapshot, with its schema and who wrote it."""
-        return self._past.current_at(table, instant)
-
-    def schema_history(self, table: str) -> SchemaHistory:
-        """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired
-        ones if the ledger has them (`record_lineage`)."""
-        return self._maintenance.schema_history(table)
-
-    def health(self, table: str) -> TableHealth:
-        """Return the table's score, 0 to 100, with its parts: what each costs, and what to do next. Figures that were
-        recorded of the same metadata file are not measured again; then this reads the metadata file and Postgres, and
-        starts no Spark. Records the score. Raises NoSuchTable, UnreadableMetadata."""
-        return self._measuring.health(table)
-
-    def table_health(self, table: str) -> TableHealth:
-        """Return the same, but read all manifests again."""
-        return self._measuring.table_health(table)
-
-    def health_history(self, table: str) -> HealthHistory:
-        """Return the table's recorded scores, oldest first. Raises NoSuchTable."""
-        return self._measuring.history(table)
+    current_at = _verb("_past", Past.current_at)
+    schema_history = _verb("_maintenance", Maintenance.schema_history)
+    health = _verb("_measuring", Measuring.health)
+    table_health = _verb("_measuring", Measuring.table_health)
+    health_history = _verb("_measuring", Measuring.history)
 
     def plan_query(
         self,
@@ -1193,27 +825,10 @@ class Lifecycle:
         query = ScanQuery(predicate, snapshot_id, ref, case_sensitive, footers)
         return self._maintenance.plan_query(table, query)
 
-    def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
-        """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
-        return self._maintenance.compact_data_files(table, dry_run=dry_run)
-
-    def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
-        """Rewrite many small manifests into a few, if their average size is too small."""
-        return self._maintenance.compact_manifests(table, dry_run=dry_run)
-
-    def commit_costs(self, table: str) -> CommitCosts:
-        """Return what each commit of the table wrote besides its data, beside the size of its change; and whether that
-        grows with the table. Only commits of snapshots that the table still has are complete, and the sizes of metadata
-        files are known as far back as the metadata log goes. Raises NoSuchTable, UnreadableMetadata."""
-        return self._maintenance.commit_costs(table)
-
-    def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
-        """Return what the table holds in each tier and for each tag, and what that costs by `prices` in lifecycle.yaml.
-
-        Sizes are from the metadata. A `curve` of the table has what its refs hold; without it, they are counted.
-        Changes nothing. Raises UnreadableMetadata.
-        """
-        return self._maintenance.costs(table, curve)
+    compact_data_files = _verb("_maintenance", Maintenance.compact_data_files)
+    compact_manifests = _verb("_maintenance", Maintenance.compact_manifests)
+    commit_costs = _verb("_maintenance", Maintenance.commit_costs)
+    costs = _verb("_maintenance", Maintenance.costs)
 
     def prepare(self, *, dry_run: bool = False) -> list[Part]:
         """Make ahead what the first writing steps would make: the operations schema with its roles, the catalogs'

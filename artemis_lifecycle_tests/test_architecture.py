@@ -57,6 +57,20 @@ def test_lifecycle_inherits_nothing() -> None:
     assert Lifecycle.__bases__ == (object,)
 
 
+def test_every_verb_of_lifecycle_is_a_method_of_the_service_that_it_names() -> None:
+    assigned, verbs = dict[str, str](), list[tuple[str, str]]()
+    for node in ast.walk(MODULES["api.py"]):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            target, called = node.targets[0], node.value
+            if isinstance(target, ast.Attribute):
+                assigned[target.attr] = ast.unparse(called.func)
+            elif ast.unparse(called.func) == "_verb":
+                verbs.append((ast.literal_eval(called.args[0]), ast.unparse(called.args[1]).split(".")[0]))
+                assert getattr(Lifecycle, ast.unparse(target)).__doc__, ast.unparse(target)
+    assert len(verbs) > 50
+    assert [each for each in verbs if assigned[each[0]] != each[1]] == []
+
+
 def _statements(name: str) -> Iterator[tuple[int, str]]:
     """The number and text of each line that says something: no blanks, comments and imports."""
     imports = [node for node in ast.walk(MODULES[name]) if isinstance(node, ast.Import | ast.ImportFrom)]

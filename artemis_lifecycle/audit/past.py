@@ -90,6 +90,9 @@ class Past:
     steps: Steps
 
     def compact_history(self, table: str, now: datetime | None = None) -> HistoryCompaction:
+        """Summarize the table's history before the retention window into ranges: one for each unbroken run of the same
+        writer, operation, trigger and schema. `snapshot_at` still answers for every instant, from a few kilobytes. The
+        table itself does not change. Raises NoSuchTable, UnreadableMetadata, StorageError, LeaseTaken."""
         instant = self.resources.instant("now", now)
         state = self.steps.table_state(table)
         with self.steps.run(state, "history_compaction") as step:
@@ -141,6 +144,7 @@ class Past:
         return now if here else 0
 
     def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
+        """Return the same snapshot, with its schema and who wrote it."""
         if instant.tzinfo is None:
             raise NaiveDatetime(
                 f"{instant} has no time zone", table=table, hint="pass a datetime with tzinfo, e.g. UTC"
@@ -329,6 +333,11 @@ class History:
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
     ) -> RetentionCurve:
+        """Return what the table would hold under other windows (None: a selection over its age), and what each ref
+        costs.
+
+        Changes nothing, and uses the policy's own rule, holds and tags. Raises UnreadableMetadata.
+        """
         view = present_index(self.resources, table, self.steps.table_state(table).metadata)
         return curve(self.resources, table, view, self.resources.instant("now", now), windows)
 

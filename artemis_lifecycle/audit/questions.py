@@ -99,6 +99,9 @@ class Auditing:
     recording: Recording
 
     def overwrites(self, since: datetime, until: datetime, table: str | None = None) -> Overwrites:
+        """Return the overwrites and deletes of a table, or of all tables, with `since` <= time < `until`: who, why,
+        under which ticket, and what their summaries miss. Of all tables, those that cannot be read are in
+        `unreadable`. Starts no Spark. Raises NaiveDatetime, NoSuchTable, UnreadableMetadata."""
         for label, each in (("since", since), ("until", until)):
             if each.tzinfo is None:
                 raise NaiveDatetime(f"{label} {each} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
@@ -198,6 +201,14 @@ class Auditing:
     def ingested(
         self, table: str, partition: Mapping[str, object] | str | None = None, path: str | None = None
     ) -> Ingested:
+        """Return the newest snapshot that ingested rows of a partition, or of a data file, also of expired history; and
+        who wrote it, at which commit hash. Without both: the table's newest ingest.
+
+        `partition` maps partition fields to values, or is a text such as `day=2024-03-15`; values compare in Iceberg's
+        human-readable form. Files that compactions wrote are traced to the snapshots that ingested their rows. Starts
+        no Spark. Raises NoSuchTable; BadInput for an unknown partition field; NoSuchSnapshot if no tier has the
+        partition or the file; UnreadableMetadata.
+        """
         if partition is not None and path is not None:
             raise BadInput("A partition and a path exclude each other", table=table, hint="ask for one of them")
         metadata = self.steps.table_state(table).metadata

@@ -68,7 +68,13 @@ class LineageWatching:
     steps: Steps
     gate: Gate
 
-    def watch(self, seconds: float) -> Watched:
+    def watch(self, seconds: float = 20.0) -> Watched:
+        """Check the new snapshots of every governed table against its lineage requirements, and record those that do
+        not meet them. Reads the metadata files that changed, for about `seconds`; the next call continues.
+
+        The first call begins the watch: older snapshots are not checked. It works in every catalog, and also finds what
+        got past a gate.
+        """
         entries, errors = self.resources.live_catalog.loadable()
         errors = {table: each for table, each in errors.items() if self._governs(table)}
         watched = self._watch(entries.values(), seconds)
@@ -125,6 +131,8 @@ class LineageWatching:
         return Watched(tuple(read), tuple(unmet), unreadable, complete=True)
 
     def check(self, table: str) -> LineageCheck:
+        """Check the table's new snapshots as `watch_lineage` does, and return those that do not meet its requirements
+        and that are not acknowledged. Raises NoSuchTable, UnreadableMetadata."""
         watched = self._watch([self.resources.live_catalog.entry(table)], seconds=0)
         if table in watched.unreadable:
             raise watched.unreadable[table]
@@ -133,6 +141,8 @@ class LineageWatching:
         return LineageCheck(table, governed_mode(self.resources.config, table), found, gate_missing)
 
     def acknowledge(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
+        """Acknowledge the table's unmet snapshots: the check `lineage_gate` is green again. Return them. Raises
+        BadInput without `who` or `why`, which are recorded."""
         require_said(table, who=who, why=why)
         return self.resources.operations.lineage_watch.acknowledge(self.steps.table_uuid(table), who, why)
 

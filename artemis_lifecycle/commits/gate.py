@@ -47,9 +47,18 @@ class Pointer:
     resources: Resources
 
     def current(self, table: str) -> CatalogEntry:
+        """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""
         return self.resources.live_catalog.entry(table)
 
     def compare_and_swap(self, table: str, expected: str, new: str) -> CatalogEntry:
+        """Move the table's pointer from the metadata file `expected` to the metadata file `new`, or leave it. Of
+        writers with one `expected`, one succeeds. Checked before anything is touched: `new` is readable, of this table,
+        and its metadata log ends with `expected`. New snapshots pass the lineage gate, if the database has one.
+
+        Linearizable with `get_current` in a catalog on one Postgres primary. Raises CommitConflict if the table is
+        elsewhere; BadInput, UnreadableMetadata for a `new` that cannot follow; LineageRejected; NoSuchTable;
+        OperationsUnavailable: not moved; CommitStateUnknown; Refused for a catalog that is not in SQL.
+        """
         catalog, stores = self.resources.live_catalog, self.resources.live_stores
         at = catalog.entry(table).metadata_location
         if at != expected:
@@ -122,7 +131,13 @@ class Gate:
 
     resources: Resources
 
-    def enable(self, *, dry_run: bool) -> GateStatus:
+    def enable(self, *, dry_run: bool = False) -> GateStatus:
+        """Install the lineage gate in the live catalog's database, or bring it up to date with lifecycle.yaml. From
+        then on, tables whose `lineage.mode` is `reject` take only commits that a gated catalog validated.
+
+        `dry_run` changes nothing, and reports the current state. Raises Refused for a catalog that is not in SQL, and
+        for a login that does not own its tables; ConfigError for a pattern that Postgres cannot read; Busy.
+        """
         config = self.resources.config
         with self._database("enabled") as engine:
             if not dry_run:
@@ -131,7 +146,9 @@ class Gate:
                 install_gate(engine, config.catalogs.live.name, rules_of(config))
             return self._status(engine, dry_run)
 
-    def disable(self, *, dry_run: bool) -> GateStatus:
+    def disable(self, *, dry_run: bool = False) -> GateStatus:
+        """Remove the gate's trigger and rules: every engine may commit again. Recorded attempts stay. Raises as
+        `enable_gate`."""
         with self._database("disabled") as engine:
             if not dry_run:
                 self.resources.require_deployment()
@@ -139,10 +156,14 @@ class Gate:
             return self._status(engine, dry_run)
 
     def status(self) -> GateStatus:
+        """Return the state of the gate, and how its rules differ from lifecycle.yaml. Changes nothing. Raises Refused
+        for a catalog that is not in SQL."""
         with self._database("inspected") as engine:
             return self._status(engine, dry_run=False)
 
-    def attempts(self, table: str | None) -> list[GateAttempt]:
+    def attempts(self, table: str | None = None) -> list[GateAttempt]:
+        """Return the commits that a gate refused, or recorded in mode `report`, newest first; of one table or all: in
+        the catalog's database, and over REST. Raises Refused for a login that may not read them."""
         live, found = self.resources.config.catalogs.live, list[GateAttempt]()
         if live.type == "sql":
             with self._database("inspected") as engine, engine.connect() as connection:

@@ -44,13 +44,28 @@ class Commits:
     gate: Gate
 
     def append(
-        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], branch: str | None
+        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], branch: str | None = None
     ) -> Commit:
+        """Append rows to the table, or to one of its branches, in one commit whose summary has the lineage.
+
+        `lineage` is a CommitLineage, or a mapping of the summary keys of docs/lineage.md. It is validated before
+        anything is written. Raises LineageRejected, which names every problem; NoSuchTable; BadInput for rows that do
+        not fit; CommitConflict, CommitStateUnknown.
+        """
         return self._commit(table, df, lineage, "append", lambda writer: writer.append(), branch)
 
     def overwrite(
-        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], where: str | Column | None
+        self,
+        table: str,
+        df: DataFrame,
+        lineage: CommitLineage | Mapping[str, str],
+        where: str | Column | None = None,
     ) -> Commit:
+        """Replace the rows that match `where` (None: all rows) by `df`, in one commit whose summary has the lineage.
+
+        `where` must match whole files, as in Spark's `DataFrameWriterV2.overwrite`. Validated as by `append`, as an
+        `overwrite`, which lifecycle.yaml may permit to some writers and operators alone.
+        """
         from pyspark.sql import functions as F
 
         condition = F.lit(True) if where is None else F.expr(where) if isinstance(where, str) else where

@@ -97,9 +97,13 @@ class Measuring:
     recording: Recording
 
     def table_health(self, table: str) -> TableHealth:
+        """Return the same, but read all manifests again."""
         return self.measured(self.steps.table_state(table))
 
     def health(self, table: str) -> TableHealth:
+        """Return the table's score, 0 to 100, with its parts: what each costs, and what to do next. Figures that were
+        recorded of the same metadata file are not measured again; then this reads the metadata file and Postgres, and
+        starts no Spark. Records the score. Raises NoSuchTable, UnreadableMetadata."""
         state = self.steps.table_state(table)
         record = self._record(state)
         return self.measured(state) if record is None else self._noted(state, *_figures(record, state))
@@ -126,6 +130,7 @@ class Measuring:
         return found
 
     def history(self, table: str) -> HealthHistory:
+        """Return the table's recorded scores, oldest first. Raises NoSuchTable."""
         points = self.resources.operations.health.history(self.steps.table_uuid(table))
         return HealthHistory(table, points)
 
@@ -259,6 +264,8 @@ class Maintenance:
     measuring: Measuring
 
     def schema_history(self, table: str) -> SchemaHistory:
+        """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired
+        ones if the ledger has them (`record_lineage`)."""
         metadata = self.steps.table_state(table).metadata
         removed = removed_parts(self.resources, metadata.table_uuid).schemas
         return schemas_of(table, metadata, self.recording.schema_uses(metadata.table_uuid), removed)
@@ -272,6 +279,7 @@ class Maintenance:
         return planned(resources.live_stores, table, metadata, query, targets, resources.start_spark)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
+        """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
         resources, state = self.resources, self.steps.table_state(table)
         policy, name = resources.config.policy(table), resources.config.catalogs.live.name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
@@ -318,6 +326,7 @@ class Maintenance:
         return replace(done, before=before, after=after)
 
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
+        """Rewrite many small manifests into a few, if their average size is too small."""
         state = self.steps.table_state(table)
         with self.steps.run(state, "manifest_compaction", dry_run=dry_run) as step:
             health = self.measuring.measured(state)
@@ -346,9 +355,17 @@ class Maintenance:
         return Fitness.of(before, self._seconds), None if after is None else Fitness.of(after, self._seconds)
 
     def commit_costs(self, table: str) -> CommitCosts:
+        """Return what each commit of the table wrote besides its data, beside the size of its change; and whether that
+        grows with the table. Only commits of snapshots that the table still has are complete, and the sizes of metadata
+        files are known as far back as the metadata log goes. Raises NoSuchTable, UnreadableMetadata."""
         return commit_costs_of(self.resources, self.steps.table_state(table))
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
+        """Return what the table holds in each tier and for each tag, and what that costs by `prices` in lifecycle.yaml.
+
+        Sizes are from the metadata. A `curve` of the table has what its refs hold; without it, they are counted.
+        Changes nothing. Raises UnreadableMetadata.
+        """
         state, config = self.steps.table_state(table), self.resources.config
         metadata = state.metadata
         view, cold = present_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)

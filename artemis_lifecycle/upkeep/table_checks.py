@@ -53,6 +53,9 @@ class TableChecks:
     recording: Recording
 
     def judge(self, table: str, check: str | None = None) -> list[Verdict]:
+        """Run the checks of the table's health, lineage, schemas, compactions, listing and orphan share, or only
+        `check`, against the thresholds `checks` of its policy. Changes and stores nothing. Raises NoSuchTable,
+        UnreadableMetadata; BadInput for an unknown check."""
         judges: Mapping[str, Callable[[TableState], Verdict]] = {
             **{maintenance.health_check(part): partial(self._health, part) for part in PARTS},
             maintenance.COMMIT_COSTS: lambda state: maintenance.judge_commit_costs(

@@ -136,6 +136,11 @@ class Deletion:
     def approve(
         self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
     ) -> PlanRecord | ScanRecord:
+        """Let a plan pass one guard, and record who, when and why.
+
+        "large" allows exceeding `max_files`, `max_bytes` and `max_share_of_table`, also for scans. "lost" allows its
+        handoff to omit snapshots whose files are gone. Neither implies the other. Raises NoSuchPlan, PlanStateError.
+        """
         if isinstance(plan, OrphanScanResult):
             return self.resources.operations.scans.approve(plan.scan_id, who, why)
         plan_id = plan if isinstance(plan, str) else plan.plan_id
@@ -156,6 +161,8 @@ class Deletion:
     def close_plan(
         self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str
     ) -> PlanRecord | QuarantineRecord:
+        """End a plan permanently. Orphan scans then take over the files that a committed plan had not deleted yet, and
+        the files that an `undelete` of it (or of an orphan scan) had restored."""
         plan_id = plan if isinstance(plan, str) else id_of(plan)
         undeleted = self.resources.operations.quarantines.find(plan_id)
         if undeleted is not None and undeleted.undeleted_at is not None:

@@ -60,10 +60,17 @@ class Explaining:
     orphans: Orphans
 
     def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
+        """Return what plan `after` removes and `before` does not, and the opposite: snapshots, with the other plan's
+        reasons to keep them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for plans of different
+        tables."""
         first, second = (self.expiration.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
         return compare_plans(first, second, self.resources.rules(second.table))
 
     def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
+        """Return why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
+
+        Uses the plan's own base, regardless of the table's current state. Raises NoSuchPlan, UnreadableMetadata.
+        """
         found = self.expiration.plan(plan) if isinstance(plan, str) else plan
         require_path(found.table, path)
         rules = self.resources.rules(found.table)
@@ -235,6 +242,10 @@ class Incidents:
     expiration: Expiration
 
     def incident(self, table: str, snapshot_id: int, *, states: bool = True) -> Incident:
+        """Return a report about a snapshot to attach to a ticket, in Markdown and in HTML, both with the graph: who
+        wrote it, its data files, its blast radius, its inputs, later overwrites, and where it is. The blast radius has
+        readers of later states of a table, as `downstream` has with `states`; False narrows it. Raises
+        NoSuchTable; NoSuchSnapshot if neither the table nor the ledger has it; UnreadableMetadata."""
         state = self.steps.table_state(table)
         metadata = state.metadata
         row = self._row(table, metadata, snapshot_id)

@@ -63,9 +63,11 @@ class LiveSets:
     dropped: DroppedTables
 
     def live_sets(self) -> list[LiveSet]:
+        """Return all live-contents sets, newest first."""
         return list(self.resources.operations.live_sets.all())
 
     def live_set(self, live_set_id: str) -> LiveSetDetails:
+        """Return a set with its references, contents and swept tables. Raises NoSuchPlan."""
         sets = self.resources.operations.live_sets
         found = sets.get(live_set_id)
         return LiveSetDetails(
@@ -73,6 +75,8 @@ class LiveSets:
         )
 
     def compare(self, before: str, after: str) -> LiveSetComparison:
+        """Return which versions and contents only one of two sets has. Raises NoSuchPlan; BadInput for sets of
+        different catalogs."""
         sets = self.resources.operations.live_sets
         first, second = sets.get(before), sets.get(after)
         if first.catalog != second.catalog:
@@ -84,15 +88,26 @@ class LiveSets:
         return compared(before, after, sets.versions(before), sets.versions(after), names)
 
     def delete(self, live_set_id: str) -> None:
+        """Delete a set. Raises PlanStateError while a deferred deletion needs it, NoSuchPlan."""
         self.resources.operations.live_sets.delete(live_set_id)
 
     def mark(
         self,
         catalog: str,
-        policies: Mapping[str, Given] | Sequence[tuple[str, Given]] | None,
-        now: datetime | None,
-        snapshots: Snapshots | None,
+        policies: Mapping[str, Given] | Sequence[tuple[str, Given]] | None = None,
+        *,
+        now: datetime | None = None,
+        snapshots: Snapshots | None = None,
     ) -> LiveSet:
+        """Record which versions of which contents the references of `catalog` keep alive: the live catalog, with one
+        reference per table, or a Nessie catalog in `catalogs.others`. Changes nothing in the catalog.
+
+        `policies` have a cutoff by pattern of references, in order: a number of commits, a duration ("30d", which ends
+        at `now`), an instant, or None or "none" for no cutoff. The first match wins; without one, all commits are live,
+        and so is each head. None means those of lifecycle.yaml. `snapshots`: "all", or only "referenced" ones.
+
+        Raises BadInput for another catalog or an unusable policy; what the catalog raises, with the set `failed`.
+        """
         resources = self.resources
         resources.require_deployment()
         instant, nessie = resources.instant("now", now), self._nessie(catalog)

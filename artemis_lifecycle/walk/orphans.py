@@ -43,6 +43,11 @@ class Orphans:
     dropped: DroppedTables
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
+        """List every file below the table's locations (or below `location` inside them), and seal the listing.
+
+        It must be taken before the metadata with which it is compared; `scan_orphans(listing=...)` reads the metadata
+        again.
+        """
         state = self.steps.any_state(table)
         with self.steps.run(state, "listing") as step:
             listing = take_listing(self.resources, state, location, step)
@@ -59,6 +64,15 @@ class Orphans:
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
+        """Find unreferenced files: listed, not reachable, old enough, not a writer's, in no open plan. Changes nothing.
+
+        Lists the table first, unless `listing` is given: a result of `list_objects`, an S3 `inventory`, a
+        `parquet_listing`, or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its creation began
+        (no later than the inventory or the files say; default for a DataFrame: now). Then it reads the metadata again.
+
+        Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
+        StorageError, and then records no scan.
+        """
         instant = None if now is None else self.resources.instant("now", now)
         limit = None if older_than is None else self.resources.instant("older_than", older_than)
         policy = self.resources.config.policy(table)
@@ -119,6 +133,12 @@ class Orphans:
         return scan
 
     def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
+        """Decide that the catalog's pointer is correct, and that newer metadata files do not belong to the table's
+        history. Orphan scans then resume, and collect what those commits wrote. Return the newly settled files.
+
+        Newer files stop scans because the catalog may have been restored from a backup. Raises BadInput without `who`
+        or `why`; UnreadableMetadata, StorageError, LeaseTaken.
+        """
         require_said(table, who=who, why=why)
         state = self.steps.table_state(table)
         with self.steps.run(state, "settle_metadata") as step:
@@ -136,6 +156,12 @@ class Orphans:
         return tuple(new)
 
     def scan_cold(self, table: str) -> ColdScan:
+        """Find the files under the cold table's location that no cold table reaches: leftovers of refused writers and
+        of killed handoffs. Changes nothing, and no deletion uses the result: archived data exists nowhere else.
+
+        Excludes files younger than the policy's `orphans.min_age`. Raises NoSuchTable before the first handoff,
+        UnreadableMetadata, StorageError, LeaseTaken.
+        """
         state = self.steps.table_state(table)
         table_uuid, policy = state.metadata.table_uuid, self.resources.config.policy(table).orphans
         with self.steps.run(state, "cold_scan") as step:
@@ -153,16 +179,22 @@ class Orphans:
         return found
 
     def scan(self, scan_id: str) -> OrphanScanResult:
+        """Return the stored scan with that id. Raises NoSuchPlan."""
         return load_scan(self.resources.start_spark, self.resources.live_stores, self.resources.operations, scan_id)
 
     def latest_scan(self, table: str) -> OrphanScanResult | None:
+        """Return the newest stored scan of the table, if any."""
         records = self.resources.operations.scans.of_table(self.steps.table_uuid(table))
         return self.scan(records[0].scan_id) if records else None
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
+        """Return the table's last scans: orphans, files skipped as in flight, and how fast the table accumulates
+        orphans."""
         return trend_of(table, self.resources.operations.scans.of_table(self.steps.table_uuid(table))[:limit])
 
     def in_flight(self, table: str) -> InFlight | None:
+        """Return whether the files that scans skip as in flight settle, and of which kind they are; None without a
+        scan."""
         table_uuid, policy = self.steps.table_uuid(table), self.resources.config.policy(table).orphans
         points = self.scan_trend(table).points
         if not points:

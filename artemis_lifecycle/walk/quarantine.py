@@ -46,6 +46,15 @@ class Quarantine:
     dropped: DroppedTables
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
+        """Move the files that a deletion moved into quarantine back to their paths, unless another file is there. `job`
+        is the plan or the orphan scan.
+
+        They are protected there from orphan scans and all other deletions until `close_plan`. The quarantine keeps its
+        copies until its retention is over. The table's metadata is not changed: read the expired snapshots from the
+        metadata file in the result, or restore them from the cold tier with `restore`. A second call does the rest.
+        Raises BadInput without `who` or `why`; NoSuchPlan if nothing of the job is in quarantine; PlanStateError while
+        it is being deleted, and after its purge; LeaseTaken, StorageError.
+        """
         resources = self.resources
         job_id = job if isinstance(job, str) else id_of(job)
         record = resources.operations.quarantines.get(job_id)
@@ -82,6 +91,9 @@ class Quarantine:
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
+        """Delete permanently what was in quarantine for longer than `quarantine.retain`, job by job. Restored files
+        stay until the undelete is closed, and held files until the hold ends. A dry run reports what would be deleted.
+        Raises LeaseTaken, Busy, StorageError; Refused if a hold is placed between two batches."""
         state = self.dropped.state_even_if_dropped(table)
         bucket = TokenBucket(self.deletion.settings(state.name).requests_per_second)
         done: list[Purged] = []

@@ -57,6 +57,8 @@ class Reading:
             )
 
     def cold_history(self, table: str) -> ColdHistory:
+        """Return the table's snapshots in the cold tier, and which of them are in the deep archive. Raises NoSuchTable
+        before the first handoff."""
         table_uuid = self.steps.table_uuid(table)
         cold = cold_tables(self.resources, table_uuid)
         if cold is None:
@@ -66,6 +68,13 @@ class Reading:
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
+        """Return the tier and the snapshot that answer, from the stored snapshot log; the live tier if both can. A tag
+        stands for the snapshot to which it points, or pointed at its end; with `as_of`, for the one to which it pointed
+        then.
+
+        For a snapshot in the deep archive, the result says how long it takes until it is readable. Raises BadInput for
+        two selectors, NaiveDatetime, NoSuchSnapshot if no tier has it.
+        """
         live = self.steps.table_state(table).metadata
         found = self.found(table, live, Selector(as_of, snapshot_id, tag))
         return self.described(live.table_uuid, found)
@@ -122,6 +131,11 @@ class Reading:
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> DataFrame:
+        """Return the table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog
+        (`route`).
+
+        Raises InDeepArchive for a snapshot that must be thawed first, and what `route` raises.
+        """
         found = self.route(table, as_of, snapshot_id, tag)
         require_readable(table, found)
         catalogs = self.resources.config.catalogs
@@ -157,6 +171,14 @@ class Queries:
     tags: TagsAndHolds
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
+        """Return what `query` would run for `sql`, as Spark SQL; changes nothing.
+
+        In a query, names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and `FOR TIMESTAMP AS
+        OF` are answered by the tier that has the snapshot (`route`). In `TAG SNAPSHOT n [OF table] AS 'x' [WITH
+        RETENTION FOREVER | 90 DAYS]`, if neither the statement nor `table` has the table's name, it is the table that
+        has snapshot `n`. With `as_of`, a query's tables without such a clause are read at that instant. Raises BadInput
+        with the correct form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
+        """
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
@@ -228,6 +250,13 @@ class Queries:
         who: str | None = None,
         why: str = "",
     ) -> DataFrame | Tagged:
+        """Run the translation of `sql` (or an existing translation): return the rows of a query, or the tag that was
+        set.
+
+        `who` and `why` are recorded for a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
+        refuses, InDeepArchive for one that has to wait for a thaw. Errors in single rows appear when they are
+        collected.
+        """
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",

@@ -61,6 +61,14 @@ class TagsAndHolds:
         who: str | None = None,
         replace: bool = False,
     ) -> Tagged:
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration from now.
+
+        Iceberg counts from the snapshot's commit; the value on the ref expresses the same end in its terms. `who`
+        (default: user and host), when and `why` are recorded in Postgres. A tag with that name on another snapshot is
+        moved only with `replace`.
+
+        Raises NoSuchSnapshot; BadInput for an invalid duration, a name that a branch has, or such a tag.
+        """
         kept = None if retain == "forever" else _duration("retain", retain)
         state = self.steps.table_state(table)
         snapshot = state.metadata.snapshot(snapshot_id)
@@ -106,6 +114,8 @@ class TagsAndHolds:
         return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
 
     def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
+        """Remove a tag, whoever created it, and record who, when and `why`. Raises NoSuchSnapshot if the table has no
+        such tag, BadInput if it was moved in the meantime."""
         state = self.steps.table_state(table)
         ref = state.metadata.refs.get(name) or self._removed_unsaid(state, name)
         if ref is None or ref.is_branch:
@@ -161,6 +171,8 @@ class TagsAndHolds:
         return Ref(name, record.snapshot_id, "tag")
 
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
+        """Return the table's branches and tags, each with its snapshot, terms and end, and who created it, when and
+        why, if known. `with_removed` adds the records of removed tags."""
         state = self.steps.table_state(table)
         return table_refs(
             table,
@@ -224,9 +236,16 @@ class TagsAndHolds:
             raise no_such_snapshot(state.name, absent[0], "its holds")
 
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
+        """Extend a reader's lease until `ttl` from now. Raises Refused if it has ended, BadInput for another kind,
+        NoSuchPlan for an unknown id."""
         return self.resources.operations.holds.renew(hold_id, _duration("ttl", ttl))
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
+        """Move a consumer's position: that snapshot, and every later one, stay from now on.
+
+        Raises NoSuchSnapshot if the table no longer has it, Refused if the hold has ended, BadInput for another kind,
+        NoSuchPlan for an unknown id.
+        """
         hold = self.resources.operations.holds.get(hold_id)
         with table_lock(self.resources.operations.engine, hold.table_uuid, table=hold.table):
             state = self.steps.state_of(hold.table, hold.table_uuid)
@@ -236,6 +255,12 @@ class TagsAndHolds:
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
+        """Send a heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) then counts
+        as a writer's.
+
+        `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
+        OtherDeployment, also from `check`: a heartbeat protects only if the catalog's own deployment sees it.
+        """
         state = self.steps.any_state(table)
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))

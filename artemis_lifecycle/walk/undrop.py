@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TypeVar
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -67,15 +67,30 @@ class Undrop:
     recording: Recording
 
     def undrop(
-        self, table: str, table_uuid: str | None, as_name: str | None, *, incomplete: bool, who: str | None, why: str
+        self,
+        table: str,
+        uuid: str | None = None,
+        as_name: str | None = None,
+        *,
+        incomplete: bool = False,
+        who: str | None = None,
+        why: str = "",
     ) -> Undropped:
+        """Register a dropped table (by name or uuid) in the live catalog again, in its last state, under its former
+        name or `as_name`. Its open scan is closed, and what its deletion moved into quarantine is restored. Every file
+        that the state reaches is compared with the store. If the current snapshot misses one, this names it and
+        registers nothing, unless `incomplete`, which needs `who` and `why`.
+
+        Raises NoSuchTable; BadInput with all candidates if several have the name; Refused if files are missing, or a
+        table or view has the name; StalePlan if the table is in the catalog; LeaseTaken; MissingFile after a purge.
+        """
         resources, operator = self.steps.resources, who or person()
         operations, stores, catalog = resources.operations, resources.live_stores, resources.live_catalog
         if any(resources.other(each) is not None for each in (table, as_name or table)):
             raise NotApplicable("Only a table of the live catalog can be registered again", table=table, hint="none")
         if incomplete:
             require_said(table, who=who or "", why=why)
-        known = self.dropped.missing(table, table_uuid=table_uuid)
+        known = self.dropped.missing(table, table_uuid=uuid)
         name = parse(as_name or known.table)
         catalog.require_free(name)
         state, absence = self.dropped.lost(known)
@@ -110,7 +125,7 @@ class Undrop:
                 commit_with_retry(
                     resources.spark, catalog.name, str(name), lambda _: change, before_swap=attempts, lineage=noted
                 )
-            undrop_id, at = f"undrop-{uuid.uuid4().hex}", metadata.metadata_location
+            undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
             self.recording.record_expiration(str(name), known.table_uuid, undrop_id, worker, at, operation="undrop")
             count = sum(restored.values())
             step.counts = {"files": files, "restored": count, "missing": len(lost)}
