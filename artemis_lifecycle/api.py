@@ -20,7 +20,6 @@ from artemis_lifecycle.audit.questions import Auditing
 from artemis_lifecycle.audit.recording import LineageEvents, Recording
 from artemis_lifecycle.audit.watch import LineageWatching
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
-from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchived
 from artemis_lifecycle.cold_tier.handoff import Handoff
@@ -57,12 +56,10 @@ from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
 from artemis_lifecycle.session.answers import ask_all
-from artemis_lifecycle.session.formats import Kind
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
-from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.upkeep.maintenance import Maintenance, Measuring
 from artemis_lifecycle.upkeep.publishing import Publishing, ResultTablesCompacted
@@ -225,14 +222,8 @@ class Lifecycle:
         """The folder of sealed plans, listings and scans."""
         return self.resources.root
 
-    def rules(self, table: str) -> LocationRules:
-        """Return how paths of `table` become locations."""
-        return self.resources.rules(table)
-
-    def cold_guard(self) -> GuardState | None:
-        """Return the current state of the cold catalog's guard; None for a catalog that is not in SQL, which has no
-        guard. Changes nothing."""
-        return self.resources.cold_guard()
+    rules = _verb("resources", Resources.rules)
+    cold_guard = _verb("resources", Resources.cold_guard)
 
     def tables(self) -> list[str]:
         """Return the names of all tables: `namespace.table` for those of the live catalog, without the project's own
@@ -254,9 +245,7 @@ class Lifecycle:
                 found += answer
         return found, errors
 
-    def kind(self, table: str) -> Kind:
-        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
-        return self.resources.kind(table)
+    kind = _verb("resources", Resources.kind)
 
     def paimon(self, table: str) -> PaimonProcedures:
         """Return Paimon's own procedures for a table of a Paimon warehouse, by its name. Raises NotApplicable for any

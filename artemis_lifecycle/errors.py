@@ -7,6 +7,7 @@ and paths in it are escaped, while the attributes keep them as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 
 from artemis_lifecycle.escaping import terminal
@@ -83,6 +84,15 @@ class ConfigError(BadInput):
 
 class NaiveDatetime(BadInput):
     """A datetime without a time zone."""
+
+    @classmethod
+    def refuse(
+        cls, name: str, given: datetime | None, *, table: str | None = None, untouched: str = "everything"
+    ) -> None:
+        """Raise it for a `given` instant without a time zone; `name` is its argument's."""
+        if given is not None and given.utcoffset() is None:
+            what, hint = f"{name}={given.isoformat()} has no time zone", "pass a datetime with tzinfo, e.g. UTC"
+            raise cls(what, table=table, untouched=untouched, hint=hint)
 
 
 class NoSuchTable(BadInput):

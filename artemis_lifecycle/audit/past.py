@@ -144,11 +144,8 @@ class Past:
         return now if here else 0
 
     def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
-        """Return the same snapshot, with its schema and who wrote it."""
-        if instant.tzinfo is None:
-            raise NaiveDatetime(
-                f"{instant} has no time zone", table=table, hint="pass a datetime with tzinfo, e.g. UTC"
-            )
+        """Return the snapshot of `Lifecycle.snapshot_at`, with its schema and who wrote it."""
+        NaiveDatetime.refuse("instant", instant, table=table)
         location = self.resources.live_catalog.entry(table).metadata_location
         # Parsing a metadata file with a million snapshots takes seconds. Its uuid is in its first bytes.
         head = _UUID.match(self.resources.live_stores.read_range(location, 0, _HEAD).decode("utf-8", "replace"))

@@ -103,8 +103,7 @@ class Auditing:
         under which ticket, and what their summaries miss. Of all tables, those that cannot be read are in
         `unreadable`. Starts no Spark. Raises NaiveDatetime, NoSuchTable, UnreadableMetadata."""
         for label, each in (("since", since), ("until", until)):
-            if each.tzinfo is None:
-                raise NaiveDatetime(f"{label} {each} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
+            NaiveDatetime.refuse(label, each)
         metadata = None if table is None else self.steps.table_state(table).metadata
         new = self.unrecorded() if table is None else self.unrecorded_of(table, metadata)
         configured = self._configured(table)

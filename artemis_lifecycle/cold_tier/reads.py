@@ -39,11 +39,7 @@ class Selector:
         given = [name for name in ("as_of", "snapshot_id", "tag") if getattr(self, name) is not None]
         if len(given) > 1 and given != ["as_of", "tag"]:
             raise BadInput(f"Two selectors at once: {' and '.join(given)}", hint="use one of them")
-        if self.as_of is not None and self.as_of.tzinfo is None:
-            raise NaiveDatetime(
-                f"as_of={self.as_of} has no time zone",
-                hint="pass a datetime with tzinfo, e.g. UTC",
-            )
+        NaiveDatetime.refuse("as_of", self.as_of)
 
     def __str__(self) -> str:
         given = {"tag": self.tag and repr(self.tag), "snapshot_id": self.snapshot_id, "as_of": self.as_of}

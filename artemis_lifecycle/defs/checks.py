@@ -15,6 +15,7 @@ from dagster import (
     AssetCheckEvaluation,
     AssetCheckExecutionContext,
     AssetCheckResult,
+    AssetChecksDefinition,
     AssetCheckSeverity,
     AssetKey,
     AssetRecordsFilter,
@@ -61,6 +62,8 @@ Judge = Callable[[AssetCheckExecutionContext, LifecycleResource], AssetCheckResu
 JUDGES: dict[tuple[str, str], Judge] = {}
 """Each check's function, by asset and name."""
 
+ALL: list[AssetChecksDefinition] = []
+
 DAILY: list[tuple[str, str]] = []
 """The checks that the job `health_checks` runs: they rewrite, copy and walk nothing."""
 
@@ -101,9 +104,11 @@ def _check(
         judged = JUDGES[asset, called] = _where_applicable(asset, called, judge)
         if daily:
             DAILY.append((asset, called))
-        return asset_check(
+        declared = asset_check(
             asset=AssetKey(asset), name=called, description=description, blocking=blocking, partitions_def=tables
-        )(judged)
+        )
+        ALL.append(declared(judged))
+        return ALL[-1]
 
     return decorate
 
@@ -432,19 +437,3 @@ def judge_lineage(found: LineageCheck) -> AssetCheckResult:
         mode=found.mode,
         unmet=len(found.unmet),
     )
-
-
-ALL = (
-    lineage_gate,
-    metadata_age,
-    plan_keeps_every_ref,
-    plan_keeps_window_edge,
-    cold_copy_verified,
-    cold_files_are_as_recorded,
-    cold_catalog_is_guarded,
-    nothing_reachable_deleted,
-    no_plan_waits_too_long,
-    *OF_TABLES,
-    in_flight_files_settle,
-    nothing_reachable_deleted_as_orphan,
-)

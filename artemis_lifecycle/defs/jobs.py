@@ -59,8 +59,13 @@ def run_of(job: str, table: str, run_key: str, tags: Mapping[str, str] | None = 
     )
 
 
+SELECTIONS: list[Any] = []
+"""The jobs that are selections of assets."""
+
+
 def _job(name: str, description: str, selection: AssetSelection) -> Any:
-    return define_asset_job(str(name), selection, description=description, tags={"artemis/job": str(name)})
+    SELECTIONS.append(define_asset_job(str(name), selection, description=description, tags={"artemis/job": str(name)}))
+    return SELECTIONS[-1]
 
 
 def _assets(*names: str) -> AssetSelection:
@@ -130,29 +135,9 @@ records, publication = archive.forget_records, archive.publish_results
 result_tables = archive.compact_result_tables
 
 ALL = (
-    whole_walk,
-    nightly_walk,
-    fleet_page,
-    plan,
-    handoff,
-    commit,
-    deletion,
-    orphans,
-    observe,
-    schema_record,
-    manifest_compaction,
-    data_compaction,
-    health_checks,
-    lineage_check,
-    deep_archive,
-    cold_scrub,
-    thaws,
-    quarantine_purge,
-    dropped_tables,
-    records,
-    publication,
-    result_tables,
-    old_runs,
+    *SELECTIONS,
+    *(health_checks, lineage_check, old_runs),
+    *(deep_archive, cold_scrub, thaws, quarantine_purge, dropped_tables, records, publication, result_tables),
     *manual.ALL,
 )
 

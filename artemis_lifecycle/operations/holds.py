@@ -109,12 +109,7 @@ class Holds:
         """
         require_said(table, owner=owner, reason=reason)
         _require_sense(kind, table, snapshot_ids, until, ttl)
-        if until is not None and until.tzinfo is None:
-            raise NaiveDatetime(
-                f"until={until.isoformat()} has no time zone",
-                table=table,
-                hint="pass an aware datetime",
-            )
+        NaiveDatetime.refuse("until", until, table=table)
         with (
             around("holds.place"),
             self._engine.begin() as connection,

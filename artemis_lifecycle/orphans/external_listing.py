@@ -246,8 +246,7 @@ def given_listing(
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
-    if taken_at.tzinfo is None or taken_at.utcoffset() is None:
-        raise NaiveDatetime(f"taken_at={taken_at.isoformat()} has no time zone", hint="pass an aware datetime")
+    NaiveDatetime.refuse("taken_at", taken_at)
     if isinstance(listing, DataFrame):
         _require_frame_columns(listing)
     now = clock()

@@ -558,13 +558,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
     then.
     """
     for name, value in (("now", settings.now), ("older_than", settings.older_than)):
-        if value is not None and (value.tzinfo is None or value.utcoffset() is None):
-            raise NaiveDatetime(
-                f"{name}={value.isoformat()} has no time zone",
-                table=table,
-                untouched="all files",
-                hint="pass an aware datetime",
-            )
+        NaiveDatetime.refuse(name, value, table=table, untouched="all files")
     base = listing.started_at if settings.now is None else min(settings.now, listing.started_at)
     newest = base - settings.min_age_floor
     if settings.older_than is not None and settings.older_than > newest:

@@ -17,10 +17,7 @@ def require_grace_over(
 
     `clock_now` is the Postgres clock. `now` can only make the time earlier: the earlier of the two counts.
     """
-    if now is not None and now.tzinfo is None:
-        raise NaiveDatetime(
-            f"now={now.isoformat()} has no time zone", table=table, untouched="all files", hint="pass an aware datetime"
-        )
+    NaiveDatetime.refuse("now", now, table=table, untouched="all files")
     instant = clock_now if now is None else min(now, clock_now)
     if instant < due_at:
         raise GraceNotOver(

@@ -388,8 +388,7 @@ class Resources:
     def instant(self, name: str, given: datetime | None) -> datetime:
         """Return `given`, or the Postgres time, in UTC and whole milliseconds, as Iceberg counts them."""
         instant = self.clock.now() if given is None else given
-        if instant.tzinfo is None or instant.utcoffset() is None:
-            raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
+        NaiveDatetime.refuse(name, instant)
         return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
     @property

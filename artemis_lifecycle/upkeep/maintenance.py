@@ -97,7 +97,7 @@ class Measuring:
     recording: Recording
 
     def table_health(self, table: str) -> TableHealth:
-        """Return the same, but read all manifests again."""
+        """Return `health`, but read all manifests again."""
         return self.measured(self.steps.table_state(table))
 
     def health(self, table: str) -> TableHealth:
