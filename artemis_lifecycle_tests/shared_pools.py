@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from artemis_lifecycle import postgres
 from artemis_lifecycle.operations import database
 
 
@@ -19,7 +20,7 @@ from artemis_lifecycle.operations import database
 def sharing(uri: str) -> Iterator[None]:
     """Have all engines for `uri` with the same options use one pool, until the end of the block. Each engine keeps
     its own events; to dispose of it leaves the pool to the others."""
-    make, pools = database.engine_for, dict[str, Engine]()
+    make, pools = postgres.engine_for, dict[str, Engine]()
 
     def engine_for(url: Any, **options: Any) -> Engine:
         if url.render_as_string(hide_password=False) != uri:
