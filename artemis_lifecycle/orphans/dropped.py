@@ -23,7 +23,7 @@ import numpy as np
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
-from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -190,8 +190,10 @@ def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
 def _is_of(stores: Stores, known: KnownTable, path: str) -> bool:
     try:
         return described(stores, path).table_uuid == known.table_uuid
-    except (UnreadableMetadata, StorageError):
+    except MissingFile:
         return False
+    except UnreadableMetadata:
+        return True  # Nobody knows that it is another table's.
 
 
 def _require_same(metadata: TableMetadata, known: KnownTable) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
@@ -309,25 +308,40 @@ def _log_since(metadata: TableMetadata) -> int:
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 
-def ahead_of(stores: Stores, metadata: TableMetadata, seen: Iterable[str], rules: LocationRules) -> list[TableMetadata]:
-    """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not: a catalog
-    that was put back in time lost these commits. Only with the snapshots that were lost; not what is gone."""
+@dataclass(frozen=True)
+class LostCommit:
+    """A pointer that was seen and that a catalog lost, as it was put back in time. `metadata` has only the snapshots
+    that were lost; for a file that is there and cannot be read, `problem` is set in its place."""
+
+    table_uuid: str
+    path: str
+    metadata: TableMetadata | None = None
+    problem: UnreadableMetadata | None = None
+
+
+def ahead_of(stores: Stores, metadata: TableMetadata, seen: Iterable[str], rules: LocationRules) -> list[LostCommit]:
+    """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not, without
+    what is gone."""
     lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
     lineage.add(normalize(metadata.metadata_location, rules))
     oldest = min((version_of(path) or 0 for path in lineage), default=0)
     left = (path for path in sorted(seen) if normalize(path, rules) not in lineage)
-    found = []
-    for path in (path for path in left if (version_of(path) or oldest) >= oldest):
-        with suppress(UnreadableMetadata, MissingFile):
-            found.append(read_table_metadata(stores, path))
     lost = []
-    for each in found:
+    for path in (path for path in left if (version_of(path) or oldest) >= oldest):
+        try:
+            each = read_table_metadata(stores, path)
+        except MissingFile:
+            continue
+        except UnreadableMetadata as error:
+            if stores.head(path) is not None:
+                lost.append(LostCommit(metadata.table_uuid, path, problem=error))
+            continue
         if each.table_uuid == metadata.table_uuid and each.last_updated_ms >= _log_since(metadata):
             log = each.metadata_log
             common = (entry.timestamp_ms for entry in log if normalize(entry.metadata_file, rules) in lineage)
             since = max(common, default=0)
             snapshots = tuple(snapshot for snapshot in each.snapshots if snapshot.timestamp_ms > since)
-            lost.append(replace(each, snapshots=snapshots))
+            lost.append(LostCommit(each.table_uuid, path, replace(each, snapshots=snapshots)))
     return lost
 
 

@@ -16,11 +16,10 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
-from artemis_lifecycle.protection.future import ahead_of, later_files
+from artemis_lifecycle.protection.future import LostCommit, ahead_of, later_files
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
@@ -99,7 +98,7 @@ class Neighbors:
         self._unread: dict[str, str] = {}
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
-        self._ahead: dict[str, list[TableMetadata]] = {}
+        self._ahead: dict[str, list[LostCommit]] = {}
         self._seen_pointers: dict[str, set[str]] = {}
         self._rested_until = float("-inf")
 
@@ -248,8 +247,8 @@ class Neighbors:
         locations = outermost((*own_locations(metadata, rules), place))
         return Neighbor(name, metadata.table_uuid, metadata_location, locations)
 
-    def lost_commits(self) -> list[tuple[str, TableMetadata]]:
-        """Return the tables as of commits that were seen, and that their catalog lost: it was put back in time."""
+    def lost_commits(self) -> list[tuple[str, LostCommit]]:
+        """Return the commits of tables that were seen, and that their catalog lost: it was put back in time."""
         return [(name, each) for name, several in self._ahead.items() for each in several]
 
     def _list_objects(self) -> list[str]:

@@ -34,7 +34,7 @@ from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
-from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots, unsettled
+from artemis_lifecycle.protection.future import DELTA_LOG, LostCommit, ahead_of, claims, possible_roots, unsettled
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
@@ -269,21 +269,24 @@ class Protection:
             state.walked(state.read())
 
     def _read_lost_commits(self, metadata: TableMetadata) -> None:
-        """Read what the commits of a catalog that was put back in time reach, unless a person settled them."""
+        """Read what the commits of a catalog that was put back in time reach, unless a person settled them. Raises
+        UnreadableMetadata for one that is there and cannot be read."""
         # References of a version store move between lines.
         if self._context.cold is not None or self._context.dropped is not None or self._context.is_branched:
             return
-        operations, rules = self._context.operations, self._context.rules
+        operations, rules, stores = self._context.operations, self._context.rules, self._context.stores
         seen = operations.table_locations.pointers(metadata.table_uuid)
-        lost = [(ATTEMPT, each) for each in ahead_of(self._context.stores, metadata, seen, rules)]
+        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, rules)]
         lost += [(f"{REACHABLE} from {name}", each) for name, each in self.neighbors.lost_commits()]
         settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
         self._ahead = []
         for reason, each in lost:
-            if not unsettled(self._context.stores, [each.metadata_location], settled[each.table_uuid], rules):
+            if not unsettled(stores, [each.path], settled[each.table_uuid], rules):
                 continue
+            if each.metadata is None:
+                raise self._unreadable_commit(each)
             try:
-                self._ahead.append((reason, self._files_of(each)))
+                self._ahead.append((reason, self._files_of(each.metadata)))
             except (UnreadableMetadata, MissingFile) as error:
                 _log.warning("What a lost commit reached is no longer known: %s", error.what)
 
@@ -688,6 +691,15 @@ class Protection:
             untouched="all files that were not deleted before",
             hint=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files; "
             "artemis doctor lists all such tables, with the lines to paste",
+        )
+
+    def _unreadable_commit(self, lost: LostCommit) -> UnreadableMetadata:
+        return UnreadableMetadata(
+            f"A commit that a catalog lost, when it was put back in time, cannot be read: {lost.problem}",
+            table=self._deletion.table,
+            path=lost.path,
+            untouched="all files that were not deleted before",
+            hint="restore the file; if nobody wants that commit, move the file out of the folder",
         )
 
     def _other(self, other: Neighbor) -> TableState:

@@ -43,6 +43,9 @@ _NO_PASS = re.compile(r"the lineage gate refuses a commit to table [^\n]*")
 OTHER_TABLE = "Table UUID does not match"
 """Iceberg's message if a table was dropped and recreated under its name."""
 
+_OTHER_ROWS = re.compile(r"Invalid REPLACE operation: \d+ added records > \d+ replaced records")
+"""Iceberg's message for a rewrite of files that have more rows than the metadata records."""
+
 _CATALOG = re.compile(
     r"org\.apache\.(?:iceberg\.hive\.RuntimeMetaException|hadoop\.hive\.metastore\.|thrift\.)|"
     r"software\.amazon\.awssdk\.services\.glue\.[\w.]+Exception"
@@ -50,7 +53,7 @@ _CATALOG = re.compile(
 _STORE = re.compile(
     r"software\.amazon\.awssdk\.[\w.]+Exception|org\.apache\.iceberg\.exceptions\.(?:NotFound|RuntimeIO)Exception|"
     r"java\.io\.\w*IOException|java\.io\.(?:FileNotFound|EOF)Exception|java\.net\.\w+Exception|"
-    r"org\.apache\.http\.\w+Exception"
+    r"org\.apache\.http\.\w+Exception|org\.apache\.hadoop\.fs\.ChecksumException"
 )
 _GONE = re.compile(
     r"org\.apache\.iceberg\.exceptions\.NotFoundException|NoSuchKeyException|java\.nio\.file\.NoSuchFileException|"
@@ -156,7 +159,7 @@ def ahead_of_clock(error: Exception, table: str | None, last_commit: Callable[[]
 
 
 def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | None:
-    """Return the error for a commit that the lineage gate or the catalog rejects; None for any other."""
+    """Return the error for a commit that the lineage gate, the catalog or Iceberg rejects; None for any other."""
     if _REJECTED in names:
         java = next(each for each in _chain(error) if _REJECTED in classes_of(each))
         return LineageRejected(
@@ -173,6 +176,15 @@ def _refusal(error: Exception, names: set[str], table: str | None) -> Refused | 
             untouched="the table",
             hint=f"commit through {GATED_CATALOG}: add gate.jar of the installed package's spark/java (in a clone: "
             "artemis-gate-*.jar of <home>/jars) to spark.jars (docs/lineage.md)",
+        )
+    other_rows = _OTHER_ROWS.search(str(error))
+    if other_rows is not None:
+        return Refused(
+            f"Files have other rows than the metadata records ({other_rows[0]}): they were written again after their "
+            "commit",
+            table=table,
+            untouched="the table and all its files",
+            hint="find the job that writes to paths of committed files; restore them, or delete and append the rows",
         )
     if _FORBIDDEN in names:
         return Refused(

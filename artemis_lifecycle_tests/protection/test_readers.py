@@ -472,8 +472,14 @@ def test_what_a_commit_took_up_that_a_restored_catalog_lost_stays(lifecycle: Lif
     lifecycle.commit_expiration(plan)
     backup = lifecycle.resources.live_catalog.entry(table).metadata_location
     take_up(lifecycle, table, shared.parent)
+    newest = on_disk(lifecycle.resources.live_catalog.entry(table).metadata_location)
     lifecycle.observe_catalog()
     put_back(lifecycle, table, backup)
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:100])
+    with pytest.raises(UnreadableMetadata, match=r"A commit that a catalog lost, .*move the file out"):
+        lifecycle.delete_files(plan)
+    newest.write_bytes(whole)
     lifecycle.delete_files(plan)
     assert shared.exists()
     overwrite(lifecycle, "db.owner", 3)

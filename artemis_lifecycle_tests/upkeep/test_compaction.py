@@ -6,8 +6,10 @@ import itertools
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -16,7 +18,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
-from artemis_lifecycle.errors import NoSuchTable
+from artemis_lifecycle.errors import NoSuchTable, Refused
 from artemis_lifecycle.upkeep.compaction import CompactionPace, PartitionFilters
 from artemis_lifecycle.upkeep.health import partitions_with_work
 from artemis_lifecycle.upkeep.maintenance import window_opening
@@ -422,3 +424,25 @@ def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
         assert stage.rows(table) == rows
         # Work that began inside of the window, by a person, goes on.
         assert window_opening(quiet, lambda: at + timedelta(hours=2))() is None
+
+
+def test_files_with_more_rows_than_the_metadata_records_are_refused(stage: Stage, tmp_path: Path) -> None:
+    """A job has written files of the same size again at the paths of committed ones."""
+    table = stage.create("rewritten", "a int")
+
+    def parquet(number: int, rows: int, pad: int) -> bytes:
+        schema = pa.schema([("a", pa.int32())], metadata={"pad": "x" * pad})
+        pq.write_table(pa.table({"a": [number] * rows}, schema), tmp_path / "file", store_schema=False)
+        return (tmp_path / "file").read_bytes()
+
+    staged = [tmp_path / "staged" / f"{number}.parquet" for number in range(6)]
+    staged[0].parent.mkdir()
+    for number, path in enumerate(staged):
+        path.write_bytes(parquet(number, 1, 100))
+    stage.sql(f"CALL {{live}}.system.add_files(table => '{table}', source_table => '`parquet`.`{staged[0].parent}`')")
+    for number, path in enumerate(staged):
+        more = len(parquet(number, 2, 100)) - path.stat().st_size
+        path.write_bytes(parquet(number, 2, 100 - more))
+    with pytest.raises(Refused, match=r"other rows than the metadata records .*12 added records > 6 replaced"):
+        stage.lifecycle.compact_data_files(table)
+    assert stage.files(table) == 6
