@@ -34,6 +34,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.spark.java_errors import (
     OTHER_TABLE,
     PASSING_STATES,
@@ -125,6 +126,9 @@ class CommitResult:
     changed: bool
 
 
+_UNRECORDED = Swaps()
+
+
 def commit_with_retry(
     spark: SparkSession,
     catalog_name: str,
@@ -133,22 +137,21 @@ def commit_with_retry(
     *,
     attempts: int = 10,
     longest_wait: float = 5.0,
-    before_swap: Callable[[str, int], None] = lambda base_location, updated_ms: None,
+    swaps: Swaps = _UNRECORDED,
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitResult:
     """Commit the result of `change`, and retry while other writers win, with full jitter up to `longest_wait` seconds.
 
     `change` is called for every attempt with the base that this attempt's swap compares. It reads that metadata file,
     checks its guards, and returns the change, or None if there is nothing to do. An exception from it ends the commit
-    with the table untouched. `before_swap` runs right before each swap, with the base's metadata location and the
-    `last-updated-ms` of the metadata that would follow it: together they identify the commit in the metadata log.
+    with the table untouched. `swaps` records each swap.
     A commit that adds no snapshot records `lineage` (keys and `operation`) in the table property COMMIT_PROPERTY.
 
     Raises ReferencedSnapshot if a remaining ref points to a removed snapshot (Iceberg's core would drop the ref);
     NoSuchTable; CommitConflict if every attempt lost; CommitStateUnknown if the catalog did not report the result;
     StorageError if metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
-    committer = _Committer(spark, catalog_name, table, before_swap, lineage)
+    committer = _Committer(spark, catalog_name, table, swaps.begin, lineage)
     retrying = Retrying(
         stop=stop_after_attempt(attempts),
         wait=wait_random_exponential(multiplier=0.05, max=longest_wait),
@@ -156,9 +159,12 @@ def commit_with_retry(
         reraise=True,
     )
     try:
-        return retrying(committer.attempt, change)
+        done: CommitResult = retrying(committer.attempt, change)
     except _Lost as lost:
         raise committer.gave_up(lost) from lost.__cause__
+    if done.changed:
+        swaps.made(done.metadata_location)
+    return done
 
 
 def no_whole_compare(catalog_name: str, table: str) -> Refused:

@@ -229,6 +229,8 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
         "jdbc.connectTimeout": options.get("jdbc.connectTimeout", "10"),
         # A server that vanished must not hold a commit forever; the result of the commit is looked up afterward.
         "jdbc.socketTimeout": options.get("jdbc.socketTimeout", "120"),
+        # Iceberg's pool opens a connection anew after these, too: a server that is restarted ends all connections.
+        "retryable_status_codes": options.get("retryable_status_codes", "57P01,57P02,57P03"),
         "clients": options.get("clients", _CLIENTS[purpose]),
     }
     if user is not None:

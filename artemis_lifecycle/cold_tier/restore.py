@@ -27,7 +27,7 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
-from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, Ledger, handoff_ledger
+from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, Ledger, handoff_ledger, is_still
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.restore_ids import (
     Placement,
@@ -47,7 +47,7 @@ from artemis_lifecycle.operations.cold_tier import RestoreRecord
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.reachability.files import IndexFiles
-from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.runner import Runner
 
@@ -249,7 +249,7 @@ def _commit(
         context.live_catalog,
         request.table,
         change,
-        before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
+        swaps=context.operations.table_locations.swaps(context.live_catalog, request.table, request.table_uuid),
         lineage=lineage,
     )
 
@@ -374,7 +374,7 @@ def restore(
     source = None if cold is None else cold.snapshot(request.snapshot_id)
     if live.snapshot(request.snapshot_id) is not None:
         gone = _missing(context, live, request.snapshot_id)
-        if gone is None:
+        if gone is None and (cold is None or source is None or not _is_overwritten(context, cold, request.snapshot_id)):
             return branch_on(context, request)
         if source is None:
             raise RestoreFailed(
@@ -468,6 +468,21 @@ def _missing(context: RestoreContext, live: TableMetadata, snapshot_id: int) -> 
     except (UnreadableMetadata, MissingFile) as error:
         return error.path or kept[0].manifest_list
     return gone[0] if gone else None
+
+
+def _is_overwritten(context: RestoreContext, cold: TableMetadata, snapshot_id: int) -> bool:
+    """Return True if another file than the archived one is at the live path of a file of the snapshot: a job has
+    written the path again, and only the archive has the snapshot's rows."""
+    live, runner = context.live_stores, Runner(context.spark)
+    ledger = handoff_ledger(live, context.root, cold.table_uuid)
+    view = indexed(context.spark, context.cold_stores, cold, context.rules, f"{context.root}/cold", files=live)
+    for batch in reachable_files(runner, view, [snapshot_id]).batches():
+        copies = ledger.among(runner, frozenset(batch.column("path").to_pylist())).values()
+        known = [copy for copy in copies if copy.source_identity is not None]
+        for copy, now in zip(known, live.heads([copy.source for copy in known]), strict=True):
+            if now is not None and not is_still(copy.source_identity, copy.source_checksum, now, live):
+                return True
+    return False
 
 
 def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: int) -> None:

@@ -29,6 +29,8 @@ from artemis_lifecycle.errors import EnvironmentMissing
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that already has the jars; nothing is resolved then."""
 
+_OWN = "artemis-"
+
 PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
 """The class in the project's own jar whose S3 clients keep to the request budget of all workers."""
 
@@ -92,8 +94,9 @@ def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]
     """Return the files of `jars`, fetched into `<home>/jars` if necessary, then the jars of the project's own classes
     for them, which a wheel has and a clone compiles.
 
-    If ARTEMIS_JARS is set: all jars of that folder, which must have these (of any version). Raises EnvironmentMissing,
-    with the name of the jar, if one is missing, cannot be resolved or compiled, or has another hash.
+    If ARTEMIS_JARS is set: all other jars of that folder, which must have these (of any version). Raises
+    EnvironmentMissing, with the name of the jar, if one is missing, cannot be resolved or compiled, or has another
+    hash.
     """
     configured = os.environ.get(JARS_VARIABLE)
     files = _configured(Path(configured), jars) if configured else _resolved(home, jars)
@@ -112,7 +115,8 @@ def _resolved(home: Path, jars: Sequence[Jar]) -> list[Path]:
 
 
 def _configured(folder: Path, jars: Sequence[Jar]) -> list[Path]:
-    files = sorted(folder.glob("*.jar"))
+    # Not the project's own, which may be of another release: the first class that Java finds counts.
+    files = [file for file in sorted(folder.glob("*.jar")) if not file.name.startswith(_OWN)]
     for jar in jars:
         if not any(f"{jar.artifact}-" in file.name for file in files):
             raise EnvironmentMissing(
@@ -149,7 +153,7 @@ def compiled(home: Path, folder: Path, libraries: Sequence[Path]) -> Path:
     """
     source = b"".join(file.read_bytes() for file in sorted(folder.glob("*.java")))
     made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
-    jar = home.resolve() / "jars" / f"artemis-{folder.name}-{made_from}.jar"
+    jar = home.resolve() / "jars" / f"{_OWN}{folder.name}-{made_from}.jar"
     if jar.exists():
         return jar
     with file_lock(jar.parent / "lock", timeout=_RESOLVE_SECONDS):

@@ -24,7 +24,8 @@ from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_sort_orders
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
-from artemis_lifecycle.retention.rules import HoldView, TagView, decide, view_of
+from artemis_lifecycle.operations.known_tables import Swaps
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.retention.views import few
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
@@ -222,13 +223,18 @@ class ExpirationCommit:
 
 
 def removal(
-    plan: ExpirationPlan, base: TableMetadata, holds: Iterable[HoldView] = (), tags: Iterable[TagView] = ()
+    plan: ExpirationPlan,
+    base: TableMetadata,
+    holds: Iterable[HoldView] = (),
+    tags: Iterable[TagView] = (),
+    policy: RetentionSettings | None = None,
 ) -> Change | None:
-    """Return what `plan` still removes from `base`; None if all of it is already gone.
+    """Return what `plan` still removes from `base`; None if all of it is already gone. `policy` has the settings that
+    the plan would be made with now.
 
-    A plan is stale if the same rule, at the plan's own instant, would now keep what it removes: because of a new ref or
-    hold on an expired snapshot, a rollback to one, or a longer setting on a branch. A concurrent append does not make
-    it stale. Raises StalePlan, AnotherTable, and what `refuse_unexpirable` raises.
+    A plan is stale if the same rule, at the plan's own instant, or `policy`, would now keep what it removes: because of
+    a new ref or hold on an expired snapshot, a rollback to one, a longer setting on a branch, or a longer window. A
+    concurrent append does not make it stale. Raises StalePlan, AnotherTable, and what `refuse_unexpirable` raises.
     """
     require_uuid(plan.table, base.table_uuid, plan.table_uuid)
     refuse_unexpirable(base, plan.table)
@@ -237,20 +243,20 @@ def removal(
     doomed_refs = [ref for ref in plan.expired_refs if ref in base.refs]
     if not doomed and not doomed_refs:
         return None
-    try:
-        decision = decide(
-            view_of(base), plan.settings, milliseconds(plan.decided_at), holds=tuple(holds), tags=tuple(tags)
-        )
-    except Refused as refusal:
-        # For snapshots selected by id, what forbids them now did not exist when the plan was made.
-        raise _stale(plan, base, refusal.what) from refusal
-    revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
-    still_expired = set(decision.expired_refs)
-    revived_refs = [ref for ref in doomed_refs if ref not in still_expired]
-    if revived or revived_refs:
-        reasons = "; ".join(f"snapshot {snapshot}: {few(decision.kept[snapshot])}" for snapshot in revived[:3])
-        refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
-        raise _stale(plan, base, "; ".join(filter(None, (reasons, refs))))
+    view, at, holds, tags = view_of(base), milliseconds(plan.decided_at), tuple(holds), tuple(tags)
+    for settings in dict.fromkeys((plan.settings, policy or plan.settings)):
+        try:
+            decision = decide(view, settings, at, holds=holds, tags=tags)
+        except Refused as refusal:
+            # For snapshots selected by id, what forbids them now did not exist when the plan was made.
+            raise _stale(plan, base, refusal.what) from refusal
+        revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
+        still_expired = set(decision.expired_refs)
+        revived_refs = [ref for ref in doomed_refs if ref not in still_expired]
+        if revived or revived_refs:
+            reasons = "; ".join(f"snapshot {snapshot}: {few(decision.kept[snapshot])}" for snapshot in revived[:3])
+            refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
+            raise _stale(plan, base, "; ".join(filter(None, (reasons, refs))))
     return Change(expire_snapshot_ids=tuple(doomed), remove_refs=tuple(doomed_refs))
 
 
@@ -289,15 +295,15 @@ def commit_expiration(
     stores: Stores,
     catalog: str,
     plan: ExpirationPlan,
-    guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
-    begin_swap: Callable[[str, int], None],
+    guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...], RetentionSettings]],
+    swaps: Swaps,
     clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
 
-    `guards` reads the active holds and tag records at each attempt. `begin_swap` records the attempt (`made_by`
-    recognizes it). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
+    `guards` reads the active holds, tag records and settings at each attempt. `swaps` records the attempts (`made_by`
+    recognizes them). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
     with these snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal`
     raises, CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
     """
@@ -305,8 +311,7 @@ def commit_expiration(
 
     def change(base: BaseState) -> Change | None:
         metadata = read_table_metadata(stores, base.metadata_location)
-        holds, tags = guards()
-        found = removal(plan, metadata, holds, tags)
+        found = removal(plan, metadata, *guards())
         unused = clean(metadata, () if found is None else found.expire_snapshot_ids)
         if found is not None or unused:
             found = replace(
@@ -318,7 +323,7 @@ def commit_expiration(
         removed[:] = [found] if found is not None else []
         return found
 
-    result = commit_with_retry(spark, catalog, plan.table, change, before_swap=begin_swap, lineage=lineage)
+    result = commit_with_retry(spark, catalog, plan.table, change, swaps=swaps, lineage=lineage)
     done = removed[0] if removed and result.changed else Change()
     gone = set(done.expire_snapshot_ids)
     return ExpirationCommit(

@@ -275,6 +275,16 @@ swap_attempts = Table(
 _KEPT = timedelta(days=90)
 
 
+@dataclass(frozen=True)
+class Swaps:
+    """What a commit calls: `begin` right before each swap, with the base's metadata location and the `last-updated-ms`
+    of the metadata that would follow it (together they identify the commit in the metadata log), and `made` with the
+    metadata file of the swap that succeeded."""
+
+    begin: Callable[[str, int], None] = lambda base_location, updated_ms: None
+    made: Callable[[str], None] = lambda metadata_location: None
+
+
 class TableLocations:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -332,18 +342,23 @@ class TableLocations:
                 found.setdefault(row.table_uuid, set()).add(row.metadata_location)
         return found
 
-    def attempts_of(self, table_uuid: str) -> Callable[[str, int], None]:
-        """Return a function that records, right before a swap, the base and the `last-updated-ms` of the next metadata.
-        With them, a file that a killed step left can be identified."""
+    def swaps(self, catalog: str, table: str, table_uuid: str) -> Swaps:
+        """Return what records a commit's swaps: by `begin`, a file that a killed step left can be identified; what was
+        `made` is the last that was seen of the table."""
 
-        def record(base_location: str, updated_ms: int) -> None:
+        def begin(base_location: str, updated_ms: int) -> None:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self._engine.begin() as connection:
                 connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
                 old = swap_attempts.c.began_at < func.clock_timestamp() - _KEPT
                 connection.execute(delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
-        return record
+        def made(metadata_location: str) -> None:
+            with around("table_locations.made"), self._engine.begin() as connection:
+                connection.execute(_seen(catalog, table_uuid, Seen(table, metadata_location)))
+            self.saw(table_uuid, (), metadata_location)
+
+        return Swaps(begin, made)
 
     def attempted(self, table_uuid: str) -> frozenset[tuple[str, int]]:
         """Return the base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""

@@ -27,8 +27,7 @@ from artemis_lifecycle.storage.threads import threaded
 
 DELTA_LOG = "_delta_log"
 _HUDI = ".hoodie"
-_PAIMON = "snapshot"
-_PAIMONS = re.compile(r"snapshot-\d+\Z|LATEST\Z|EARLIEST\Z")
+_PAIMON = {"snapshot": re.compile(r"snapshot-\d+\Z"), "schema": re.compile(r"schema-\d+\Z")}
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SAYS_NO_MORE = re.compile(r"_last_checkpoint\Z|\d{20}\.checkpoint(\.[\w.-]+)?\.parquet\Z|.*\.crc\Z")
 """What a log has besides its commits: while every commit is there, it names no other files."""
@@ -76,9 +75,12 @@ def _has_files(stores: Stores, folder: str) -> bool:
 
 
 def _is_paimons(stores: Stores, root: str) -> bool:
-    """Return True for a Paimon table's folder: snapshots, with their schemas beside them."""
-    names = (file.path.rpartition("/")[2] for file in stores.children(f"{root}/{_PAIMON}")[1])
-    return any(map(_PAIMONS.match, names)) and _has_files(stores, f"{root}/schema")
+    """Return True for a Paimon table's folder: it has snapshots, or schemas alone before the first commit."""
+    return any(
+        name.match(file.path.rpartition("/")[2])
+        for folder, name in _PAIMON.items()
+        for file in stores.children(f"{root}/{folder}")[1]
+    )
 
 
 def _named(stores: Stores, root: str) -> frozenset[str] | None:

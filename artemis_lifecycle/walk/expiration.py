@@ -39,13 +39,14 @@ from artemis_lifecycle.expiration.plan import (
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.walk import tidy
-from artemis_lifecycle.retention.rules import decide, view_of
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.session.contexts import (
     absent_copies,
     copy_again,
@@ -288,7 +289,7 @@ class Expiration:
             return None
         plan = self.plan(record.plan_id)
         try:
-            removal(plan, state.metadata, *holds_and_tags(self.resources, plan.table_uuid))
+            removal(plan, state.metadata, *self._guards(plan))
         except StalePlan:
             return plan.plan_id
         if asked:
@@ -326,8 +327,7 @@ class Expiration:
             approved_by=record.approved_by,
         )
         if dry_run:
-            holds, tags = holds_and_tags(self.resources, plan.table_uuid)
-            change = removal(plan, state.metadata, holds, tags)
+            change = removal(plan, state.metadata, *self._guards(plan))
             absent = absent_copies(self.resources, plan, record)
             would = Cleaning(self.resources, plan.table, None)
             unused = would(state.metadata, change.expire_snapshot_ids if change else ())
@@ -362,8 +362,8 @@ class Expiration:
                         self.resources.live_stores,
                         self.resources.config.catalogs.live.name,
                         plan,
-                        lambda: holds_and_tags(self.resources, plan.table_uuid),
-                        lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
+                        lambda: self._guards(plan),
+                        self._swaps(plan),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
@@ -414,9 +414,27 @@ class Expiration:
         finds what only the plan's snapshots need: a person can approve that loss."""
         present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
 
-    def _begin_swap(self, plan: ExpirationPlan, base_location: str, updated_ms: int) -> None:
-        self.resources.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
-        self.resources.operations.table_locations.attempts_of(plan.table_uuid)(base_location, updated_ms)
+    def _guards(self, plan: ExpirationPlan) -> tuple[tuple[HoldView, ...], tuple[TagView, ...], RetentionSettings]:
+        """Return what may keep a plan's snapshots by now: holds, tags, and the table's policy with the plan's own
+        arguments."""
+        policy, made = retention_settings(self.resources, plan.table), plan.settings
+        policy = replace(
+            policy,
+            older_than_ms=made.older_than_ms,
+            retain_last=made.retain_last,
+            explicit_ids=made.explicit_ids,
+        )
+        return *holds_and_tags(self.resources, plan.table_uuid), policy
+
+    def _swaps(self, plan: ExpirationPlan) -> Swaps:
+        operations, catalog = self.resources.operations, self.resources.config.catalogs.live.name
+        swaps = operations.table_locations.swaps(catalog, plan.table, plan.table_uuid)
+
+        def begin(base_location: str, updated_ms: int) -> None:
+            operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
+            swaps.begin(base_location, updated_ms)
+
+        return replace(swaps, begin=begin)
 
     def _amount(self, plan: ExpirationPlan, metadata: TableMetadata) -> Amount:
         current = metadata.current_snapshot

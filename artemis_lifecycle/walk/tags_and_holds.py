@@ -150,12 +150,13 @@ class TagsAndHolds:
         self, state: TableState, change: Callable[[BaseState], Change | None], what: str, who: str | None
     ) -> CommitResult:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
+        catalog, locations = self.resources.config.catalogs.live.name, self.resources.operations.table_locations
         return commit_with_retry(
             self.resources.spark,
-            self.resources.config.catalogs.live.name,
+            catalog,
             state.name,
             change,
-            before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
+            swaps=locations.swaps(catalog, state.name, state.metadata.table_uuid),
             lineage=Gate(self.resources).noted(state.name, {**worker.summary(), OPERATION: what}),
         )
 

@@ -121,9 +121,9 @@ class Undrop:
             noted = Gate(resources).noted(str(name), {**worker.summary(), OPERATION: "undrop"})
             if noted:
                 change = Change(set_properties={COMMIT_PROPERTY: "{}"})
-                attempts = operations.table_locations.attempts_of(known.table_uuid)
+                swaps = operations.table_locations.swaps(catalog.name, str(name), known.table_uuid)
                 commit_with_retry(
-                    resources.spark, catalog.name, str(name), lambda _: change, before_swap=attempts, lineage=noted
+                    resources.spark, catalog.name, str(name), lambda _: change, swaps=swaps, lineage=noted
                 )
             undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
             self.recording.record_expiration(str(name), known.table_uuid, undrop_id, worker, at, operation="undrop")
@@ -156,7 +156,9 @@ class Undrop:
         folders = (*metadata_locations(seen, rules), known.metadata_location.rpartition("/")[0])
         listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
         paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
-        ahead = evidence(stores, seen, paths, rules, operations.table_locations).newer
+        # A step that was killed at its swap may have been the last to commit.
+        around = evidence(stores, seen, paths, rules, operations.table_locations)
+        ahead = (*around.newer, *(each.metadata_location for each in around.attempts))
         newer = unsettled(stores, ahead, operations.settled_metadata.of_table(known.table_uuid), rules)
         others = set(self._other_lines(known))
         found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in others]

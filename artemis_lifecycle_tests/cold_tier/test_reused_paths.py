@@ -253,6 +253,20 @@ def test_two_committed_plans_that_name_one_path_do_not_wait_for_each_other(job: 
     job.expect_all_rows()
 
 
+def test_a_restore_takes_from_the_archive_what_a_job_has_overwritten_in_live(job: Job) -> None:
+    path = f"{job.folder}/part-0.parquet"
+    first = job.add(path, 1, 2)
+    job.overwrite(3)
+    job.lifecycle.hand_off(job.lifecycle.plan_expiration(TABLE))
+    same = job.lifecycle.restore(TABLE, first, "same")
+    assert not same.copied_files and same.snapshot_id == first
+    job.write(path, 8, 9)
+    done = job.lifecycle.restore(TABLE, first, "back")
+    assert done.copied_files
+    rows = job.lifecycle.spark.sql(f"SELECT id FROM {job.live}.db.t VERSION AS OF 'back'").collect()
+    assert sorted(row["id"] for row in rows) == job.read.pop(first)
+
+
 def test_the_same_file_added_again_is_compared_once_and_not_copied_again(job: Job) -> None:
     part = f"{job.folder}/part-0.parquet"
     first = job.add(part, 1, 2)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import ApprovalNeeded, CheckFailed, PlanStateError
+from artemis_lifecycle.errors import ApprovalNeeded, CheckFailed, PlanStateError, StalePlan
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -123,6 +124,18 @@ class TestApprovedPlans:
         assert lifecycle.operations.plans.get(plan.plan_id).superseded_by == again.plan_id
         with pytest.raises(ApprovalNeeded):
             lifecycle.commit_expiration(again)
+
+    @pytest.mark.parametrize("setting", [{"window": "900d"}, {"min_snapshots": 10}])
+    def test_one_that_removes_what_the_policy_keeps_by_now_is_not_committed(
+        self, lifecycle: Lifecycle, config: LifecycleConfig, spark: SparkSession, setting: dict[str, Any]
+    ) -> None:
+        plan = self.approved(lifecycle)
+        longer = config.model_dump(exclude_unset=True)
+        longer["tables"][plan.table]["retention"] |= setting
+        with open_lifecycle(LifecycleConfig.model_validate(longer), spark=spark) as changed:
+            with pytest.raises(StalePlan, match="would remove what the table now keeps"):
+                changed.commit_expiration(plan.plan_id)
+            assert changed.plan_expiration(plan.table).plan_id != plan.plan_id
 
     def test_a_closed_one_makes_room(self, lifecycle: Lifecycle) -> None:
         plan = self.approved(lifecycle)

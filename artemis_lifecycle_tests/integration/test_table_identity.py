@@ -27,9 +27,11 @@ from artemis_lifecycle.errors import (
     StaleMetadata,
     StalePlan,
 )
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.walk.undrop import Undropped
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -230,6 +232,24 @@ def test_a_dropped_table_comes_back_with_its_last_commits_and_its_open_scan_is_c
         lifecycle.undrop(table)
     core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (9)")
     assert lifecycle.read(table).count() == 5
+
+
+@pytest.mark.parametrize("killed_at", [None, "table_locations.made:before"])
+def test_a_dropped_table_comes_back_with_the_last_commit_of_the_lifecycle_itself(
+    lifecycle: Lifecycle, killed_at: str | None
+) -> None:
+    def die(name: str) -> None:
+        if name == killed_at:
+            raise Killed(name)
+
+    table = make_table(lifecycle, "own", 2)
+    with suppress(Killed), crash_points.installed(die):
+        lifecycle.tag(table, "audit", ids_of(lifecycle, table)[0])
+    pointer = lifecycle.resources.live_catalog.entry(table).metadata_location
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    lifecycle.observe_catalog()
+    assert _undropped(lifecycle, table).metadata_location == pointer
+    assert "audit" in lifecycle.snapshot_history(table).refs
 
 
 def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_several(lifecycle: Lifecycle) -> None:
