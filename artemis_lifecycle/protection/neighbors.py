@@ -7,6 +7,7 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ class Neighbors:
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
         self._ahead: dict[str, list[LostCommit]] = {}
-        self._seen_pointers: dict[str, set[str]] = {}
+        self._seen_pointers: dict[str, set[str]] = defaultdict(set)
+        self._lost_pointers: dict[str, set[str]] = {}
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -129,9 +131,9 @@ class Neighbors:
         if began < self._rested_until:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
-        self._seen_pointers = self._context.operations.table_locations.lost_pointers()
+        self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
         for known in self._context.operations.known_tables.of_catalog(self._context.catalog_name):
-            self._seen_pointers.setdefault(known.table_uuid, set()).add(known.metadata_location)
+            self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -242,7 +244,8 @@ class Neighbors:
             own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
             return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
         if self._context.cold is None and not self._context.is_branched:
-            self._ahead[name] = ahead_of(stores, metadata, self._seen_pointers.get(metadata.table_uuid, ()), rules)
+            seen, lost = self._seen_pointers[metadata.table_uuid], self._lost_pointers.get(metadata.table_uuid, ())
+            self._ahead[name] = ahead_of(stores, metadata, seen, lost, rules)
         # Its metadata file may be outside its location: a table can be registered from any file.
         locations = outermost((*own_locations(metadata, rules), place))
         return Neighbor(name, metadata.table_uuid, metadata_location, locations)

@@ -276,7 +276,8 @@ class Protection:
             return
         operations, rules, stores = self._context.operations, self._context.rules, self._context.stores
         seen = operations.table_locations.pointers(metadata.table_uuid)
-        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, rules)]
+        gone = operations.table_locations.lost_pointers(metadata.table_uuid)
+        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, gone, rules)]
         lost += [(f"{REACHABLE} from {name}", each) for name, each in self.neighbors.lost_commits()]
         settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
         self._ahead = []

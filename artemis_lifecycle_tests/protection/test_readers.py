@@ -487,6 +487,49 @@ def test_what_a_commit_took_up_that_a_restored_catalog_lost_stays(lifecycle: Lif
     assert shared.exists()
 
 
+@pytest.mark.parametrize("whose", ["reader", "owner"])
+def test_a_lost_commit_counts_beyond_the_metadata_log_and_whatever_the_writers_clocks_say(
+    lifecycle: Lifecycle, whose: str
+) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (owner / "data").glob("*.parquet")
+    table = f"db.{whose}"
+    sql(lifecycle, f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='3')")
+    backup = lifecycle.resources.live_catalog.entry(table).metadata_location
+    ahead = json.loads(on_disk(backup).read_text())
+    ahead["last-updated-ms"] += 30_000
+    on_disk(backup).write_text(json.dumps(ahead))
+    on_disk(backup).with_name(f".{on_disk(backup).name}.crc").unlink()
+    if whose == "owner":
+        overwrite(lifecycle, table, 2)
+    take_up(lifecycle, table, shared.parent)
+    lifecycle.observe_catalog()
+    put_back(lifecycle, table, backup)
+    overwrite(lifecycle, "db.owner", 3)
+    lifecycle.observe_catalog()
+    for number in range(5):
+        overwrite(lifecycle, table, number)
+    lifecycle.expire("db.owner")
+    assert shared.exists()
+    with pytest.raises(StaleMetadata):
+        lifecycle.scan_orphans(table)
+
+
+def test_a_tag_that_a_restored_catalog_lost_keeps_its_snapshots_files(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    [tagged] = (table / "data").glob("*.parquet")
+    overwrite(lifecycle, "db.t", 2)
+    backup = lifecycle.resources.live_catalog.entry("db.t").metadata_location
+    lifecycle.tag("db.t", "audit", lifecycle.snapshot_history("db.t").snapshots[0].snapshot_id)
+    put_back(lifecycle, "db.t", backup)
+    overwrite(lifecycle, "db.t", 3)
+    lifecycle.expire("db.t")
+    assert tagged.exists()
+    with pytest.raises(StaleMetadata):
+        lifecycle.scan_orphans("db.t")
+
+
 # --- readers that were dropped ----------------------------------------------------------------------------------------
 
 
