@@ -111,6 +111,7 @@ def _files(root: str, line: str) -> Iterator[str]:
 
 
 _VERSION = re.compile(r"(?:v(\d+)|(\d+)-[0-9a-fA-F-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
+_METADATA = re.compile(r"\.metadata\.json(?:\.gz)?\Z")
 _SHOWN = 3
 _BEGINNING = 1_000
 _IN_FLIGHT = timedelta(hours=1)
@@ -392,8 +393,16 @@ def version_of(path: str) -> int | None:
 
 
 def later_files(stores: Stores, seen: str) -> list[str]:
-    """Return the metadata files beside `seen` whose names have higher numbers, newest first. They may be of any
-    table."""
-    since = version_of(seen) or 0
-    numbered = ((version_of(file.path) or 0, file.path) for file in stores.list(parent(seen)))
-    return [path for number, path in sorted(numbered, reverse=True) if number > since]
+    """Return the metadata files beside `seen` whose names have higher numbers, or that are younger by the store's
+    clock, newest first: after a file was registered under a name without a number, numbers begin anew. They may be of
+    any table."""
+    since = version_of(seen)
+    listed = [file for file in stores.list(parent(seen)) if _METADATA.search(file.path)]
+    times = [file.last_modified for file in listed if file.path == seen and file.last_modified is not None]
+    later = [
+        (version_of(file.path) or 0, file.path)
+        for file in listed
+        if (-1 if (number := version_of(file.path)) is None else number) > (-1 if since is None else since)
+        or (times and file.last_modified is not None and file.last_modified > times[0])
+    ]
+    return [path for _, path in sorted(later, reverse=True)]
