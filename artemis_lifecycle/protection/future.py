@@ -393,16 +393,25 @@ def version_of(path: str) -> int | None:
 
 
 def later_files(stores: Stores, seen: str) -> list[str]:
-    """Return the metadata files beside `seen` whose names have higher numbers, or that are younger by the store's
-    clock, newest first: after a file was registered under a name without a number, numbers begin anew. They may be of
-    any table."""
-    since = version_of(seen)
+    """Return the metadata files beside `seen` whose names have higher numbers, newest first. After a file was
+    registered under a name without a number, numbers begin anew: such files count, and what follows them, if they are
+    younger by the store's clock. All may be of any table."""
     listed = [file for file in stores.list(parent(seen)) if _METADATA.search(file.path)]
-    times = [file.last_modified for file in listed if file.path == seen and file.last_modified is not None]
-    later = [
-        (version_of(file.path) or 0, file.path)
-        for file in listed
-        if (-1 if (number := version_of(file.path)) is None else number) > (-1 if since is None else since)
-        or (times and file.last_modified is not None and file.last_modified > times[0])
-    ]
-    return [path for _, path in sorted(later, reverse=True)]
+    numbers, since = {file.path: version_of(file.path) for file in listed}, version_of(seen)
+    times = {file.path: file.last_modified for file in listed if file.last_modified is not None}
+
+    def is_later(path: str) -> bool:
+        number = numbers[path]
+        if number is not None and number > (-1 if since is None else since):
+            return True
+        if seen not in times or path not in times or times[path] <= times[seen]:
+            return False
+        try:
+            log = described(stores, path).log
+        except MissingFile:
+            return False
+        except UnreadableMetadata:
+            return True
+        return number is None or any(each == seen or version_of(each) is None for each in log)
+
+    return sorted(filter(is_later, numbers), key=lambda path: (numbers[path] or 0, path), reverse=True)
