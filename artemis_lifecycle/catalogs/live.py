@@ -25,6 +25,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
+from artemis_lifecycle.catalogs.rest import RestClient
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import (
     ICEBERG_TYPE,
@@ -167,6 +168,11 @@ class CatalogReader:
         """Add a table that is in no catalog. The lineage gate gets `summaries`, those of snapshots that are new under
         the name. Raises Refused if the name is taken, LineageRejected."""
         self._source.register(name, metadata_location, summaries)
+
+    def rest_client(self) -> RestClient:
+        """Return the client for the requests of a catalog of type rest."""
+        assert isinstance(self._source, _Other)
+        return self._source.rest_client()
 
     def close(self) -> None:
         self._source.close()
@@ -446,19 +452,14 @@ class _Other:
 
     def _fetched(self, name: Identifier, kind: Literal["table", "view"]) -> CatalogEntry | None:
         """Load what pyiceberg's models reject: they know neither later formats nor a view's metadata location."""
-        from pyiceberg.catalog.rest import Endpoints, IdentifierKind
-
-        catalog: Any = self._catalog()
-        route = Endpoints.load_view if kind == "view" else Endpoints.load_table
-        answer = _client_of(catalog, "_session").get(
-            catalog.url(route, **catalog._split_identifier_for_path(name.parts, IdentifierKind(kind)))
-        )
-        if answer.status_code == 404:
+        found = self.rest_client().load(name, kind)
+        if found is None:
             return None
-        answer.raise_for_status()
-        found = answer.json()
         place = found.get("metadata", {}).get("location")
         return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, kind.upper(), place)
+
+    def rest_client(self) -> RestClient:
+        return RestClient(self._catalog(), self._name)
 
     def _newer(self, name: Identifier) -> CatalogEntry | None:
         """Return the pointer of a table whose metadata pyiceberg cannot read."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.rest_commit import CommitTable
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.copy import each_file
 from artemis_lifecycle.cold_tier.evolution import (
@@ -71,6 +72,7 @@ class RestoreContext:
     cold_stores: Stores
     operations: Operations
     live_catalog: str
+    commit_table: CommitTable
     root: str
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.commit import no_whole_compare
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.identities import first_look
-from artemis_lifecycle.errors import PlanStateError, StalePlan, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.errors import PlanStateError, Refused, StalePlan, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.expiration.commit import (
     ExpirationCommit,
     RemovedParts,
@@ -41,6 +43,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.rest_commits import RestState
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
@@ -87,7 +90,8 @@ class Cleaning:
     def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
         """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
-        if not policy.retention.clean_metadata:
+        # REST's protocol removes no sort orders, and does not detect a writer that just began to use a schema or spec.
+        if not policy.retention.clean_metadata or self.resources.config.catalogs.live.type == "rest":
             return Unused(), False
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
@@ -137,14 +141,13 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        live = self.resources.config.catalogs.live
-        if live.type == "rest":
-            # The commit would also refuse it, but only after the complete copy to the cold tier.
-            raise no_whole_compare(live.name, table)
+        self.require_provable(table)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
+            if self.settle(table, state.metadata.table_uuid):
+                state = self.steps.again(state)
             asked = wanted.is_specific
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
@@ -184,6 +187,57 @@ class Expiration:
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = plan_counts(plan)
         return plan
+
+    def require_provable(self, table: str) -> None:
+        """Raise Refused for a table of a REST catalog whose expiration could not be proven afterwards, before anything
+        is copied for it."""
+        rest = self.resources.rest
+        answer = None if rest is None else rest.client.load(parse(table))
+        if answer is None:
+            return
+        found = answer.get("metadata") or {}
+        if self.resources.config.policy(table).deletion.grace <= timedelta(0):
+            raise Refused(
+                "An expiration through a REST catalog needs a grace: what a concurrent change lost is put back before "
+                "any file is deleted",
+                table=table,
+                untouched="the table and all files",
+                hint="set deletion.grace for the table to 1h or more",
+            )
+        location, log = answer.get("metadata-location"), found.get("metadata-log")
+        require_provable(location, log, len(found.get("snapshots") or ()), found.get("properties") or {}, table)
+
+    def settle(self, table: str, table_uuid: str) -> bool:
+        """Prove the table's earlier commits through a REST catalog that are not proven yet; return whether there were
+        any. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. A plan that a
+        person closed is not waited for."""
+        rest, operations = self.resources.rest, self.resources.operations
+        waiting = () if rest is None else operations.rest_commits.open(table_uuid)
+        for each in waiting:
+            if each.plan_id is not None:
+                record = operations.plans.get(each.plan_id)
+                if record.status is PlanStatus.CLOSED:
+                    operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
+        if rest is not None and waiting:
+            rest.settle(table, table_uuid)
+        return bool(waiting)
+
+    def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
+        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""
+        found = self.resources.operations.rest_commits.proven(plan.table_uuid, plan.plan_id)
+        if not found:
+            return None
+        put_back = tuple(ref for each in found for ref in each.refs_put_back)
+        removed = {number for each in found for number in each.snapshot_ids}
+        return ExpirationCommit(
+            plan.plan_id,
+            str(found[-1].metadata_location),
+            attempts=len(self.resources.operations.rest_commits.of_table(plan.table_uuid, plan.plan_id)),
+            snapshots_removed=len(removed - {each.snapshot_id for each in put_back}),
+            refs_removed=len({ref for each in found for ref in each.refs}),
+            overtaken=tuple(each for each in plan.expired_snapshots if each not in removed),
+            put_back=put_back,
+        )
 
     def skip_if_idle(self, table: str) -> bool:
         state = self.steps.table_state(table)
@@ -241,12 +295,16 @@ class Expiration:
             return None
         plan, policy = self.plan(record.plan_id), self.resources.config.policy(state.name)
         gone = overtaken(plan, state.metadata)
-        if not gone:
+        proven = self.proven(plan)
+        if not gone and proven is None:
             return None
         refs_left = any(ref in state.metadata.refs for ref in plan.expired_refs)
         whole = len(gone) == len(plan.expired_snapshots) and not refs_left
-        if whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata):
-            swapped = successor(record.swap_base_location, state.metadata)
+        made = whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata)
+        if made or proven is not None:
+            swapped = (
+                successor(record.swap_base_location, state.metadata) if proven is None else proven.metadata_location
+            )
             lineage = self._lineage_of(state.metadata, record)
             self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
             self.resources.operations.plans.mark(
@@ -254,8 +312,8 @@ class Expiration:
                 UNCOMMITTED,
                 PlanStatus.COMMITTED,
                 due_in=policy.deletion.grace,
-                committed_metadata_location=state.metadata.metadata_location,
-                attempts=0,
+                committed_metadata_location=state.metadata.metadata_location if proven is None else swapped,
+                attempts=0 if proven is None else proven.attempts,
             )
             return None
         unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
@@ -348,26 +406,28 @@ class Expiration:
             recopied = copy_again(self.resources, plan, record, step)
             cleaning = Cleaning(self.resources, plan.table, step.check)
             expires = bool(plan.expired_snapshots or plan.expired_refs)
+            done = self.proven(plan) if self.settle(plan.table, plan.table_uuid) else None
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.again(state).metadata
                 self.recording.record(plan.table, metadata)
                 self.past.record(plan.table, metadata, confirm=step.check)
-            if expires or cleaning(state.metadata, ()):
+            if done is None and (expires or cleaning(state.metadata, ())):
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
                     self.resources.require_deployment()
+                    rest = self.resources.rest
                     done = commit_plan(
-                        self.resources.spark,
+                        self.resources.commit_table if rest is None else rest.of_plan(plan.plan_id),
                         self.resources.live_stores,
-                        self.resources.config.catalogs.live.name,
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
-            else:
+                done = self.proven(plan) or done
+            elif done is None:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
@@ -389,6 +449,7 @@ class Expiration:
                 "snapshots_removed": done.snapshots_removed,
                 "attempts": done.attempts,
                 "files_recopied": recopied,
+                "refs_put_back": len(done.put_back),
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
 
