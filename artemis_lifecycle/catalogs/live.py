@@ -14,7 +14,12 @@ from sqlalchemy import Engine, Row, Select, not_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
-from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
+from artemis_lifecycle.catalogs.deployments import (
+    DeploymentRecords,
+    DeploymentsInFiles,
+    DeploymentsInProperties,
+    DeploymentsInSql,
+)
 from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
@@ -319,6 +324,7 @@ class _Other:
     def __init__(self, catalog: deployment.Catalog) -> None:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
+        self._sole = catalog.sole_deployment
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         # Servers that do not say which endpoints they have are asked for views, too.
         self._properties = {"view-endpoints-supported": "true", **pyiceberg_properties(catalog)}
@@ -472,6 +478,8 @@ class _Other:
             self._catalog().create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
+        if self._properties["type"] == "rest":
+            return DeploymentsInProperties(self._catalog(), self._name, self._sole, self._answering)
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",

@@ -17,11 +17,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from artemis_lifecycle.catalogs.commit import Change
+from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, OperationsUnavailable, ReferencedSnapshot, Refused
 from artemis_lifecycle.storage.bounded import bounded_json
@@ -212,7 +213,7 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
             untouched="the table",
             hint="plan again, or remove the refs first",
         )
-    targets = [*change.set_tags, *change.set_branches]
+    targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
     # An expiration depends on every ref, anything else on the refs that it changes.
     touched = {*base.heads, *removed} if doomed else {*removed, *(each.name for each in targets)}
     requirements = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
@@ -254,7 +255,8 @@ def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
             untouched="the table",
             hint="plan again",
         )
-    for kind, targets in (("tag", change.set_tags), ("branch", change.set_branches)):
+    kinds: Mapping[str, Sequence[TagChange | BranchChange]] = {"tag": change.set_tags, "branch": change.set_branches}
+    for kind, targets in kinds.items():
         for each in targets:
             known = each.snapshot_id in change.add_snapshots or each.snapshot_id in base.snapshots
             if not known or each.snapshot_id in change.expire_snapshot_ids:
@@ -339,6 +341,11 @@ class RestClient:
     catalog: Any
     name: str
 
+    @property
+    def endpoints(self) -> frozenset[str]:
+        """The endpoints that the server says it has; empty if it does not say."""
+        return frozenset(map(str, self.catalog._supported_endpoints))
+
     def load(self, name: Identifier, kind: Literal["table", "view"] = "table") -> dict[str, Any] | None:
         """Return the answer to loading a table or a view, as JSON; None if there is none. Raises
         OperationsUnavailable."""
@@ -349,7 +356,8 @@ class RestClient:
             if answer.status_code == 404:
                 return None
             answer.raise_for_status()
-            return bounded_json(answer.content, answer.url)
+            found: dict[str, Any] = bounded_json(answer.content, answer.url)
+            return found
         except (requests.RequestException, ValueError) as error:
             raise OperationsUnavailable(
                 f"Catalog {self.name} does not answer: {type(error).__name__}",
@@ -407,19 +415,36 @@ class RestClient:
         return str(self.catalog.url(route, **parts))
 
 
+def require_provable_table(answer: Mapping[str, Any] | None, grace: timedelta, table: str) -> None:
+    """Raise Refused for a table whose expiration could not be proven afterwards, from the answer to loading it."""
+    if answer is None:
+        return
+    if grace <= timedelta(0):
+        raise Refused(
+            "An expiration through a REST catalog needs a grace: what a concurrent change lost is put back before any "
+            "file is deleted",
+            table=table,
+            untouched="the table and all files",
+            hint="set deletion.grace for the table to 1h or more",
+        )
+    found = answer.get("metadata") or {}
+    location, log = answer.get("metadata-location"), found.get("metadata-log")
+    require_provable(location, log, len(found.get("snapshots") or ()), found.get("properties") or {}, table)
+
+
 def require_provable(
     location: object, log: Sequence[object] | None, snapshots: int, properties: Mapping[str, str], table: str
 ) -> None:
     """Raise Refused for a table whose expiration could not be proven afterwards. `location` and `log` are the metadata
     file and the metadata log in the catalog's answer."""
-    versions = int(properties.get("write.metadata.previous-versions-max", "100"))
+    versions = properties.get("write.metadata.previous-versions-max", "100")
     trimmed = properties.get("write.metadata.delete-after-commit.enabled", "false").lower() == "true"
     why = hint = ""
     if not isinstance(location, str) or not location:
         why, hint = "the catalog does not say which metadata file is current", "use a catalog that does"
     elif not log and snapshots > 1:
         why, hint = "the catalog keeps no metadata log", "use a catalog that does"
-    elif trimmed and versions < LEAST_VERSIONS:
+    elif trimmed and (not versions.isdecimal() or int(versions) < LEAST_VERSIONS):
         why = f"the table keeps {versions} previous metadata files, and deletes older ones"
         hint = f"set write.metadata.previous-versions-max to {LEAST_VERSIONS} or more"
     if why:

@@ -65,7 +65,8 @@ _PROTECTED = timedelta(hours=24)
 def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata) -> RestoreRecord:
     """Return the restore's record. Its folder is protected from before the first copy on."""
     restores = context.operations.restores
-    location = f"{live.location.rstrip('/')}/{FOLDER}"
+    # A managed store takes only what is where tables have their data.
+    location = f"{live.location.rstrip('/')}/{'data/' if context.managed else ''}{FOLDER}"
     while True:
         record = restores.begin(
             request.table_uuid,

@@ -65,7 +65,8 @@ class RestoreRequest:
 class RestoreContext:
     """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
     table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes.
-    `archive` is the table's newest cold table, where a closed one has the snapshot."""
+    `archive` is the table's newest cold table, where a closed one has the snapshot. `managed`: the live
+    catalog's store is its own."""
 
     spark: SparkSession
     live_stores: Stores
@@ -79,6 +80,7 @@ class RestoreContext:
     require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
     noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
     archive: TableMetadata | None = None
+    managed: bool = False
     rules: LocationRules = field(default_factory=LocationRules)
 
 

@@ -474,9 +474,11 @@ class Resources:
         of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are checked each time,
         because a clock may jump at any time. A store, which needs a probe file, is checked once a minute."""
         tiers = self.config.catalogs
-        folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
-        if cold and tiers.cold.warehouse:
-            folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
+        # A managed store takes no probe.
+        probed = (self.root,) if tiers.live.managed else (self.root, tiers.live.root, location)
+        folders = [Folder(path, self.live_stores) for path in probed if path]
+        if cold and tiers.cold.root:
+            folders.append(Folder(tiers.cold.root, self.cold_stores))
         # Of folders with the same clock, the first one: if `operations.root` is in the tables' store, no probe is
         # written to tables.
         asked = {folder.clock: folder for folder in reversed(folders)}

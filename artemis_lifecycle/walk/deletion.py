@@ -73,6 +73,8 @@ def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
             metadata = steps.any_state(job.table).metadata
         place = metadata_locations(metadata, resources.rules(job.table))[0]
         is_its = metadata.table_uuid == job.table_uuid
+    if resources.other(job.table) is None and resources.config.catalogs.live.managed:
+        place = f"{resources.root}/receipts/{job.table_uuid}"
     folder = receipt_folder(place, job.job_id)
     journal = resources.operations.journal.job(job.job_id)
     missing = resources.live_stores.head(f"{folder}/receipt.json") is None

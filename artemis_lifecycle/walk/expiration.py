@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cached_property
 from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.rest import require_provable
+from artemis_lifecycle.catalogs.rest import require_provable_table
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.identities import first_look
-from artemis_lifecycle.errors import PlanStateError, Refused, StalePlan, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.errors import PlanStateError, StalePlan, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.expiration.commit import (
     ExpirationCommit,
     RemovedParts,
@@ -191,21 +190,8 @@ class Expiration:
     def require_provable(self, table: str) -> None:
         """Raise Refused for a table of a REST catalog whose expiration could not be proven afterwards, before anything
         is copied for it."""
-        rest = self.resources.rest
-        answer = None if rest is None else rest.client.load(parse(table))
-        if answer is None:
-            return
-        found = answer.get("metadata") or {}
-        if self.resources.config.policy(table).deletion.grace <= timedelta(0):
-            raise Refused(
-                "An expiration through a REST catalog needs a grace: what a concurrent change lost is put back before "
-                "any file is deleted",
-                table=table,
-                untouched="the table and all files",
-                hint="set deletion.grace for the table to 1h or more",
-            )
-        location, log = answer.get("metadata-location"), found.get("metadata-log")
-        require_provable(location, log, len(found.get("snapshots") or ()), found.get("properties") or {}, table)
+        rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
+        require_provable_table(None if rest is None else rest.client.load(parse(table)), grace, table)
 
     def settle(self, table: str, table_uuid: str) -> bool:
         """Prove the table's earlier commits through a REST catalog that are not proven yet; return whether there were
