@@ -4,7 +4,7 @@ The server applies updates to the base that it has then. Requirements detect a r
 detects a ref that is new: the server drops it silently together with its snapshot. So each commit sets a property of
 its own, and afterwards `prove` finds the metadata file that has it, and the one before it, which is the base that the
 server used. A ref that this base has and the result lacks is lost, and `put_back` sets it again
-(docs/decisions/rest-expirations.md).
+(docs/decisions/0030-expirations-over-rest.md).
 
 Nothing passes through models: they drop fields that they do not know, and what is put back must be what was there.
 """
@@ -42,6 +42,8 @@ LEAST_VERSIONS = 10
 _MAIN = "main"
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 _EXPIRED_LOGIN = (401, 419)
+_SESSION = "_session"
+"""The attribute of pyiceberg's catalog, which has no public way to its session."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +401,7 @@ class RestClient:
         return Answer(True, location=location if isinstance(location, str) else None)
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
-        session = self.catalog._session
+        session = getattr(self.catalog, _SESSION)
         answer = session.request(method, url, **options)
         if answer.status_code in _EXPIRED_LOGIN:
             self.catalog._refresh_token()

@@ -337,10 +337,7 @@ def over_rest(config: LifecycleConfig) -> list[Check]:
 
 _ASKED = 200
 """Tables that are loaded: a person waits for the answer."""
-_ENDPOINTS = (
-    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
-)
+_ENDPOINTS = tuple(f"{method} /v1/{{prefix}}/namespaces/{{namespace}}/tables/{{table}}" for method in ("GET", "POST"))
 
 
 def guard(cold: Catalog) -> Check:
