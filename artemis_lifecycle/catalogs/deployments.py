@@ -218,7 +218,7 @@ class DeploymentsInProperties:
         return self._records()[-1:]
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
-        from pyiceberg.exceptions import ServerError, ServiceUnavailableError
+        from pyiceberg.exceptions import RESTError, ServerError, ServiceUnavailableError
 
         found = self._records()
         if first and found:
@@ -231,7 +231,7 @@ class DeploymentsInProperties:
                     self._catalog.create_namespace_if_not_exists(NAMESPACE)
                     self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: said})
                 kept = bool(self._records())
-            except (OperationsUnavailable, NotImplementedError, ValueError) as error:
+            except (OperationsUnavailable, RESTError, NotImplementedError, ValueError) as error:
                 cause = error.__cause__ or error
                 if isinstance(cause, OSError | ServerError | ServiceUnavailableError | OperationsUnavailable):
                     raise
