@@ -361,6 +361,8 @@ class _Other:
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 
+        if self._properties["type"] == "rest":
+            return self._fetched(identifier, "table") if is_addressable(str(identifier)) else None
         with self._answering():
             try:
                 table = self._catalog().load_table(identifier.parts)
@@ -461,16 +463,16 @@ class _Other:
         found = self.rest_client().load(name, kind)
         if found is None:
             return None
-        place = found.get("metadata", {}).get("location")
-        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, kind.upper(), place)
+        said = found.get("metadata") or {}
+        log, place = said.get("metadata-log") or (), said.get("location")
+        previous = log[-1].get("metadata-file") if log else None
+        return CatalogEntry(self._name, name, found.get("metadata-location") or "", previous, kind.upper(), place)
 
     def rest_client(self) -> RestClient:
         return RestClient(self._catalog(), self._name)
 
     def _newer(self, name: Identifier) -> CatalogEntry | None:
         """Return the pointer of a table whose metadata pyiceberg cannot read."""
-        if self._properties["type"] == "rest":
-            return self._fetched(name, "table")
         return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:

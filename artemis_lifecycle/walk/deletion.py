@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -114,6 +114,11 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
         "cold_metadata": record.cold_metadata_location,
         "committed_at": record.committed_at,
         "committed_as": record.committed_metadata_location,
+        "refs_put_back": [
+            asdict(ref)
+            for each in resources.operations.rest_commits.proven(job.table_uuid, job.job_id)
+            for ref in each.refs_put_back
+        ],
         "due_at": record.due_at,
         "approved_large": None if record.approved_by is None else f"{record.approved_by}: {record.approved_why}",
         "approved_lost": None

@@ -355,7 +355,8 @@ class Expiration:
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         plan, record = self.loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
-            return commit_of(record)
+            proven = self.proven(plan)
+            return replace(commit_of(record), put_back=() if proven is None else proven.put_back)
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)

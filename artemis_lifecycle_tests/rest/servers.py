@@ -146,8 +146,8 @@ def _free_ports(number: int) -> list[int]:
 
 
 Fault = Callable[[str, str], str | None]
-"""From the method and the path of a request to what becomes of it: `refuse` (503, never sent on), `500` or `lose` (the
-server does it, and the client gets status 500 or nothing), `cut` (half of the answer), or None."""
+"""From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
+`500` or `lose` (the server does it, and the client gets status 500 or nothing), `cut` (half of the answer), or None."""
 
 
 @dataclass
@@ -194,6 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.proxy.fault(self.command, self.path)
         if fault == "refuse":
             self._answer(503, b'{"error": {"message": "busy", "type": "ServiceUnavailable", "code": 503}}')
+            return
+        if fault == "expire":
+            self._answer(401, b'{"error": {"message": "expired", "type": "NotAuthorized", "code": 401}}')
             return
         hidden = ("host", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}

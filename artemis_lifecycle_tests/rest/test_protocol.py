@@ -236,6 +236,15 @@ def test_a_lost_answer_is_found_after_three_more_appends(world: World, fault: st
     assert done.metadata_location != after.metadata_location
 
 
+def test_a_login_that_expires_in_the_middle_is_renewed(world: World) -> None:
+    world.proxy.next_commit("expire")
+    assert world.expire().attempts == 1 and len(world.proxy.commits) == 2
+    [record] = world.operations.rest_commits.of_table(world.uuid)
+    assert record.state is RestState.PROVEN and len(world.metadata().snapshots) == 2
+    # The same commit, sent again.
+    assert {headers["Idempotency-Key"] for headers, _ in world.proxy.commits} == {record.marker}
+
+
 def test_a_server_that_is_busy_or_down_changes_nothing(world: World) -> None:
     world.proxy.next_commit("refuse")
     assert world.expire().attempts == 2

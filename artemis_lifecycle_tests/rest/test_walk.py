@@ -20,6 +20,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.rest_commits import RestState
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.rest.servers import Proxy, Server
 
 LATER = datetime.now(UTC) + timedelta(days=60)
@@ -175,6 +176,33 @@ def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(opened: Open, ser
         assert [each.ref for each in done.put_back] == ["late"]
         lifecycle.delete_files(plan)
         assert rows(lifecycle, table, ids[2]) == before
+
+
+@pytest.mark.parametrize("point", ["catalog.commit:after", "catalog.put_back:before", "rest_commits.settle:after"])
+def test_a_worker_that_dies_between_the_commit_and_its_proof_is_resumed(opened: Open, point: str) -> None:
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table = table_of(lifecycle)
+    ids, live = ids_of(lifecycle, table), lifecycle.config.catalogs.live.name
+    before = rows(lifecycle, table, ids[2])
+    plan = lifecycle.plan_expiration(table, now=LATER)
+
+    def act(name: str) -> None:
+        if name == "catalog.commit:before":
+            lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]}")
+        if name == point:
+            raise Killed(name)
+
+    with crash_points.installed(act), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    # The next night plans first, and finds that this plan was committed.
+    assert lifecycle.plan_expiration(table, now=LATER).plan_id != plan.plan_id
+    assert lifecycle.operations.plans.get(plan.plan_id).status is PlanStatus.COMMITTED
+    done = lifecycle.commit_expiration(plan)
+    assert [each.ref for each in done.put_back] == ["late"]
+    assert lifecycle.delete_files(plan).failed == 0
+    assert rows(lifecycle, table, ids[2]) == before
+    assert lifecycle.receipt(plan).details["refs_put_back"][0]["ref"] == "late"
 
 
 def test_what_could_not_be_proven_is_refused_at_the_plan(opened: Open) -> None:
