@@ -184,11 +184,12 @@ class RestCommitter:
         with around("catalog.commit"):
             answer = self.client.commit(parse(table), request, marker)
         reach("rest:answered")
-        if answer.happened is False:
+        # Even a refusal is looked up: what passes requests on may have sent this one twice.
+        proof = self._proof_of(table, attempt, answer)
+        if proof.verdict is Verdict.ABSENT and answer.happened is False:
             if doomed:
                 self.records.settle(marker, RestState.REFUSED, why=answer.said)
             raise self._refusal(table, base, answer)
-        proof = self._proof_of(table, attempt, answer)
         if proof.verdict is Verdict.ABSENT:
             if answer.in_flight:
                 raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")

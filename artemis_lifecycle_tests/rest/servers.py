@@ -147,7 +147,7 @@ def _free_ports(number: int) -> list[int]:
 
 Fault = Callable[[str, str], str | None]
 """From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
-`500` or `lose` (the server does it, and the client gets status 500 or nothing), `cut` (half of the answer), or None."""
+`500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer)."""
 
 
 @dataclass
@@ -205,6 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.proxy.meanwhile()
         if fault == "500":
             self._answer(500, b'{"error": {"message": "lost", "type": "Internal", "code": 500}}')
+        elif fault == "409":
+            self._answer(409, b'{"error": {"message": "sent twice", "type": "CommitFailed", "code": 409}}')
         elif fault == "cut":
             self._answer(answer.status_code, answer.content[: len(answer.content) // 2])
         elif fault == "lose":

@@ -219,7 +219,7 @@ def test_a_rollback_to_an_expired_snapshot_keeps_it(world: World, point: str) ->
     assert world.operations.rest_commits.of_table(world.uuid)[-1].state is RestState.REFUSED or point == BEFORE[0]
 
 
-@pytest.mark.parametrize("fault", ["500", "lose", "cut"])
+@pytest.mark.parametrize("fault", ["500", "409", "lose", "cut"])
 def test_a_lost_answer_is_found_after_three_more_appends(world: World, fault: str) -> None:
     def others() -> None:
         for _ in range(3):
