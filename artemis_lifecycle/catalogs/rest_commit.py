@@ -147,9 +147,10 @@ class RestCommitter:
         now. Raises CommitStateUnknown for one that happened and cannot be proven."""
         found = []
         for each in self.records.open(table_uuid):
-            require_uuid(table, self.load(table).table_uuid, table_uuid)
+            now = self.load(table)
+            require_uuid(table, now.table_uuid, table_uuid)
             attempt = Attempt(each.marker, each.base_location, frozenset(each.snapshot_ids), frozenset(each.refs))
-            done = self._settled(table, attempt, self._proof(attempt, self.load(table).location))
+            done = self._settled(table, attempt, self._proof(attempt, now.location))
             if done is None:
                 self.records.give_up(each.marker)
             else:

@@ -219,8 +219,6 @@ class Deletion:
         instant = None if now is None else resources.instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, resources.operations.clock.now(), instant)
         with self.steps.run(state, "deletion") as step:
-            # A commit whose answer was lost may have happened since.
-            self.expiration.settle(plan.table, plan.table_uuid)
             proven = self.expiration.proven(plan)
             put_back = set() if proven is None else {each.snapshot_id for each in proven.put_back}
             job = replace(job, snapshot_ids=tuple(each for each in job.snapshot_ids if each not in put_back))

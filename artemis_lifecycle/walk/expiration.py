@@ -42,7 +42,6 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
-from artemis_lifecycle.operations.rest_commits import RestState
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
@@ -145,8 +144,8 @@ class Expiration:
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
-            if self.settle(table, state.metadata.table_uuid):
-                state = self.steps.again(state)
+            # A ref may have been put back when the step began.
+            state = state if self.resources.rest is None else self.steps.again(state)
             asked = wanted.is_specific
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
@@ -192,21 +191,6 @@ class Expiration:
         is copied for it."""
         rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
         require_provable_table(None if rest is None else rest.client.load(parse(table)), grace, table)
-
-    def settle(self, table: str, table_uuid: str) -> bool:
-        """Prove the table's earlier commits through a REST catalog that are not proven yet; return whether there were
-        any. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. A plan that a
-        person closed is not waited for."""
-        rest, operations = self.resources.rest, self.resources.operations
-        waiting = () if rest is None else operations.rest_commits.open(table_uuid)
-        for each in waiting:
-            if each.plan_id is not None:
-                record = operations.plans.get(each.plan_id)
-                if record.status is PlanStatus.CLOSED:
-                    operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
-        if rest is not None and waiting:
-            rest.settle(table, table_uuid)
-        return bool(waiting)
 
     def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
         """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""
@@ -393,7 +377,7 @@ class Expiration:
             recopied = copy_again(self.resources, plan, record, step)
             cleaning = Cleaning(self.resources, plan.table, step.check)
             expires = bool(plan.expired_snapshots or plan.expired_refs)
-            done = self.proven(plan) if self.settle(plan.table, plan.table_uuid) else None
+            done = self.proven(plan)
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.again(state).metadata

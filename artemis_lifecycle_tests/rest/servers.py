@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def _free_ports(number: int) -> list[int]:
 
 Fault = Callable[[str, str], str | None]
 """From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
-`500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer)."""
+`500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer),
+`late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
 
 
 @dataclass
@@ -157,6 +159,7 @@ class Proxy:
     upstream: str
     fault: Fault = lambda method, path: None
     commits: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    arrive: Callable[[], requests.Response] | None = None
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -200,7 +203,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         hidden = ("host", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}
-        answer = requests.request(self.command, self.proxy.upstream + self.path, data=body, headers=headers, timeout=60)
+        url = self.proxy.upstream + self.path
+        send = partial(requests.request, self.command, url, data=body, headers=headers, timeout=60)
+        if fault == "late":
+            self.proxy.arrive = send
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        answer = send()
         if fault is not None:
             self.proxy.meanwhile()
         if fault == "500":

@@ -236,6 +236,20 @@ def test_a_lost_answer_is_found_after_three_more_appends(world: World, fault: st
     assert done.metadata_location != after.metadata_location
 
 
+def test_a_commit_that_arrives_after_all_is_proven_then(world: World) -> None:
+    world.proxy.next_commit("late")
+    with pytest.raises(CommitStateUnknown, match="did not answer"):
+        world.expire()
+    assert world.state() is RestState.SENT and len(world.metadata().snapshots) == 5
+    assert world.committer().settle(world.table, world.uuid) == []
+    world.tag("new", world.ids[2])
+    assert world.proxy.arrive is not None and world.proxy.arrive().status_code == 200
+    assert "new" not in world.metadata().refs
+    [done] = world.committer().settle(world.table, world.uuid)
+    assert [each.ref for each in done.refs_put_back] == ["new"]
+    assert world.metadata().refs["new"].snapshot_id == world.ids[2] and world.rows(world.ids[2]) == 3
+
+
 def test_a_login_that_expires_in_the_middle_is_renewed(world: World) -> None:
     world.proxy.next_commit("expire")
     assert world.expire().attempts == 1 and len(world.proxy.commits) == 2
