@@ -417,42 +417,31 @@ class RestClient:
         return str(self.catalog.url(route, **parts))
 
 
-def require_provable_table(answer: Mapping[str, Any] | None, grace: timedelta, table: str) -> None:
-    """Raise Refused for a table whose expiration could not be proven afterwards, from the answer to loading it."""
-    if answer is None:
-        return
-    if grace <= timedelta(0):
-        raise Refused(
-            "An expiration through a REST catalog needs a grace: what a concurrent change lost is put back before any "
-            "file is deleted",
-            table=table,
-            untouched="the table and all files",
-            hint="set deletion.grace for the table to 1h or more",
-        )
-    found = answer.get("metadata") or {}
-    location, log = answer.get("metadata-location"), found.get("metadata-log")
-    require_provable(location, log, len(found.get("snapshots") or ()), found.get("properties") or {}, table)
-
-
-def require_provable(
-    location: object, log: Sequence[object] | None, snapshots: int, properties: Mapping[str, str], table: str
-) -> None:
-    """Raise Refused for a table whose expiration could not be proven afterwards. `location` and `log` are the metadata
-    file and the metadata log in the catalog's answer."""
+def require_provable(answer: Mapping[str, Any] | None, grace: timedelta, table: str) -> None:
+    """Raise Refused for a table whose expiration could not be proven afterwards, or not be undone in time; from the
+    catalog's answer to loading it."""
+    found = (answer or {}).get("metadata") or {}
+    properties = found.get("properties") or {}
     versions = properties.get("write.metadata.previous-versions-max", "100")
     trimmed = properties.get("write.metadata.delete-after-commit.enabled", "false").lower() == "true"
-    why = hint = ""
-    if not isinstance(location, str) or not location:
-        why, hint = "the catalog does not say which metadata file is current", "use a catalog that does"
-    elif not log and snapshots > 1:
-        why, hint = "the catalog keeps no metadata log", "use a catalog that does"
+    hint = "use a catalog that does"
+    if answer is None:
+        return
+    if not answer.get("metadata-location"):
+        why = "the catalog does not say which metadata file is current"
+    elif not found.get("metadata-log") and len(found.get("snapshots") or ()) > 1:
+        why = "the catalog keeps no metadata log"
     elif trimmed and (not versions.isdecimal() or int(versions) < LEAST_VERSIONS):
         why = f"the table keeps {versions} previous metadata files, and deletes older ones"
         hint = f"set write.metadata.previous-versions-max to {LEAST_VERSIONS} or more"
-    if why:
-        raise Refused(
-            f"An expiration through a REST catalog must prove afterwards that no ref was lost, and {why}",
-            table=table,
-            untouched="the table and all files",
-            hint=hint,
-        )
+    elif grace <= timedelta(0):
+        why = "the table has no grace, in which a ref that a concurrent change lost is put back"
+        hint = "set deletion.grace for the table to 1h or more"
+    else:
+        return
+    raise Refused(
+        f"An expiration through a REST catalog must prove afterwards that no ref was lost, and {why}",
+        table=table,
+        untouched="the table and all files",
+        hint=hint,
+    )

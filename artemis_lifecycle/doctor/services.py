@@ -30,7 +30,7 @@ from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.rest import require_provable_table
+from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
 from artemis_lifecycle.catalogs.sql import is_v0
 from artemis_lifecycle.commits.gate import status_of
@@ -319,7 +319,7 @@ def over_rest(config: LifecycleConfig) -> list[Check]:
         lacking = [each for each in _ENDPOINTS if each not in client.endpoints] if client.endpoints else []
         for table in tables[:_ASKED]:
             try:
-                require_provable_table(client.load(parse(table)), config.policy(table).deletion.grace, table)
+                require_provable(client.load(parse(table)), config.policy(table).deletion.grace, table)
             except LifecycleError as error:
                 refused[table] = f"{error.what} ({error.hint})"
     works = "expirations, tags, restores to a branch and compaction work; schemas, specs and sort orders stay"

@@ -10,7 +10,7 @@ from shlex import quote
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.rest import require_provable_table
+from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
@@ -139,7 +139,10 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        self.require_provable(table)
+        rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
+        if rest is not None:
+            # Before anything is copied for it.
+            require_provable(rest.client.load(parse(table)), grace, table)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
@@ -185,12 +188,6 @@ class Expiration:
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = plan_counts(plan)
         return plan
-
-    def require_provable(self, table: str) -> None:
-        """Raise Refused for a table of a REST catalog whose expiration could not be proven afterwards, before anything
-        is copied for it."""
-        rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
-        require_provable_table(None if rest is None else rest.client.load(parse(table)), grace, table)
 
     def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
         """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""

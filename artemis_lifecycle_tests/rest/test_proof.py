@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -229,15 +230,23 @@ def test_a_request_never_removes_what_a_ref_that_stays_holds() -> None:
 
 def test_a_table_whose_expiration_could_not_be_proven_is_refused() -> None:
     trimmed = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "9"}
-    require_provable("m", [1], 5, {**trimmed, "write.metadata.previous-versions-max": "10"}, "ns.t")
-    require_provable("m", [], 1, {}, "ns.t")
-    for location, log, properties, why in (
-        (None, [1], {}, "which metadata file"),
-        ("m", None, {}, "no metadata log"),
-        ("m", [1], trimmed, "keeps 9 previous"),
+    day = timedelta(days=1)
+
+    def answer(location: str | None, log: list[int] | None, snapshots: int, properties: dict[str, str]) -> Any:
+        found = {"metadata-log": log, "snapshots": [1] * snapshots, "properties": properties}
+        return {"metadata-location": location, "metadata": found}
+
+    require_provable(answer("m", [1], 5, {**trimmed, "write.metadata.previous-versions-max": "10"}), day, "ns.t")
+    require_provable(answer("m", [], 1, {}), day, "ns.t")
+    require_provable(None, day, "ns.t")
+    for asked, grace, why in (
+        (answer(None, [1], 5, {}), day, "which metadata file"),
+        (answer("m", None, 5, {}), day, "no metadata log"),
+        (answer("m", [1], 5, trimmed), day, "keeps 9 previous"),
+        (answer("m", [1], 5, {}), timedelta(0), "no grace"),
     ):
         with pytest.raises(Refused, match=why):
-            require_provable(location, log, 5, properties, "ns.t")
+            require_provable(asked, grace, "ns.t")
 
 
 def test_markers_are_uuids_of_version_7_in_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.rest import new_marker
 from artemis_lifecycle.catalogs.rest_commit import RestCommitter
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.errors import CommitConflict, CommitStateUnknown, ReferencedSnapshot
+from artemis_lifecycle.errors import CommitConflict, CommitStateUnknown, OperationsUnavailable, ReferencedSnapshot
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -257,6 +257,24 @@ def test_a_login_that_expires_in_the_middle_is_renewed(world: World) -> None:
     assert record.state is RestState.PROVEN and len(world.metadata().snapshots) == 2
     # The same commit, sent again.
     assert {headers["Idempotency-Key"] for headers, _ in world.proxy.commits} == {record.marker}
+
+
+def test_commits_are_signed_for_a_server_that_checks_signatures(seaweed_server: Server, postgres_uri: str) -> None:
+    """With SigV4, as Glue's and S3 Tables' REST front want it."""
+    key, secret = seaweed_server.properties["credential"].split(":")
+    keys = {"client.access-key-id": key, "client.secret-access-key": secret, "client.region": "us-east-1"}
+    signing = {"rest.sigv4-enabled": "true", "rest.signing-name": "s3tables", "rest.signing-region": "us-east-1"}
+    stores = {name: value for name, value in seaweed_server.properties.items() if name.startswith("s3.")}
+    server = replace(seaweed_server, properties={**stores, **keys, **signing})
+    with Operations.open(postgres_uri) as operations:
+        world = World(server, operations, Proxy(server.uri), server.uri)
+        with crash_points.installed(once("rest:recorded", lambda: world.tag("new", world.ids[2]))):
+            world.expire()
+        assert world.state() is RestState.PROVEN and world.metadata().refs["new"].snapshot_id == world.ids[2]
+        world.close()
+        wrong = replace(server, properties={**server.properties, "client.secret-access-key": "wrong"})
+        with CatalogReader(wrong.catalog()) as reader, pytest.raises(OperationsUnavailable, match="ForbiddenError"):
+            reader.namespaces()
 
 
 def test_a_server_that_is_busy_or_down_changes_nothing(world: World) -> None:

@@ -215,7 +215,7 @@ def test_what_could_not_be_proven_is_refused_at_the_plan(opened: Open) -> None:
     with pytest.raises(Refused, match="keeps 3 previous metadata files"):
         lifecycle.plan_expiration(table, now=LATER)
     no_grace = opened(defaults={"deletion": {"grace": "0s"}})
-    with pytest.raises(Refused, match="needs a grace"):
+    with pytest.raises(Refused, match="has no grace"):
         no_grace.plan_expiration(table, now=LATER)
 
 
