@@ -19,6 +19,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.rest import new_marker
 from artemis_lifecycle.catalogs.rest_commit import RestCommitter
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import CommitConflict, CommitStateUnknown, OperationsUnavailable, ReferencedSnapshot
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
@@ -27,6 +28,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.rest_commits import RestState
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle_tests.gate.upstream import gate_before
 from artemis_lifecycle_tests.rest.servers import Proxy, Server
 
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -275,6 +277,24 @@ def test_commits_are_signed_for_a_server_that_checks_signatures(seaweed_server: 
         wrong = replace(server, properties={**server.properties, "client.secret-access-key": "wrong"})
         with CatalogReader(wrong.catalog()) as reader, pytest.raises(OperationsUnavailable, match="ForbiddenError"):
             reader.namespaces()
+
+
+def test_behind_the_gate_no_ref_is_lost_for_a_moment(seaweed_server: Server, postgres_uri: str) -> None:
+    """The gate sends the commits of one table one by one, and looks for refs that an expiration does not know."""
+    with gate_before(seaweed_server.uri, LifecycleConfig()) as gate, Operations.open(postgres_uri) as operations:
+        address = f"http://127.0.0.1:{gate.port}"
+        world = World(replace(seaweed_server, uri=address), operations, Proxy(address), address)
+        with (
+            crash_points.installed(once("catalog.commit:before", lambda: world.tag("new", world.ids[2]))),
+            pytest.raises(ReferencedSnapshot),
+        ):
+            world.expire()
+        [record] = operations.rest_commits.of_table(world.uuid)
+        assert record.state is RestState.REFUSED and "Ref new was made" in str(record.why)
+        assert world.metadata().refs["new"].snapshot_id == world.ids[2] and len(world.metadata().snapshots) == 5
+        world.change = lambda base: Change(expire_snapshot_ids=world.ids[:2])  # type: ignore[method-assign]
+        assert world.expire().changed and world.state() is RestState.PROVEN
+        world.close()
 
 
 def test_a_server_that_is_busy_or_down_changes_nothing(world: World) -> None:
