@@ -16,6 +16,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -361,8 +362,10 @@ class RestClient:
             found: dict[str, Any] = bounded_json(answer.content, answer.url)
             return found
         except (requests.RequestException, ValueError) as error:
+            response = getattr(error, "response", None)
+            status = "" if response is None else f" (status {response.status_code})"
             raise OperationsUnavailable(
-                f"Catalog {self.name} does not answer: {type(error).__name__}",
+                f"Catalog {self.name} does not answer: {type(error).__name__}{status}",
                 table=str(name),
                 hint="check that it runs, and that its address and credentials in lifecycle.yaml are correct",
             ) from error
@@ -401,11 +404,15 @@ class RestClient:
         return Answer(True, location=location if isinstance(location, str) else None)
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
+        from pyiceberg.exceptions import RESTError
+
         session = getattr(self.catalog, _SESSION)
         answer = session.request(method, url, **options)
         if answer.status_code in _EXPIRED_LOGIN:
-            self.catalog._refresh_token()
-            answer = session.request(method, url, **options)
+            # A request that is refused for its login did nothing.
+            with suppress(RESTError):
+                self.catalog._refresh_token()
+                answer = session.request(method, url, **options)
         found: requests.Response = answer
         return found
 

@@ -104,7 +104,7 @@ class Gate:
         self._bytes = 0
         self._judges, self._recorders, self._askers = (ThreadPoolExecutor(2) for _ in range(3))
         self._down_until = self._alive_until = 0.0
-        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        self._turns = WeakValueDictionary[str, _Turns]()
         # Without the pool of `Client`, which adds headers, keeps cookies and follows redirects.
         self._transport = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0)
@@ -155,7 +155,7 @@ class Gate:
         try:
             forwarded = self._forwarded(request, path, body)
             if body is not None:
-                async with asyncio.timeout(_ANSWER_SECONDS), self._alone(wanted):
+                async with asyncio.timeout(_ANSWER_SECONDS), self._in_turn(wanted):
                     ref = await self._unseen_ref(request, path, wanted)
                     if ref is not None:
                         said = f"Ref {ref} was made on a snapshot that the commit would remove"
@@ -173,14 +173,14 @@ class Gate:
         return _streamed(answer, _rest(answer))
 
     @asynccontextmanager
-    async def _alone(self, wanted: Sequence[Change]) -> AsyncIterator[None]:
-        """Let the commits of one table wait for each other, so that none makes a ref between the last look at the table
-        and the removal of its snapshots. Names that differ in case alone share a lock."""
-        names = {".".join((*each.table.levels, each.table.name)).casefold() for each in wanted}
+    async def _in_turn(self, wanted: Sequence[Change]) -> AsyncIterator[None]:
+        """Let an expiration of a table wait for the commits in progress, and later ones for it: none makes a ref
+        between the look at the table and the removal of its snapshots. Names that differ in case alone are one."""
+        names = {".".join((*each.table.levels, each.table.name)).casefold(): bool(each.expires) for each in wanted}
         async with AsyncExitStack() as stack:
-            for name in sorted(names):
-                lock = self._locks.get(name) or self._locks.setdefault(name, asyncio.Lock())
-                await stack.enter_async_context(lock)
+            for name, expires in sorted(names.items()):
+                turns = self._turns.get(name) or self._turns.setdefault(name, _Turns())
+                await stack.enter_async_context(turns.alone() if expires else turns.beside_others())
             yield
 
     async def _unseen_ref(self, request: Request, path: bytes, wanted: Sequence[Change]) -> str | None:
@@ -304,6 +304,34 @@ class Gate:
             # The path as it came: httpx would encode it in its own way.
             extensions={"target": path + (b"?" + query if query else b""), "timeout": _TIMEOUTS},
         )
+
+
+class _Turns:
+    """The commits of one table: any number beside each other, or one alone."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._others = 0
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        async with self._first:
+            await self._idle.wait()
+            yield
+
+    @asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        async with self._first:
+            self._others += 1
+            self._idle.clear()
+        try:
+            yield
+        finally:
+            self._others -= 1
+            if not self._others:
+                self._idle.set()
 
 
 class _Deadline:

@@ -280,7 +280,7 @@ def test_commits_are_signed_for_a_server_that_checks_signatures(seaweed_server: 
 
 
 def test_behind_the_gate_no_ref_is_lost_for_a_moment(seaweed_server: Server, postgres_uri: str) -> None:
-    """The gate sends the commits of one table one by one, and looks for refs that an expiration does not know."""
+    """The gate sends an expiration alone, and first looks for refs that it does not know."""
     with gate_before(seaweed_server.uri, LifecycleConfig()) as gate, Operations.open(postgres_uri) as operations:
         address = f"http://127.0.0.1:{gate.port}"
         world = World(replace(seaweed_server, uri=address), operations, Proxy(address), address)
