@@ -498,6 +498,7 @@ NUMBERS = (("status",), ("data_file", "file_size_in_bytes"), ("data_file", "reco
 TEXTS = (("data_file", "file_path"), ("data_file", "file_format"))
 
 
+@pytest.mark.seconds
 def test_manifests_whose_fields_are_of_other_types(counted: Counted) -> None:
     schema = manifest_schema()
     for way, kinds in (

@@ -80,6 +80,7 @@ def test_a_path_that_nothing_knows_is_said_in_words_and_is_no_success(
         assert "unknown" in said and "check its spelling" in said and "not_owned" not in said
 
 
+@pytest.mark.seconds
 def test_workers_without_an_instance_of_dagster_say_what_to_set() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DAGSTER_HOME"}
     for home in ({}, {"DAGSTER_HOME": "/nowhere/at/all"}):

@@ -25,6 +25,7 @@ def test_a_constant_cost_never_warns(table: list[int], cost: float, data: st.Dat
     assert not trend_of("manifest list", points).grows
 
 
+@pytest.mark.seconds
 @given(st.integers(1, 200), st.integers(0, 100), st.floats(1, 1e6), st.data())
 def test_a_cost_in_proportion_to_the_table_warns_after_enough_commits(
     first: int, more: int, per_file: float, data: st.DataObject
