@@ -303,7 +303,7 @@ class TableLocations:
                 return
             row = {"table_uuid": table_uuid, "metadata_location": pointer}
             connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
-            old = seen_pointers.c.seen_at < func.clock_timestamp() - _KEPT
+            old = ~seen_pointers.c.lost & (seen_pointers.c.seen_at < func.clock_timestamp() - _KEPT)
             connection.execute(delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
     def of_table(self, table_uuid: str) -> tuple[str, ...]:
@@ -323,8 +323,7 @@ class TableLocations:
             return frozenset(connection.execute(query).scalars())
 
     def lost(self, table_uuid: str, pointers: Iterable[str]) -> None:
-        """Record metadata files that were a table's pointer, and that the log of its next known pointer does not
-        have."""
+        """Record metadata files that were a table's pointer, and that its next known pointer does not follow."""
         rows = [{"table_uuid": table_uuid, "metadata_location": each, "lost": True} for each in sorted(pointers)]
         if rows:
             statement = upsert(seen_pointers).values(rows)
@@ -332,10 +331,17 @@ class TableLocations:
             with around("table_locations.lost"), self._engine.begin() as connection:
                 connection.execute(statement.on_conflict_do_update(index_elements=keys, set_={"lost": True}))
 
-    def lost_pointers(self) -> dict[str, set[str]]:
-        """Return what `lost` recorded in the last 90 days, by table-uuid."""
-        since = func.clock_timestamp() - _KEPT
-        query = select(seen_pointers).where(seen_pointers.c.lost, seen_pointers.c.seen_at > since)
+    def lost_pointers(self, table_uuid: str) -> frozenset[str]:
+        """Return what `lost` recorded of a table."""
+        query = select(seen_pointers.c.metadata_location).where(
+            seen_pointers.c.table_uuid == table_uuid, seen_pointers.c.lost
+        )
+        with self._engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def all_lost_pointers(self) -> dict[str, set[str]]:
+        """Return what `lost` recorded, by table-uuid."""
+        query = select(seen_pointers).where(seen_pointers.c.lost)
         found: dict[str, set[str]] = {}
         with self._engine.connect() as connection:
             for row in connection.execute(query):

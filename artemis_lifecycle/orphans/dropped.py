@@ -34,7 +34,7 @@ from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
-from artemis_lifecycle.protection.future import evidence, later_files
+from artemis_lifecycle.protection.future import evidence, later_files, lost_since
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
 from artemis_lifecycle.storage.location import LocationRules
@@ -132,8 +132,7 @@ def observe(
         if isinstance(behind, Behind):
             former = {each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)}
             operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
-            # The log may be too short, or the catalog was put back in time: protection finds that out.
-            operations.table_locations.lost(uuid, former.difference(behind.log, (pointer.metadata_location,)))
+            operations.table_locations.lost(uuid, lost_since(former, pointer.metadata_location, behind.log))
     if {(known.table_uuid, known.table) for known in before if known.missing_since is None}.difference(present):
         # One of them may be in the catalog as another kind of object.
         others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}

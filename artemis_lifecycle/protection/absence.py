@@ -131,16 +131,21 @@ class Absence:
         if self._listed is not None:
             self._require_no_commit(*self._listed, [pointers[name] for name in self._apart.intersection(pointers)])
 
+    def _may_be_own(self, path: str) -> bool:
+        """Return True for a metadata file of the table, and for one that cannot be read."""
+        try:
+            found = described(self._stores, path)
+        except UnreadableMetadata:
+            return True
+        return found.table_uuid == self.metadata.table_uuid or (found.is_table and found.table_uuid is None)
+
     def _require_no_commit(self, seen: str, listed: Collection[str], apart: Sequence[Pointer]) -> None:
         # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.
         logs = tables_behind(self._stores, [each.metadata_location for each in apart]).items() if apart else ()
         theirs = {path for at, each in logs for path in (at, *(each.log if isinstance(each, Behind) else ()))}
         later = later_files(self._stores, seen)
         new = [path for path in later if path.rpartition("/")[2] not in listed and path not in theirs]
-        found = tables_behind(self._stores, new)
-        uuids = {path: each.table_uuid if isinstance(each, Behind) else None for path, each in found.items()}
-        # One that cannot be read may be the table's.
-        ours = [path for path, uuid in uuids.items() if uuid in (None, self.metadata.table_uuid)]
+        ours = [path for path in new if self._may_be_own(path)]
         if ours:
             raise Refused(
                 f"Metadata files were written after the scan of the dropped table, e.g. {ours[0]}: it lives elsewhere",

@@ -111,6 +111,7 @@ def _files(root: str, line: str) -> Iterator[str]:
 
 
 _VERSION = re.compile(r"(?:v(\d+)|(\d+)-[0-9a-fA-F-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
+_METADATA = re.compile(r"\.metadata\.json(?:\.gz)?\Z")
 _SHOWN = 3
 _BEGINNING = 1_000
 _IN_FLIGHT = timedelta(hours=1)
@@ -145,6 +146,7 @@ def evidence(
     log = [entry.metadata_file for entry in metadata.metadata_log]
     versions = [number for each in (*log, metadata.metadata_location) if (number := version_of(each)) is not None]
     oldest = min(versions, default=0)
+    lost = set() if known is None else {normalize(each, rules) for each in known.lost_pointers(metadata.table_uuid)}
     ours: list[str] = []
     elsewhere: dict[str, list[str]] = {}
     for path in paths:
@@ -179,7 +181,13 @@ def evidence(
         else:
             ours += (each for each in elsewhere[folder] if each not in found)
     numbers = {path: version_of(path) for path in ours}
-    found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
+    found |= read_all(
+        [
+            path
+            for path, number in numbers.items()
+            if number is None or number >= oldest or normalize(path, rules) in lost
+        ]
+    )
     lineage = {normalize(each, rules) for each in (*log, metadata.metadata_location)}
     ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
     seen = {normalize(each, rules) for each in known.pointers(metadata.table_uuid)} if known is not None else set()
@@ -189,8 +197,8 @@ def evidence(
     newer, attempts = [], []
     for path, other in sorted(ours_read.items()):
         place = normalize(path, rules)
-        # A step saw it as the pointer, and it is too recent to have left the log.
-        was_pointer = place in seen - lineage and other.last_updated_ms >= _log_since(metadata)
+        # A step saw it as the pointer, and it is too recent to have left the log, or was when it was missed there.
+        was_pointer = place in seen - lineage and (place in lost or _is_in_reach(other, metadata, oldest))
         if not was_pointer and not _is_newer(other, metadata, lineage, rules):
             continue
         base = [normalize(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
@@ -277,14 +285,14 @@ def require_no_future(left: Sequence[str], table: str, pointer: str) -> None:
 
 
 def remember(newer: Sequence[str], stores: Stores, known: TableLocations, table_uuid: str, read_at: datetime) -> None:
-    """Record metadata files newer than the pointer together with the pointers that steps saw. After the next commit, a
-    lost commit looks like an attempt that lost its swap, and no longer newer. Attempts under way are excluded by their
-    age. `read_at` is when the pointer was read."""
+    """Record metadata files newer than the pointer as lost. After the next commit, a lost commit looks like an attempt
+    that lost its swap, and no longer newer. Attempts under way are excluded by their age. `read_at` is when the pointer
+    was read."""
     for path in newer:
         found = stores.head(path)
         written = None if found is None else found.last_modified
         if found is not None and (written is None or written < read_at - _IN_FLIGHT):
-            known.saw(table_uuid, (), path)
+            known.lost(table_uuid, [path])
 
 
 def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[str], rules: LocationRules) -> bool:
@@ -304,6 +312,22 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
     return base.timestamp_ms >= _log_since(current) and normalize(base.metadata_file, rules) not in lineage
 
 
+def _is_in_reach(other: TableMetadata, current: TableMetadata, oldest: int) -> bool:
+    """Return True if the log, whose lowest version is `oldest`, would have this file if it were of the same line. Its
+    name says so; times are of several writers' clocks."""
+    number = version_of(other.metadata_location)
+    return other.last_updated_ms >= _log_since(current) if number is None else number >= oldest
+
+
+def lost_since(seen: Iterable[str], pointer: str, log: Collection[str]) -> set[str]:
+    """Return those of a catalog's earlier pointers that its `pointer` now does not follow: its log (the earlier
+    metadata files) reaches back to them and lacks them. The log only gets shorter, so this is found at the first look,
+    or never."""
+    line = {pointer, *log}
+    oldest = min((version_of(each) or 0 for each in line), default=0)
+    return {each for each in seen if each not in line and (version_of(each) or oldest) >= oldest}
+
+
 def _log_since(metadata: TableMetadata) -> int:
     """Return how far back the metadata log reaches, in epoch milliseconds. Later files are in it, or outside the
     history."""
@@ -313,7 +337,8 @@ def _log_since(metadata: TableMetadata) -> int:
 @dataclass(frozen=True)
 class LostCommit:
     """A pointer that was seen and that a catalog lost, as it was put back in time. `metadata` has only the snapshots
-    that were lost; for a file that is there and cannot be read, `problem` is set in its place."""
+    that were lost, and those of lost refs. For a file that is there and cannot be read, there is a `problem` in its
+    place."""
 
     table_uuid: str
     path: str
@@ -321,30 +346,44 @@ class LostCommit:
     problem: UnreadableMetadata | None = None
 
 
-def ahead_of(stores: Stores, metadata: TableMetadata, seen: Iterable[str], rules: LocationRules) -> list[LostCommit]:
-    """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not, without
-    what is gone."""
+def ahead_of(
+    stores: Stores, metadata: TableMetadata, seen: Iterable[str], lost: Collection[str], rules: LocationRules
+) -> list[LostCommit]:
+    """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not, and of
+    each that was found to be `lost`; without what is gone."""
     lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
     lineage.add(normalize(metadata.metadata_location, rules))
     oldest = min((version_of(path) or 0 for path in lineage), default=0)
-    left = (path for path in sorted(seen) if normalize(path, rules) not in lineage)
-    lost = []
-    for path in (path for path in left if (version_of(path) or oldest) >= oldest):
-        try:
-            each = read_table_metadata(stores, path)
-        except MissingFile:
+    left = (path for path in sorted({*seen, *lost}) if normalize(path, rules) not in lineage)
+    found = []
+    for path in (path for path in left if path in lost or (version_of(path) or oldest) >= oldest):
+        each = _read(stores, path)
+        if each is None:
             continue
-        except UnreadableMetadata as error:
-            if stores.head(path) is not None:
-                lost.append(LostCommit(metadata.table_uuid, path, problem=error))
-            continue
-        if each.table_uuid == metadata.table_uuid and each.last_updated_ms >= _log_since(metadata):
-            log = each.metadata_log
-            common = (entry.timestamp_ms for entry in log if normalize(entry.metadata_file, rules) in lineage)
-            since = max(common, default=0)
-            snapshots = tuple(snapshot for snapshot in each.snapshots if snapshot.timestamp_ms > since)
-            lost.append(LostCommit(each.table_uuid, path, replace(each, snapshots=snapshots)))
-    return lost
+        if isinstance(each, UnreadableMetadata):
+            found.append(LostCommit(metadata.table_uuid, path, problem=each))
+        elif each.table_uuid == metadata.table_uuid and (
+            (path in lost and version_of(path) is not None) or _is_in_reach(each, metadata, oldest)
+        ):
+            log = (entry.metadata_file for entry in reversed(each.metadata_log))
+            common = next((path for path in log if normalize(path, rules) in lineage), None)
+            base = None if common is None else _read(stores, common)
+            had = {one.snapshot_id for one in base.snapshots} if isinstance(base, TableMetadata) else set[int]()
+            now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
+            moved = {ref.snapshot_id for name, ref in each.refs.items() if now.get(name) != ref.snapshot_id}
+            kept = (one for one in each.snapshots if one.snapshot_id not in had or one.snapshot_id in moved)
+            found.append(LostCommit(each.table_uuid, path, replace(each, snapshots=tuple(kept))))
+    return found
+
+
+def _read(stores: Stores, path: str) -> TableMetadata | UnreadableMetadata | None:
+    """Return the metadata; None if the file is gone."""
+    try:
+        return read_table_metadata(stores, path)
+    except MissingFile:
+        return None
+    except UnreadableMetadata as error:
+        return None if stores.head(path) is None else error
 
 
 def version_of(path: str) -> int | None:
@@ -354,8 +393,25 @@ def version_of(path: str) -> int | None:
 
 
 def later_files(stores: Stores, seen: str) -> list[str]:
-    """Return the metadata files beside `seen` whose names have higher numbers, newest first. They may be of any
-    table."""
-    since = version_of(seen) or 0
-    numbered = ((version_of(file.path) or 0, file.path) for file in stores.list(parent(seen)))
-    return [path for number, path in sorted(numbered, reverse=True) if number > since]
+    """Return the metadata files beside `seen` whose names have higher numbers, newest first. After a file was
+    registered under a name without a number, numbers begin anew: such files count, and what follows them, if they are
+    younger by the store's clock. All may be of any table."""
+    listed = [file for file in stores.list(parent(seen)) if _METADATA.search(file.path)]
+    numbers, since = {file.path: version_of(file.path) for file in listed}, version_of(seen)
+    times = {file.path: file.last_modified for file in listed if file.last_modified is not None}
+
+    def is_later(path: str) -> bool:
+        number = numbers[path]
+        if number is not None and number > (-1 if since is None else since):
+            return True
+        if seen not in times or path not in times or times[path] <= times[seen]:
+            return False
+        try:
+            log = described(stores, path).log
+        except MissingFile:
+            return False
+        except UnreadableMetadata:
+            return True
+        return number is None or any(each == seen or version_of(each) is None for each in log)
+
+    return sorted(filter(is_later, numbers), key=lambda path: (numbers[path] or 0, path), reverse=True)

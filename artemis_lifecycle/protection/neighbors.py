@@ -7,6 +7,7 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.future import LostCommit, ahead_of, later_files
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
+from artemis_lifecycle.protection.table_state import is_purged
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
 from artemis_lifecycle.storage.location import normalize, parent
 from artemis_lifecycle.storage.threads import threaded
@@ -41,7 +43,7 @@ class Neighbor:
     """Another table, with the locations from its metadata. `dropped` means that the catalog no longer has it.
 
     If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
-    For a dropped table its remaining files stay (`is_readable` False).
+    For a dropped table its remaining files stay (`is_readable` False); `known_as` is the name that it had.
 
     Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
     its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
@@ -55,6 +57,7 @@ class Neighbor:
     dropped: bool = False
     is_readable: bool = True
     reads_folder: bool = False
+    known_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Neighbors:
         self._planned: dict[str, list[str]] = {}
         self._lost: dict[tuple[str, str, str], tuple[KnownTable, list[Neighbor]]] = {}
         self._ahead: dict[str, list[LostCommit]] = {}
-        self._seen_pointers: dict[str, set[str]] = {}
+        self._seen_pointers: dict[str, set[str]] = defaultdict(set)
+        self._lost_pointers: dict[str, set[str]] = {}
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -129,9 +133,9 @@ class Neighbors:
         if began < self._rested_until:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
-        self._seen_pointers = self._context.operations.table_locations.lost_pointers()
+        self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
         for known in self._context.operations.known_tables.of_catalog(self._context.catalog_name):
-            self._seen_pointers.setdefault(known.table_uuid, set()).add(known.metadata_location)
+            self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -150,7 +154,7 @@ class Neighbors:
         for name, other in self._known.items():
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
-        dropped = (other for other in self._dropped() if other.metadata_location)
+        dropped = [other for other in self._dropped() if other.metadata_location]
         lost = {other.table: _LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -168,6 +172,10 @@ class Neighbors:
         # A table that was never readable may read any file here. One that was may read what was live since then.
         tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
         failed = {name: problem for name, problem in self.reached.problems().items() if name in tables}
+        for other in dropped:
+            if other.known_as and other.table in self.reached.problems() and not self._is_purged(other):
+                # `isolated` has the name that it had.
+                tables[other.table], failed[other.table] = other.known_as, self.reached.problems()[other.table]
         failed = {name: problem for name, problem in failed.items() if not self._is_isolated(tables[name])}
         self._unread = {
             name: problem for name, problem in failed.items() if not self.reached.knows(name, pointers.get(name))
@@ -204,6 +212,12 @@ class Neighbors:
             return not self._context.isolated(other.table)
         theirs = (*other.locations, *reads)
         return any(folders.overlap(one, another) for one in theirs for another in locations)
+
+    def _is_purged(self, dropped: Neighbor) -> bool:
+        try:
+            return is_purged(self._context, read_table_metadata(self._context.stores, dropped.metadata_location))
+        except UnreadableMetadata:
+            return True  # As its place says: that stays.
 
     def _is_isolated(self, table: str) -> bool:
         """Return True if a table that was never readable counts only in its own place."""
@@ -242,7 +256,8 @@ class Neighbors:
             own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
             return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
         if self._context.cold is None and not self._context.is_branched:
-            self._ahead[name] = ahead_of(stores, metadata, self._seen_pointers.get(metadata.table_uuid, ()), rules)
+            seen, lost = self._seen_pointers[metadata.table_uuid], self._lost_pointers.get(metadata.table_uuid, ())
+            self._ahead[name] = ahead_of(stores, metadata, seen, lost, rules)
         # Its metadata file may be outside its location: a table can be registered from any file.
         locations = outermost((*own_locations(metadata, rules), place))
         return Neighbor(name, metadata.table_uuid, metadata_location, locations)
@@ -313,6 +328,7 @@ class Neighbors:
                 problem=problem,
                 dropped=True,
                 is_readable=is_readable,
+                known_as=known.table,
             )
             # Its last metadata file never changes; whether it is still dropped is checked each time.
             self._lost[key] = (known, [other, *unseen])
@@ -360,7 +376,7 @@ class Neighbors:
                 return None
             before = {normalize(each, rules) for each in behind.log}
             locations = own_locations(read_table_metadata(stores, path), rules)
-            return Neighbor(name, known.table_uuid, path, locations, dropped=True), before
+            return Neighbor(name, known.table_uuid, path, locations, dropped=True, known_as=known.table), before
         except NewerFormat:
             return self._newer(known, name, path), before
         except (UnreadableMetadata, StorageError) as error:

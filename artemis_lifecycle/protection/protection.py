@@ -34,7 +34,7 @@ from artemis_lifecycle.operations.holds import Heartbeat, Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext, ReachingTable
-from artemis_lifecycle.protection.future import DELTA_LOG, LostCommit, ahead_of, claims, possible_roots, unsettled
+from artemis_lifecycle.protection.future import DELTA_LOG, ahead_of, claims, possible_roots, unsettled
 from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
@@ -56,6 +56,7 @@ from artemis_lifecycle.protection.table_state import (
     TableState,
     files_since,
     hash_texts,
+    is_purged,
     metadata_files,
 )
 from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
@@ -276,7 +277,8 @@ class Protection:
             return
         operations, rules, stores = self._context.operations, self._context.rules, self._context.stores
         seen = operations.table_locations.pointers(metadata.table_uuid)
-        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, rules)]
+        gone = operations.table_locations.lost_pointers(metadata.table_uuid)
+        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, gone, rules)]
         lost += [(f"{REACHABLE} from {name}", each) for name, each in self.neighbors.lost_commits()]
         settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
         self._ahead = []
@@ -284,11 +286,13 @@ class Protection:
             if not unsettled(stores, [each.path], settled[each.table_uuid], rules):
                 continue
             if each.metadata is None:
-                raise self._unreadable_commit(each)
+                raise self._unreadable_commit(each.path, each.problem)
             try:
                 self._ahead.append((reason, self._files_of(each.metadata)))
             except (UnreadableMetadata, MissingFile) as error:
-                _log.warning("What a lost commit reached is no longer known: %s", error.what)
+                if not is_purged(self._context, each.metadata):
+                    raise self._unreadable_commit(each.path, error) from error
+                _log.warning("What a lost commit reached is gone: %s", error.what)
 
     def consider(self, paths: Iterable[pa.Array]) -> None:
         """Compare files, given as Arrow arrays, with everything that the tables reach. The driver holds eight bytes per
@@ -693,13 +697,14 @@ class Protection:
             "artemis doctor lists all such tables, with the lines to paste",
         )
 
-    def _unreadable_commit(self, lost: LostCommit) -> UnreadableMetadata:
+    def _unreadable_commit(self, path: str, problem: UnreadableMetadata | MissingFile | None) -> UnreadableMetadata:
         return UnreadableMetadata(
-            f"A commit that a catalog lost, when it was put back in time, cannot be read: {lost.problem}",
+            f"A commit that a catalog lost, when it was put back in time, cannot be read: {problem}",
             table=self._deletion.table,
-            path=lost.path,
+            path=path,
             untouched="all files that were not deleted before",
-            hint="restore the file; if nobody wants that commit, move the file out of the folder",
+            hint="restore the file; if nobody wants that commit, artemis settle-metadata its table, or move this "
+            "metadata file out of its folder",
         )
 
     def _other(self, other: Neighbor) -> TableState:

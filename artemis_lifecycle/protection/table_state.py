@@ -25,6 +25,7 @@ from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
+from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
 from artemis_lifecycle.protection.ownership import metadata_locations
@@ -325,14 +326,24 @@ class ColdTableState(TableState):
         return self.read() is self.metadata
 
 
+def is_purged(context: DeletionContext, metadata: TableMetadata) -> bool:
+    """Return True if a dropped table's manifest lists are all gone, or its own deletion has begun: nothing could bring
+    it back."""
+    scans = context.operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
+    lists = [each.manifest_list for each in metadata.snapshots if each.manifest_list is not None]
+    return bool(scans) or all(found is None for found in context.stores.heads(lists))
+
+
 class LostNeighborState(TableState):
-    """Another table that was dropped: what it reached is kept, as far as its manifests still exist."""
+    """Another table that was dropped: what it reached is kept, until it is purged."""
 
     def files(self, metadata: TableMetadata) -> ReachedFiles | None:
         try:
             return super().files(metadata)
         except (UnreadableMetadata, MissingFile) as error:
-            _log.warning("What %s reached is no longer known; files in its place are kept: %s", self.table, error.what)
+            if not is_purged(self._context, metadata):
+                raise
+            _log.warning("%s was purged; files in its place are kept: %s", self.table, error.what)
             return None
 
 

@@ -31,6 +31,7 @@ from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_c
 from artemis_lifecycle.operations.leases import Lease, mark
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.dropped import observe
+from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
@@ -151,8 +152,10 @@ class Steps:
         operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
-        log = {metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-        operations.table_locations.lost(metadata.table_uuid, {names.get(state.name, metadata.metadata_location)} - log)
+        log = [entry.metadata_file for entry in metadata.metadata_log]
+        former = names.get(state.name, metadata.metadata_location)
+        lost = lost_since([former], metadata.metadata_location, log)
+        operations.table_locations.lost(metadata.table_uuid, lost)
 
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,

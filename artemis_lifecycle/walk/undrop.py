@@ -162,8 +162,10 @@ class Undrop:
         newer = unsettled(stores, ahead, operations.settled_metadata.of_table(known.table_uuid), rules)
         others = set(self._other_lines(known))
         found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in others]
-        last = max(found, key=lambda each: (each.last_updated_ms, len(each.metadata_log)), default=seen)
-        log = {normalize(entry.metadata_file, rules) for entry in last.metadata_log}
+        # Not by time: each writer has its own clock.
+        names = {normalize(each.metadata_location, rules) for each in (seen, *found)}
+        logs = [{normalize(entry.metadata_file, rules) for entry in each.metadata_log} for each in (seen, *found)]
+        last, log = max(zip((seen, *found), logs, strict=True), key=lambda each: len(each[1] & names))
         if found and any(
             normalize(each.metadata_location, rules) not in log for each in (seen, *found) if each != last
         ):

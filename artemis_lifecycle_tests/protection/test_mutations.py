@@ -40,7 +40,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
-from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.known_tables import KnownTable, Swaps, TableLocations
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
@@ -50,8 +50,9 @@ from artemis_lifecycle.protection.neighbors import Neighbors
 from artemis_lifecycle.protection.places import Places
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
-from artemis_lifecycle.session.contexts import copy_again, deletion_context
+from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
 from artemis_lifecycle.walk.deletion import Deletion
+from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
@@ -861,6 +862,35 @@ def a_reader_is_put_back(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def an_own_commit_is_lost_before_the_next_look(stage: Stage) -> None:
+    lifecycle = stage.open()
+    create(lifecycle)
+    append(lifecycle)
+    overwrite(lifecycle)
+    before = pointer(lifecycle)
+    lifecycle.tag(T, "audit", ids(lifecycle)[0])
+    last = lifecycle.resources.live_catalog.entry(T).metadata_location
+    point(lifecycle, before)
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    register(lifecycle, last)
+
+
+def the_window_is_raised_between_plan_and_commit(stage: Stage) -> None:
+    lifecycle = stage.open(ONE_TIER)
+    create(lifecycle)
+    append(lifecycle)
+    overwrite(lifecycle)
+    plan, last = lifecycle.plan_expiration(T), pointer(lifecycle)
+    config = lifecycle.config.model_dump(exclude_unset=True)
+    config["defaults"]["retention"] |= {"window": "900d"}
+    with Lifecycle.open(LifecycleConfig.model_validate(config), spark=stage.spark) as changed, REFUSED:
+        changed.commit_expiration(plan.plan_id)
+        changed.delete_files(plan.plan_id)
+    register(lifecycle, last)
+
+
 def a_dropped_table_is_committed_to_elsewhere(stage: Stage) -> None:
     now = {**ONE_TIER, "dropped": {"keep": "1ms", "approval": "guards"}}
     lifecycle = stage.open(now)
@@ -1310,6 +1340,16 @@ GUARDS = (
         "commits that a catalog lost",
         taken((Neighbors, "lost_commits", none)),
         a_reader_is_put_back,
+    ),
+    Guard(
+        "own commits are seen",
+        taken((TableLocations, "swaps", lambda *_: Swaps())),
+        an_own_commit_is_lost_before_the_next_look,
+    ),
+    Guard(
+        "the policy of now",
+        taken((Expiration, "_guards", lambda self, plan: holds_and_tags(self.resources, plan.table_uuid))),
+        the_window_is_raised_between_plan_and_commit,
     ),
     Guard(
         "dropped tables that live elsewhere",

@@ -4,6 +4,7 @@ release does not know. What they need stays, and what is unknown counts as neede
 from __future__ import annotations
 
 import json
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -443,6 +444,50 @@ def test_a_table_dropped_after_commits_that_nobody_saw_keeps_what_they_took_up(l
     assert taken and all(path.exists() for path in taken)
 
 
+@pytest.mark.parametrize("lost", ["a manifest", "the manifest list of an old snapshot"])
+def test_what_a_dropped_table_read_waits_while_a_part_of_it_cannot_be_read(lifecycle: Lifecycle, lost: str) -> None:
+    owner = create(lifecycle, "db.owner")
+    reader = create(lifecycle, "db.reader")
+    files = set((reader / "metadata").glob("*.avro"))
+    [part] = [path for path in files if path.name.startswith("snap-") is ("list" in lost)]
+    take_up(lifecycle, "db.reader", owner / "data")
+    shared = set((owner / "data").glob("*.parquet"))
+    lifecycle.observe_catalog()
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    whole = part.read_bytes()
+    part.unlink()
+    overwrite(lifecycle, "db.owner", 2)
+    with pytest.raises(UnreadableMetadata, match="may read from it, and cannot be read"):
+        lifecycle.expire("db.owner")
+    part.write_bytes(whole)
+    lifecycle.expire("db.owner")
+    assert all(path.exists() for path in shared)
+    # What nobody can bring back stops nobody.
+    for path in (reader / "metadata").glob("snap-*.avro"):
+        path.unlink()
+    overwrite(lifecycle, "db.owner", 3)
+    assert lifecycle.expire("db.owner").deleted
+
+
+def test_a_commit_on_top_of_a_registered_copy_counts_though_its_number_begins_anew(lifecycle: Lifecycle) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    append(lifecycle, "db.reader", 2)
+    lifecycle.observe_catalog()
+    seen = on_disk(row_of(lifecycle, "reader")[1])
+    copy = seen.with_name("restored.metadata.json")
+    copy.write_bytes(seen.read_bytes())
+    set_row(lifecycle, "reader", metadata_location=f"file://{copy}")
+    sql(lifecycle, "REFRESH TABLE {live}.db.reader")
+    take_up(lifecycle, "db.reader", owner / "data")
+    assert on_disk(row_of(lifecycle, "reader")[1]).name.startswith("00000-")
+    shared = set((owner / "data").glob("*.parquet"))
+    sql(lifecycle, "DROP TABLE {live}.db.reader")
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    assert all(path.exists() for path in shared)
+
+
 def test_what_a_dropped_table_read_waits_while_its_last_commit_is_damaged(lifecycle: Lifecycle) -> None:
     owner = create(lifecycle, "db.owner")
     reader = create(lifecycle, "db.reader")
@@ -471,20 +516,66 @@ def test_what_a_commit_took_up_that_a_restored_catalog_lost_stays(lifecycle: Lif
     plan = lifecycle.plan_expiration("db.owner")
     lifecycle.commit_expiration(plan)
     backup = lifecycle.resources.live_catalog.entry(table).metadata_location
+    taken_up = time.time()
     take_up(lifecycle, table, shared.parent)
     newest = on_disk(lifecycle.resources.live_catalog.entry(table).metadata_location)
     lifecycle.observe_catalog()
     put_back(lifecycle, table, backup)
-    whole = newest.read_bytes()
-    newest.write_bytes(whole[:100])
-    with pytest.raises(UnreadableMetadata, match=r"A commit that a catalog lost, .*move the file out"):
-        lifecycle.delete_files(plan)
-    newest.write_bytes(whole)
+    manifest = next(path for path in newest.parent.glob("*-m0.avro") if path.stat().st_mtime >= taken_up)
+    for part in (newest, manifest):
+        whole = part.read_bytes()
+        part.write_bytes(whole[:100])
+        with pytest.raises(UnreadableMetadata, match=r"A commit that a catalog lost, .*settle-metadata its table"):
+            lifecycle.delete_files(plan)
+        part.write_bytes(whole)
     lifecycle.delete_files(plan)
     assert shared.exists()
     overwrite(lifecycle, "db.owner", 3)
     lifecycle.expire("db.owner")
     assert shared.exists()
+
+
+@pytest.mark.parametrize("whose", ["reader", "owner"])
+def test_a_lost_commit_counts_beyond_the_metadata_log_and_whatever_the_writers_clocks_say(
+    lifecycle: Lifecycle, whose: str
+) -> None:
+    owner = create(lifecycle, "db.owner")
+    create(lifecycle, "db.reader")
+    [shared] = (owner / "data").glob("*.parquet")
+    table = f"db.{whose}"
+    sql(lifecycle, f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='3')")
+    backup = lifecycle.resources.live_catalog.entry(table).metadata_location
+    ahead = json.loads(on_disk(backup).read_text())
+    ahead["last-updated-ms"] += 30_000
+    on_disk(backup).write_text(json.dumps(ahead))
+    on_disk(backup).with_name(f".{on_disk(backup).name}.crc").unlink()
+    if whose == "owner":
+        overwrite(lifecycle, table, 2)
+    take_up(lifecycle, table, shared.parent)
+    lifecycle.observe_catalog()
+    put_back(lifecycle, table, backup)
+    overwrite(lifecycle, "db.owner", 3)
+    lifecycle.observe_catalog()
+    for number in range(5):
+        overwrite(lifecycle, table, number)
+    lifecycle.expire("db.owner")
+    assert shared.exists()
+    with pytest.raises(StaleMetadata):
+        lifecycle.scan_orphans(table)
+
+
+def test_a_tag_that_a_restored_catalog_lost_keeps_its_snapshots_files(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    [tagged] = (table / "data").glob("*.parquet")
+    overwrite(lifecycle, "db.t", 2)
+    backup = lifecycle.resources.live_catalog.entry("db.t").metadata_location
+    lifecycle.tag("db.t", "audit", lifecycle.snapshot_history("db.t").snapshots[0].snapshot_id)
+    put_back(lifecycle, "db.t", backup)
+    overwrite(lifecycle, "db.t", 3)
+    lifecycle.expire("db.t")
+    assert tagged.exists()
+    with pytest.raises(StaleMetadata):
+        lifecycle.scan_orphans("db.t")
 
 
 # --- readers that were dropped ----------------------------------------------------------------------------------------
