@@ -295,8 +295,9 @@ class Lifecycle:
         If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. If their history is
         not in the cold tier yet, or if only the commit remains, that plan is returned instead: hand it off and commit
         it, then plan again. In that case, raises PlanStateError for a call with other arguments. Also raises
-        HandoffFailed for a table whose uuid has another name to which the archive belongs; Refused in a REST catalog,
-        which could not commit the plan safely.
+        HandoffFailed for a table whose uuid has another name to which the archive belongs; Refused for a table
+        of a REST catalog whose commit could not be proven afterwards (docs/catalogs.md), CommitStateUnknown for one
+        with an earlier commit that is not proven yet.
         """
         planner = self.resources.other(table) or self._expiration
         return planner.plan_expiration(table, Wanted(now, older_than, retain_last, snapshot_ids))

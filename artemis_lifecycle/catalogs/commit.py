@@ -64,12 +64,10 @@ _MISSING = frozenset(
 
 @dataclass(frozen=True)
 class BaseState:
-    """The base that the swap compares: guards read the file `metadata_location`. `metadata` is Iceberg's own object in
-    the JVM (`org.apache.iceberg.TableMetadata`), parsed from that file."""
+    """The base that the swap compares: guards read the file `metadata_location`."""
 
     metadata_location: str
     table_uuid: str
-    metadata: Any = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class CommitResult:
     changed: bool
 
 
-_UNRECORDED = Swaps()
+UNRECORDED = Swaps()
 
 
 def commit_with_retry(
@@ -137,7 +135,7 @@ def commit_with_retry(
     *,
     attempts: int = 10,
     longest_wait: float = 5.0,
-    swaps: Swaps = _UNRECORDED,
+    swaps: Swaps = UNRECORDED,
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitResult:
     """Commit the result of `change`, and retry while other writers win, with full jitter up to `longest_wait` seconds.
@@ -165,17 +163,6 @@ def commit_with_retry(
     if done.changed:
         swaps.made(done.metadata_location)
     return done
-
-
-def no_whole_compare(catalog_name: str, table: str) -> Refused:
-    """Return the error for an expiration in a catalog that would not detect a concurrent change of the refs."""
-    return Refused(
-        f"Catalog {catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile would be "
-        "dropped unseen",
-        table=table,
-        untouched="the table",
-        hint="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
-    )
 
 
 class _Lost(Exception):  # noqa: N818
@@ -236,7 +223,7 @@ class _Committer:
         late = self._made_by_us(base)
         if late is not None:
             return CommitResult(late.made, late.base, self._tried, changed=True)
-        wanted = change(BaseState(location, str(base.uuid()), base))
+        wanted = change(BaseState(location, str(base.uuid())))
         updated = None if wanted is None else self._build(base, location, wanted)
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
@@ -299,7 +286,13 @@ class _Committer:
             )
         whole = doomed or change.remove_refs or change.add_schemas or change.add_specs or change.raise_to
         if whole and not self._compares_whole_metadata():
-            raise no_whole_compare(self._catalog_name, self._table)
+            raise Refused(
+                f"Catalog {self._catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile "
+                "would be dropped unseen",
+                table=self._table,
+                untouched="the table",
+                hint="commit to it through RestCommitter, which proves the commit afterwards",
+            )
         try:
             updated = self._updated(base, change, location)
         except Exception as error:

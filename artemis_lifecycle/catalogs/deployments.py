@@ -1,29 +1,35 @@
 """Ownership of a catalog: the record, next to the catalog's own rows, of the only deployment that works on it.
 
 Two deployments with separate operations databases do not see each other's holds, heartbeats, pauses and plans. The
-record is where both see it: for a SQL catalog in its database (schema `artemis_live`), for any other in its warehouse
-(`<warehouse>/.artemis-lifecycle/<catalog>.json`). Records are append-only; the newest one counts.
+record is where both see it: for a SQL catalog in its database (schema `artemis_live`), for a REST catalog in the
+properties of this project's own namespace, for any other in its warehouse
+(`<warehouse>/.artemis-lifecycle/<catalog>.json`). The newest record counts.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import ExistingFile, OtherDeployment, UnreadableMetadata
+from artemis_lifecycle.config.deployment import SoleDeployment
+from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, refusing, role_statements
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 FOLDER = ".artemis-lifecycle"
 """The folder in the warehouse of a catalog that is not in SQL. Hidden, so that no scan takes it for a table's."""
@@ -179,14 +185,95 @@ class DeploymentsInFiles:
         return found
 
 
+NAMESPACE = "lifecycle"
+"""This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
+
+PROPERTY = "artemis.deployments"
+"""The property of the namespace `NAMESPACE` with the records of a REST catalog, a JSON list."""
+
+_KEPT = 20
+
+
+class DeploymentsInProperties:
+    """In the properties of this project's namespace of a REST catalog, which each deployment on that catalog sees,
+    however it names the catalog's warehouse. Nothing is written into the catalog's store.
+
+    No request compares properties, so of two deployments that are first at the same time, the later one has the record;
+    the other one sees that before its next commit and before each batch of deletions.
+    """
+
+    def __init__(
+        self,
+        catalog: PyIcebergCatalog,
+        name: str,
+        sole: SoleDeployment | None,
+        answering: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._sole = sole
+        self._answering = answering
+
+    def newest(self) -> list[DeploymentRecord]:
+        return self._records()[-1:]
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        from pyiceberg.exceptions import RESTError, ServerError, ServiceUnavailableError
+
+        found = self._records()
+        if first and found:
+            return
+        record = DeploymentRecord(self._name, deployment, who, why, datetime.now(UTC))
+        said = json.dumps([asdict(each) for each in (*found, record)[-_KEPT:]], default=datetime.isoformat)
+        with around("deployments.add"):
+            try:
+                with self._answering():
+                    self._catalog.create_namespace_if_not_exists(NAMESPACE)
+                    self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: said})
+                kept = bool(self._records())
+            except (OperationsUnavailable, RESTError, NotImplementedError, ValueError) as error:
+                cause = error.__cause__ or error
+                if isinstance(cause, OSError | ServerError | ServiceUnavailableError | OperationsUnavailable):
+                    raise
+                _log.warning("Catalog %s refuses properties of namespace %s: %s", self._name, NAMESPACE, cause)
+                kept = False
+        if not kept and self._sole is None:
+            raise Refused(
+                f"Catalog {self._name} keeps no properties of namespaces, where the record of its deployment stands: "
+                "another deployment, with its own holds and plans, would not be seen",
+                hint=f"let its login set properties of namespace {NAMESPACE}; or say in catalogs.live.sole_deployment, "
+                "with who and why, that no other deployment works on this catalog",
+            )
+
+    def _records(self) -> list[DeploymentRecord]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        with self._answering():
+            try:
+                properties = self._catalog.load_namespace_properties(NAMESPACE)
+            except (NoSuchNamespaceError, NotImplementedError):
+                return []
+        place = f"namespace {NAMESPACE}, property {PROPERTY}"
+        with _reading(place):
+            return [_record(each) for each in bounded_json(properties.get(PROPERTY, "[]"), place)]
+
+
 def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
-    try:
+    with _reading(path):
         document = bounded_json(content, path)
-        deployment = Deployment(**{field.name: document[field.name] for field in fields(Deployment)})
-        recorded_at = datetime.fromisoformat(document["recorded_at"])
-        return document["key"], DeploymentRecord(
-            document["catalog"], deployment, document["who"], document["why"], recorded_at
-        )
+        return document["key"], _record({**document, "deployment": document})
+
+
+def _record(document: Mapping[str, Any]) -> DeploymentRecord:
+    deployment = Deployment(**{field.name: document["deployment"][field.name] for field in fields(Deployment)})
+    recorded_at = datetime.fromisoformat(document["recorded_at"])
+    return DeploymentRecord(document["catalog"], deployment, document["who"], document["why"], recorded_at)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableMetadata(
             f"The record of which deployment the catalog belongs to cannot be read: {type(error).__name__}",

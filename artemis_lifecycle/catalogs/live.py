@@ -14,7 +14,12 @@ from sqlalchemy import Engine, Row, Select, not_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
-from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
+from artemis_lifecycle.catalogs.deployments import (
+    DeploymentRecords,
+    DeploymentsInFiles,
+    DeploymentsInProperties,
+    DeploymentsInSql,
+)
 from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
@@ -25,6 +30,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
+from artemis_lifecycle.catalogs.rest import RestClient
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import (
     ICEBERG_TYPE,
@@ -167,6 +173,11 @@ class CatalogReader:
         """Add a table that is in no catalog. The lineage gate gets `summaries`, those of snapshots that are new under
         the name. Raises Refused if the name is taken, LineageRejected."""
         self._source.register(name, metadata_location, summaries)
+
+    def rest_client(self) -> RestClient:
+        """Return the client for the requests of a catalog of type rest."""
+        assert isinstance(self._source, _Other)
+        return self._source.rest_client()
 
     def close(self) -> None:
         self._source.close()
@@ -313,6 +324,7 @@ class _Other:
     def __init__(self, catalog: deployment.Catalog) -> None:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
+        self._sole = catalog.sole_deployment
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         # Servers that do not say which endpoints they have are asked for views, too.
         self._properties = {"view-endpoints-supported": "true", **pyiceberg_properties(catalog)}
@@ -349,6 +361,8 @@ class _Other:
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 
+        if self._properties["type"] == "rest":
+            return self._fetched(identifier, "table") if is_addressable(str(identifier)) else None
         with self._answering():
             try:
                 table = self._catalog().load_table(identifier.parts)
@@ -446,24 +460,19 @@ class _Other:
 
     def _fetched(self, name: Identifier, kind: Literal["table", "view"]) -> CatalogEntry | None:
         """Load what pyiceberg's models reject: they know neither later formats nor a view's metadata location."""
-        from pyiceberg.catalog.rest import Endpoints, IdentifierKind
-
-        catalog: Any = self._catalog()
-        route = Endpoints.load_view if kind == "view" else Endpoints.load_table
-        answer = _client_of(catalog, "_session").get(
-            catalog.url(route, **catalog._split_identifier_for_path(name.parts, IdentifierKind(kind)))
-        )
-        if answer.status_code == 404:
+        found = self.rest_client().load(name, kind)
+        if found is None:
             return None
-        answer.raise_for_status()
-        found = answer.json()
-        place = found.get("metadata", {}).get("location")
-        return CatalogEntry(self._name, name, found.get("metadata-location") or "", None, kind.upper(), place)
+        said = found.get("metadata") or {}
+        log, place = said.get("metadata-log") or (), said.get("location")
+        previous = log[-1].get("metadata-file") if log else None
+        return CatalogEntry(self._name, name, found.get("metadata-location") or "", previous, kind.upper(), place)
+
+    def rest_client(self) -> RestClient:
+        return RestClient(self._catalog(), self._name)
 
     def _newer(self, name: Identifier) -> CatalogEntry | None:
         """Return the pointer of a table whose metadata pyiceberg cannot read."""
-        if self._properties["type"] == "rest":
-            return self._fetched(name, "table")
         return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
@@ -471,6 +480,8 @@ class _Other:
             self._catalog().create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
+        if self._properties["type"] == "rest":
+            return DeploymentsInProperties(self._catalog(), self._name, self._sole, self._answering)
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",

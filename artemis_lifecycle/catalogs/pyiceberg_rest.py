@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyiceberg.catalog.rest import RestCatalog
 from requests import Session
 from typing_extensions import override
+from urllib3.util import Retry
 
 from artemis_lifecycle.catalogs.answers import bounded
 
@@ -14,4 +15,8 @@ class BoundedRestCatalog(RestCatalog):
 
     @override
     def _create_session(self) -> Session:
-        return bounded(super()._create_session())
+        session = bounded(super()._create_session())
+        for adapter in session.adapters.values():
+            # The one for SigV4 would send again; a commit is sent once.
+            adapter.max_retries = Retry(0, read=False)  # type: ignore[attr-defined]
+        return session

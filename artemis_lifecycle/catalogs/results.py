@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artemis_lifecycle.catalogs.deployments import NAMESPACE as NAMESPACE
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.errors import ConfigError
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import DataScan
     from pyspark.sql import SparkSession
 
-
-NAMESPACE = "lifecycle"
-"""Excluded from discovery, from sensors and from the tables' schedules."""
 
 RESULT_TABLES = frozenset(
     f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger", "lineage_edges")

@@ -133,12 +133,12 @@ def catalog_conf(
     options["cache-enabled"] = "false"
     if catalog.warehouse is not None:
         options["warehouse"] = catalog.warehouse
-        if on_s3(catalog.warehouse):
-            options.setdefault("io-impl", _S3_FILE_IO)
-            if "s3.region" in options:
-                options.setdefault("client.region", options["s3.region"])
-            if "s3.endpoint" in options:
-                options.setdefault("s3.path-style-access", "true")
+    if catalog.root is not None and on_s3(catalog.root):
+        options.setdefault("io-impl", _S3_FILE_IO)
+        if "s3.region" in options:
+            options.setdefault("client.region", options["s3.region"])
+        if "s3.endpoint" in options:
+            options.setdefault("s3.path-style-access", "true")
     build = _SPARK_TYPES.get(catalog.type)
     if build is None:
         raise ConfigError(

@@ -157,12 +157,10 @@ def cold_identity(
 ) -> ColdIdentity:
     """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
     catalogs = context.config.catalogs
-    if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
-        raise ConfigError(
-            "A catalog has no warehouse",
-            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
-        )
-    live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
+    # Of a warehouse that is a name, only the server knows the place: the table's own stands for it.
+    live_warehouse, cold_warehouse = catalogs.live.root or live_location, catalogs.cold.root
+    if cold_warehouse is None:
+        raise ConfigError("The cold catalog has no place in a store", hint="set catalogs.cold.warehouse, or its roots")
     rules = LocationRules.from_config(context.config.policy(table).orphans)
 
     def choose(cold_locations: list[str]) -> ColdIdentity:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.demand import Demand
@@ -42,7 +42,7 @@ from artemis_lifecycle.contracts.summary import OPERATION, Operation
 from artemis_lifecycle.errors import BadInput, LeaseLost, MissingFile, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import CONTINUES, Marks, Relation
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
-from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.metadata.types import Ref, Snapshot, TableMetadata
 from artemis_lifecycle.operations.cold_tier import RestoreRecord
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import table_lock
@@ -65,7 +65,8 @@ _PROTECTED = timedelta(hours=24)
 def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata) -> RestoreRecord:
     """Return the restore's record. Its folder is protected from before the first copy on."""
     restores = context.operations.restores
-    location = f"{live.location.rstrip('/')}/{FOLDER}"
+    # A managed store takes only what is where tables have their data.
+    location = f"{live.location.rstrip('/')}/{'data/' if context.managed else ''}{FOLDER}"
     while True:
         record = restores.begin(
             request.table_uuid,
@@ -200,18 +201,18 @@ def commit_restored(
     def change(base: BaseState) -> Change | None:
         nonlocal made
         _check_table(request, base)
-        ref = base.metadata.ref(request.branch)
-        if ref is not None:
-            head = base.metadata.snapshot(ref.snapshotId())
-            if ref.isBranch() and head is not None and dict(head.summary()).get(RESTORE_ID) == record.restore_id:
-                made = int(ref.snapshotId())
-                return None
-            raise taken(request, int(ref.snapshotId()), "branch" if ref.isBranch() else "tag")
-        while made == 0 or base.metadata.snapshot(made) is not None:
-            made = secrets.randbits(63)
-        check_protected(context, record)
         # Copying took time, so use the current specs, column types and name mapping.
         now = read_table_metadata(context.live_stores, base.metadata_location)
+        ref = now.refs.get(request.branch)
+        if ref is not None:
+            head = now.snapshot(ref.snapshot_id)
+            if ref.is_branch and head is not None and head.summary.properties.get(RESTORE_ID) == record.restore_id:
+                made = ref.snapshot_id
+                return None
+            raise taken(request, ref)
+        while made == 0 or now.snapshot(made) is not None:
+            made = secrets.randbits(63)
+        check_protected(context, record)
         found = live_ids(context, request, source, cold, now)
         if found.ids.specs != ids.specs:
             raise RestoreFailed(
@@ -221,7 +222,7 @@ def commit_restored(
                 untouched="the live table",
                 hint="run the restore again: it starts over",
             )
-        made_as = _snapshot(request, record, base, made, source, identity, found, manifest_list)
+        made_as = _snapshot(request, record, now, made, source, identity, found, manifest_list)
         raises, lost = found.raises(now), found.lost_file
         # A table that was only put back, and not written to, goes on from the archive's line with this commit.
         return Change(
@@ -244,9 +245,7 @@ def _commit(
     change: Callable[[BaseState], Change | None],
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitResult:
-    return commit_with_retry(
-        context.spark,
-        context.live_catalog,
+    return context.commit_table(
         request.table,
         change,
         swaps=context.operations.table_locations.swaps(context.live_catalog, request.table, request.table_uuid),
@@ -257,19 +256,18 @@ def _commit(
 def _snapshot(
     request: RestoreRequest,
     record: RestoreRecord,
-    base: BaseState,
+    metadata: TableMetadata,
     snapshot_id: int,
     source: Snapshot,
     identity: ColdIdentity,
     placement: Placement,
     manifest_list: str,
 ) -> str:
-    """Return the new snapshot, which follows `base`, as JSON."""
-    metadata = base.metadata
+    """Return the new snapshot, which follows `metadata`, as JSON."""
     totals = {key: value for key, value in source.summary.properties.items() if key.startswith("total-")}
     snapshot: dict[str, object] = {
         "snapshot-id": snapshot_id,
-        "timestamp-ms": max(time.time_ns() // 1_000_000, int(metadata.lastUpdatedMillis())),
+        "timestamp-ms": max(time.time_ns() // 1_000_000, metadata.last_updated_ms),
         "summary": {
             **totals,
             **request.summary,
@@ -281,13 +279,13 @@ def _snapshot(
         "manifest-list": manifest_list,
     }
     then = None if source.schema_id is None else placement.ids.schemas.get(source.schema_id)
-    snapshot["schema-id"] = int(metadata.currentSchemaId()) if then is None else then
-    if metadata.formatVersion() > 1:
+    snapshot["schema-id"] = metadata.current_schema_id if then is None else then
+    if metadata.format_version > 1:
         # Above all of the archive's: deletes on the branch apply to what was restored.
-        snapshot["sequence-number"] = max(int(metadata.nextSequenceNumber()), placement.marks.sequence_number + 1)
-    if metadata.formatVersion() > 2:
+        snapshot["sequence-number"] = max(metadata.last_sequence_number, placement.marks.sequence_number) + 1
+    if metadata.next_row_id is not None:
         # Its manifests already have their row ids.
-        snapshot["first-row-id"] = max(int(metadata.nextRowId()), placement.marks.next_row_id)
+        snapshot["first-row-id"] = max(metadata.next_row_id, placement.marks.next_row_id)
         snapshot["added-rows"] = 0
     return json.dumps(snapshot)
 
@@ -303,9 +301,9 @@ def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
 
     def change(base: BaseState) -> Change | None:
         _check_table(request, base)
-        ref = base.metadata.ref(request.branch)
-        if ref is not None and not (ref.isBranch() and ref.snapshotId() == request.snapshot_id):
-            raise taken(request, int(ref.snapshotId()), "branch" if ref.isBranch() else "tag")
+        ref = read_table_metadata(context.live_stores, base.metadata_location).refs.get(request.branch)
+        if ref is not None and not (ref.is_branch and ref.snapshot_id == request.snapshot_id):
+            raise taken(request, ref)
         return None if ref is not None else Change(set_branches=(BranchChange(request.branch, request.snapshot_id),))
 
     noted = context.noted({**request.summary, OPERATION: "branch"})
@@ -325,8 +323,8 @@ def take_back(context: RestoreContext, request: RestoreRequest, snapshot_id: int
     """Remove a restored branch and its snapshot, unless somebody has written to the branch."""
 
     def change(base: BaseState) -> Change | None:
-        ref = base.metadata.ref(request.branch)
-        if base.table_uuid != request.table_uuid or ref is None or int(ref.snapshotId()) != snapshot_id:
+        ref = read_table_metadata(context.live_stores, base.metadata_location).refs.get(request.branch)
+        if base.table_uuid != request.table_uuid or ref is None or ref.snapshot_id != snapshot_id:
             return None
         return Change(remove_refs=(request.branch,), expire_snapshot_ids=(snapshot_id,))
 
@@ -335,9 +333,9 @@ def take_back(context: RestoreContext, request: RestoreRequest, snapshot_id: int
         _commit(context, request, change)
 
 
-def taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
+def taken(request: RestoreRequest, ref: Ref) -> BadInput:
     return BadInput(
-        f"The table already has a {kind} {request.branch!r}, on snapshot {snapshot_id}",
+        f"The table already has a {ref.type} {request.branch!r}, on snapshot {ref.snapshot_id}",
         table=request.table,
         untouched="the table",
         hint="choose another branch, or drop that one first",
@@ -527,6 +525,6 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
         or restore_id is None
         or head.summary.get(RESTORED_SNAPSHOT) != str(request.snapshot_id)
     ):
-        raise taken(request, ref.snapshot_id, "branch" if ref.is_branch else "tag")
+        raise taken(request, ref)
     # Killed between the commit and its record, or requested twice.
     return _finished(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.rest_commit import CommitTable
 from artemis_lifecycle.cold_tier.cold_metadata import line_of
 from artemis_lifecycle.cold_tier.copy import each_file
 from artemis_lifecycle.cold_tier.evolution import (
@@ -64,19 +65,22 @@ class RestoreRequest:
 class RestoreContext:
     """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
     table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes.
-    `archive` is the table's newest cold table, where a closed one has the snapshot."""
+    `archive` is the table's newest cold table, where a closed one has the snapshot. `managed`: the live
+    catalog's store is its own."""
 
     spark: SparkSession
     live_stores: Stores
     cold_stores: Stores
     operations: Operations
     live_catalog: str
+    commit_table: CommitTable
     root: str
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     require_lineage: Callable[[Mapping[str, str]], None] = lambda summary: None
     noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
     archive: TableMetadata | None = None
+    managed: bool = False
     rules: LocationRules = field(default_factory=LocationRules)
 
 

@@ -15,8 +15,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import httpx
 from starlette.applications import Starlette
@@ -29,6 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from artemis_lifecycle import escaping
 from artemis_lifecycle.commits.requests import (
     LARGEST,
+    Change,
     Finding,
     Route,
     Rules,
@@ -101,6 +104,7 @@ class Gate:
         self._bytes = 0
         self._judges, self._recorders, self._askers = (ThreadPoolExecutor(2) for _ in range(3))
         self._down_until = self._alive_until = 0.0
+        self._turns = WeakValueDictionary[str, _Turns]()
         # Without the pool of `Client`, which adds headers, keeps cookies and follows redirects.
         self._transport = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0)
@@ -140,7 +144,7 @@ class Gate:
                 raise UnclearError("it has two lengths")
             route = _route(request.method, path)
             body = None if route is None or route.kind == "unknown" else await self._whole(request, taken)
-            refused = () if route is None else await self._refused(request, route, body or b"")
+            refused, wanted = ([], []) if route is None else await self._refused(request, route, body or b"")
         except TooLargeError as error:
             return _error(413, "BadRequestException", f"The lineage gate refuses the request: {error}")
         except UnclearError as error:
@@ -151,7 +155,11 @@ class Gate:
         try:
             forwarded = self._forwarded(request, path, body)
             if body is not None:
-                async with asyncio.timeout(_ANSWER_SECONDS):
+                async with asyncio.timeout(_ANSWER_SECONDS), self._in_turn(wanted):
+                    ref = await self._unseen_ref(request, path, wanted)
+                    if ref is not None:
+                        said = f"Ref {ref} was made on a snapshot that the commit would remove"
+                        return _error(409, "CommitFailedException", said)
                     return await _held(await self._transport.handle_async_request(forwarded))
             answer = await self._transport.handle_async_request(forwarded)
             if request.method == "GET" and is_config(path) and answer.status_code == 200:
@@ -164,23 +172,67 @@ class Gate:
             return _error(502, "BadGatewayException", f"The catalog's answer was lost{_unknown(route)}")
         return _streamed(answer, _rest(answer))
 
-    async def _refused(self, request: Request, route: Route, body: bytes) -> list[Finding]:
-        """Record what is wrong with the request. Return what it is refused for."""
+    @asynccontextmanager
+    async def _in_turn(self, wanted: Sequence[Change]) -> AsyncIterator[None]:
+        """Let an expiration of a table wait for the commits in progress, and later ones for it: none makes a ref
+        between the look at the table and the removal of its snapshots. Names that differ in case alone are one."""
+        names = {".".join((*each.table.levels, each.table.name)).casefold(): bool(each.expires) for each in wanted}
+        async with AsyncExitStack() as stack:
+            for name, expires in sorted(names.items()):
+                turns = self._turns.get(name) or self._turns.setdefault(name, _Turns())
+                await stack.enter_async_context(turns.alone() if expires else turns.beside_others())
+            yield
+
+    async def _unseen_ref(self, request: Request, path: bytes, wanted: Sequence[Change]) -> str | None:
+        """Return a ref on a snapshot that a commit would remove, and of which its client does not know: no requirement
+        of the protocol detects it."""
+        expires = frozenset[int]().union(*(each.expires for each in wanted))
+        if not expires:
+            return None
+        known = frozenset[str]().union(*(each.refs for each in wanted))
+        own = {b"host", b"expect", b"content-length", b"content-type", b"content-encoding", b"idempotency-key"}
+        asked = httpx.Request(
+            "GET",
+            self._upstream,
+            headers=[
+                (b"host", self._upstream.netloc),
+                *(each for each in _end_to_end(request.headers.raw) if each[0].lower() not in own | _OVERRIDES),
+            ],
+            extensions={"target": path + b"?snapshots=refs", "timeout": _TIMEOUTS},
+        )
+        answer, content = await self._transport.handle_async_request(asked), bytearray()
+        async for chunk in answer.aiter_bytes():
+            content += chunk
+            if len(content) > LARGEST:
+                break
+        await answer.aclose()
+        try:
+            refs = json.loads(content)["metadata"]["refs"] if answer.status_code == 200 else {}
+            return next(
+                (name for name, ref in refs.items() if ref["snapshot-id"] in expires and name not in known), None
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            # The client proves its commit afterwards.
+            return None
+
+    async def _refused(self, request: Request, route: Route, body: bytes) -> tuple[list[Finding], list[Change]]:
+        """Record what is wrong with the request. Return what it is refused for, and the changes that it wants."""
         encoding = request.headers.get("content-encoding", "")
         address = request.client.host if request.client else "unknown"
         who = f"{address} {request.headers.get('user-agent', '')[:200]}".strip()
 
-        def judge() -> tuple[list[Finding], bool]:
-            found, gated = list[Finding](), False
+        def judge() -> tuple[list[Finding], bool, list[Change]]:
+            found, gated, wanted = list[Finding](), False, list[Change]()
             for change in changes(route, body, encoding):
+                wanted.append(replace(change, summaries=()))
                 found += self._rules.findings(change)
                 gated = gated or self._rules.gates(change)
                 if len(found) >= _TABLES:
                     break
-            return found[:_TABLES], gated
+            return found[:_TABLES], gated, wanted
 
         try:
-            found, gated = await _within(_JUDGE_SECONDS, self._judges, judge)
+            found, gated, wanted = await _within(_JUDGE_SECONDS, self._judges, judge)
         except TimeoutError:
             raise BusyError("others are evaluated before it") from None
         refused = [finding for finding in found if finding.refused]
@@ -188,7 +240,7 @@ class Gate:
             raise BusyError("Postgres does not answer, and the commit needs a pass of the catalog's database")
         if found:
             await self._recorded(found, who)
-        return refused
+        return refused, wanted
 
     async def _recorded(self, found: Sequence[Finding], who: str) -> None:
         def record() -> None:
@@ -252,6 +304,34 @@ class Gate:
             # The path as it came: httpx would encode it in its own way.
             extensions={"target": path + (b"?" + query if query else b""), "timeout": _TIMEOUTS},
         )
+
+
+class _Turns:
+    """The commits of one table: any number beside each other, or one alone."""
+
+    def __init__(self) -> None:
+        self._first = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._others = 0
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        async with self._first:
+            await self._idle.wait()
+            yield
+
+    @asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        async with self._first:
+            self._others += 1
+            self._idle.clear()
+        try:
+            yield
+        finally:
+            self._others -= 1
+            if not self._others:
+                self._idle.set()
 
 
 class _Deadline:

@@ -30,7 +30,7 @@ LARGEST = 32 * 2**20
 _VALUES = 500_000
 """Values in a body: of 20,000 snapshots at once."""
 _PIECE = 2**20
-_ADD = "add-snapshot"
+_ADD, _REMOVE = "add-snapshot", "remove-snapshots"
 _KNOWN = frozenset(
     [
         "add-encryption-key",
@@ -63,12 +63,15 @@ _KNOWN = frozenset(
 @dataclass(frozen=True)
 class Change:
     """What a request does to one table. `summaries` has one for each new snapshot. `unclear` says why they cannot be
-    known, `source` is the table that is renamed to this one."""
+    known, `source` is the table that is renamed to this one. `expires` are snapshots that it removes, `refs` those that
+    it asserts or removes."""
 
     table: TableName
     summaries: tuple[Mapping[str, str], ...] = ()
     unclear: str | None = None
     source: TableName | None = None
+    expires: frozenset[int] = frozenset()
+    refs: frozenset[str] = frozenset()
 
 
 def changes(route: Route, body: bytes, encoding: str) -> tuple[Change, ...]:
@@ -97,7 +100,7 @@ def changes(route: Route, body: bytes, encoding: str) -> tuple[Change, ...]:
 
 def _change(table: TableName, content: Mapping[str, object]) -> Change:
     try:
-        return Change(table, tuple(_summaries(content)))
+        return Change(table, tuple(_summaries(content)), None, None, *_expired(content))
     except UnclearError as error:
         # For the rules to decide: a table that is not gated may have what the gate cannot read.
         return Change(table, unclear=str(error))
@@ -114,6 +117,15 @@ def _summaries(content: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
             continue
         summary = _object(update.get("snapshot"), "snapshot").get("summary")
         yield {key: _text(value, f"summary {key[:80]}") for key, value in _object(summary or {}, "summary").items()}
+
+
+def _expired(content: Mapping[str, object]) -> tuple[frozenset[int], frozenset[str]]:
+    updates = [_object(each, "an update") for each in _list(content.get("updates"), "updates")]
+    removing = [each for each in updates if str(each.get("action")).lower() == _REMOVE]
+    gone = [number for each in removing for number in _list(each.get("snapshot-ids"), "snapshot-ids")]
+    asserted = (_object(each, "a requirement") for each in _list(content.get("requirements") or [], "requirements"))
+    refs = [each.get("ref") for each in asserted] + [each.get("ref-name") for each in updates]
+    return frozenset(each for each in gone if isinstance(each, int)), frozenset(map(str, refs))
 
 
 def _decoded(body: bytes, encoding: str) -> bytes:

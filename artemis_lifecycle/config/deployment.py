@@ -15,12 +15,23 @@ from artemis_lifecycle.config.durations import Duration
 from artemis_lifecycle.config.model import Address, Model, Root
 
 
+class SoleDeployment(Model):
+    """Who says that no other deployment works on a catalog, and why that is so."""
+
+    who: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+
+
 class Catalog(Model):
     """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
 
     `expected_latency` is shown in messages; no step waits or fails because of it. `roots`: locations besides the
     warehouse where orphans may be collected. `isolated`: patterns of tables that read no files of other tables; if one
     of them cannot be read, deletions of other tables continue.
+
+    The `warehouse` of a REST catalog may be a name, which only its server knows; `roots` then say where files are.
+    `managed`: the store belongs to the catalog (S3 Tables), and nothing but files of its tables is written there.
+    `sole_deployment` stands for the record of the catalog's deployment where the server keeps none.
     """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -32,6 +43,25 @@ class Catalog(Model):
     properties: dict[str, str] = {}
     roots: tuple[str, ...] = ()
     isolated: tuple[str, ...] = ()
+    managed: bool = False
+    sole_deployment: SoleDeployment | None = None
+
+    @property
+    def has_named_warehouse(self) -> bool:
+        """Whether the warehouse is a name, and no place in a store."""
+        named = self.warehouse is not None and "://" not in self.warehouse
+        return self.type == "rest" and named and not str(self.warehouse).startswith(("/", "file:"))
+
+    @property
+    def root(self) -> str | None:
+        """Where the catalog's files are: its warehouse, or the first of `roots` if that is a name."""
+        return next(iter(self.places), None)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All places where orphans may be collected."""
+        named = self.warehouse is None or self.has_named_warehouse
+        return self.roots if named else (str(self.warehouse), *self.roots)
 
     def is_isolated(self, table: str) -> bool:
         """Return True if the configuration declares that the table reads no files of other tables."""

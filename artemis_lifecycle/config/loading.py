@@ -226,8 +226,10 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
     live, cold, events = config.catalogs.live, config.catalogs.cold, config.lineage_events
     return {
         "catalogs": Catalogs(
-            live=live.model_copy(update={"warehouse": place(live.warehouse)}),
-            cold=cold.model_copy(update={"warehouse": place(cold.warehouse)}),
+            **{
+                tier: each if each.has_named_warehouse else each.model_copy(update={"warehouse": place(each.warehouse)})
+                for tier, each in (("live", live), ("cold", cold))
+            },
             others={
                 name: other.model_copy(update={"warehouse": place(other.warehouse)})
                 for name, other in config.catalogs.others.items()

@@ -94,8 +94,8 @@ class LifecycleConfig(Model):
         """Return the roots of the tiers by key. They must not overlap: names are checked here; links and mounts are
         checked when the configuration is opened, and before each step."""
         return {
-            "catalogs.live.warehouse": self.catalogs.live.warehouse,
-            "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
+            "catalogs.live.warehouse": self.catalogs.live.root,
+            "catalogs.cold.warehouse": self.catalogs.cold.root,
             "operations.root": self.operations.root,
             "quarantine.root": self.quarantine.root,
             **{f"catalogs.others.{name}.warehouse": each.warehouse for name, each in self.catalogs.others.items()},

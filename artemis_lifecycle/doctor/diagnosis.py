@@ -85,16 +85,20 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
     yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
     if live.type == "sql":
         yield _if(has_rows["live"], "lineage gate", partial(services.gate, config), "catalogs.live.uri")
-        known = has_rows["live"] and uri is not None and config.operations.root is not None
-        yield _if(known, "deployment", partial(services.deployment, config), "an address")
+    known = (has_rows["live"] or live.type != "sql") and uri is not None and config.operations.root is not None
+    yield _if(known, "deployment", partial(services.deployment, config), "an address")
+    if live.type == "rest" and found_live:
+        yield from _rows("commits over REST", services.over_rest, config)
     yield checked("roots", partial(_apart, config))
     roots: list[tuple[str, Catalog]] = []
     for key, root in config.roots().items():
         of = cold if key == "catalogs.cold.warehouse" else live
-        check = services.probed_store if write_probe else services.store
+        # Nothing is written into a managed store.
+        managed = live.managed and key == "catalogs.live.warehouse"
+        check = services.probed_store if write_probe and not managed else services.store
         found = _if(root is not None, key, partial(check, key, root or "", of), key)
         yield found
-        if root is not None and found.status in ("ok", "warning"):
+        if root is not None and found.status in ("ok", "warning") and not managed:
             roots.append((root, of))
     asked = roots if write_probe else []
     yield _if(uri is not None, "clocks", partial(services.clocks, config, asked), "operations.uri")

@@ -25,10 +25,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_deployment
+from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
 from artemis_lifecycle.catalogs.sql import is_v0
 from artemis_lifecycle.commits.gate import status_of
@@ -295,14 +297,47 @@ def roles(uri: str) -> Check:
 def deployment(config: LifecycleConfig) -> Check:
     """The live catalog belongs to this deployment, or to none yet."""
     live = config.catalogs.live
-    assert live.uri is not None and config.operations.uri is not None and config.operations.root is not None
-    with connected(live.uri) as rows, connected(config.operations.uri) as engine:
+    assert config.operations.uri is not None and config.operations.root is not None
+    with CatalogReader(live) as catalog, connected(config.operations.uri) as engine:
         if schema_state(engine)[0] is None:
             return Check("deployment", "ok", "no operations schema yet: the catalog is taken at first use")
         ours = read_deployment(engine, normalize(config.operations.root))
-        records = DeploymentsInSql(rows, live.name)
+        records = catalog.deployments(_stores(live))
+        if live.sole_deployment is not None and not records.newest():
+            who, why = live.sole_deployment.who, live.sole_deployment.why
+            said = f"no record; {who} says that no other deployment works on the catalog: {why}"
+            return Check("deployment", "warning", said, "make sure that this is still so")
         require_deployment(records, live.name, ours, who="doctor", record=False)
         return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")
+
+
+def over_rest(config: LifecycleConfig) -> list[Check]:
+    """What works through a REST catalog, and which tables' expirations will be refused."""
+    live, name, refused = config.catalogs.live, "expirations over REST", dict[str, str]()
+    with CatalogReader(live) as catalog:
+        client, tables = catalog.rest_client(), catalog.tables()
+        lacking = [each for each in _ENDPOINTS if each not in client.endpoints] if client.endpoints else []
+        for table in tables[:_ASKED]:
+            try:
+                require_provable(client.load(parse(table)), config.policy(table).deletion.grace, table)
+            except LifecycleError as error:
+                refused[table] = f"{error.what} ({error.hint})"
+    works = "expirations, tags, restores to a branch and compaction work; schemas, specs and sort orders stay"
+    found = [Check("commits over REST", "ok", works)]
+    if lacking:
+        do = "use a server that has them, or expire where the catalog runs"
+        found = [Check("commits over REST", "failed", f"the server lacks: {', '.join(lacking)}", do)]
+    asked = f"{len(tables[:_ASKED]):,} of {len(tables):,} tables"
+    if not refused:
+        return [*found, Check(name, "ok", f"none will be refused, of {asked}")]
+    some = "; ".join(f"{table}: {why}" for table, why in list(refused.items())[:3])
+    said = f"refused for {len(refused):,}, of {asked}: {some}"
+    return [*found, Check(name, "warning", said, "change these tables, or leave them out of lifecycle.yaml")]
+
+
+_ASKED = 200
+"""Tables that are loaded: a person waits for the answer."""
+_ENDPOINTS = tuple(f"{method} /v1/{{prefix}}/namespaces/{{namespace}}/tables/{{table}}" for method in ("GET", "POST"))
 
 
 def guard(cold: Catalog) -> Check:

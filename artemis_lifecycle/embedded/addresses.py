@@ -31,17 +31,18 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
     live, cold, operations = config.catalogs.live, config.catalogs.cold, config.operations
     quarantine = config.quarantine
     home = config.home.resolve()
-    configured = live.warehouse is not None
-    live = live.model_copy(update={"warehouse": live.warehouse or _folder(home / "warehouse" / "live")})
-    assert live.warehouse is not None
+    # A name has no place beside it. A REST catalog without a warehouse has one that only its server knows.
+    beside = None if live.has_named_warehouse or live.managed else live.warehouse
+    if live.warehouse is None and live.type != "rest":
+        live = live.model_copy(update={"warehouse": _folder(home / "warehouse" / "live")})
     if cold.warehouse is None:
-        default = _sibling(live.warehouse, "cold") if configured else _folder(home / "warehouse" / "cold")
+        default = _sibling(beside, "cold") if beside else _folder(home / "warehouse" / "cold")
         cold = cold.model_copy(update={"warehouse": default})
     if operations.root is None:
-        default = _sibling(live.warehouse, "lifecycle") if configured else _folder(home / "state")
+        default = _sibling(beside, "lifecycle") if beside else _folder(home / "state")
         operations = operations.model_copy(update={"root": default})
     if quarantine.root is None:
-        default = _sibling(live.warehouse, "quarantine") if configured else _folder(home / "quarantine")
+        default = _sibling(beside, "quarantine") if beside else _folder(home / "quarantine")
         quarantine = quarantine.model_copy(update={"root": default})
 
     if needs_embedded(config):

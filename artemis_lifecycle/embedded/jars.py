@@ -85,7 +85,7 @@ ICEBERG_AWS = Jar(
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """Return the jars that the catalogs of `config` need."""
-    warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
+    warehouses = (config.catalogs.live.root, config.catalogs.cold.root)
     on_aws = config.catalogs.live.type == "glue" or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 

@@ -15,9 +15,10 @@ from datetime import datetime
 from functools import partial
 from shlex import quote
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, Change
+from artemis_lifecycle.catalogs.rest_commit import CommitTable
 from artemis_lifecycle.errors import Refused, StalePlan, require_uuid
 from artemis_lifecycle.expiration.plan import ExpirationPlan, refuse_unexpirable
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
@@ -25,15 +26,12 @@ from artemis_lifecycle.metadata.manifests import live_sort_orders
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.known_tables import Swaps
+from artemis_lifecycle.operations.rest_commits import PutBack
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.retention.views import few
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 # --- unused -----------------------------------------------------------------------------------------------------------
 # Schemas, partition specs and sort orders that nothing uses, and that an expiration may remove from a table.
@@ -205,7 +203,8 @@ class Usage:
 class ExpirationCommit:
     """The result of the commit. `attempts` is 0 if there was nothing to remove. `overtaken` are planned snapshots that
     another tool had already expired. `absent_copies` are archived copies that were lost in cold: the commit first
-    copied them again from live, or, in a dry run, would have to."""
+    copied them again from live, or, in a dry run, would have to. `put_back` are refs that others made while a REST
+    catalog committed, with their snapshots: the plan keeps what these reach."""
 
     plan_id: str
     metadata_location: str
@@ -217,6 +216,7 @@ class ExpirationCommit:
     orders_removed: int = 0
     overtaken: tuple[int, ...] = ()
     absent_copies: int = 0
+    put_back: tuple[PutBack, ...] = ()
     committed_at: datetime | None = None
     due_at: datetime | None = None
     dry_run: bool = False
@@ -291,16 +291,15 @@ def _whole_log(metadata: TableMetadata) -> list[tuple[str, int]]:
 
 
 def commit_expiration(
-    spark: SparkSession,
+    commit: CommitTable,
     stores: Stores,
-    catalog: str,
     plan: ExpirationPlan,
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...], RetentionSettings]],
     swaps: Swaps,
     clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),
 ) -> ExpirationCommit:
-    """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
+    """Commit `plan` to the live catalog, and retry while others win the swap.
 
     `guards` reads the active holds, tag records and settings at each attempt. `swaps` records the attempts (`made_by`
     recognizes them). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
@@ -323,7 +322,7 @@ def commit_expiration(
         removed[:] = [found] if found is not None else []
         return found
 
-    result = commit_with_retry(spark, catalog, plan.table, change, swaps=swaps, lineage=lineage)
+    result = commit(plan.table, change, swaps=swaps, lineage=lineage)
     done = removed[0] if removed and result.changed else Change()
     gone = set(done.expire_snapshot_ids)
     return ExpirationCommit(

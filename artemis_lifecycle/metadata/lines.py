@@ -8,10 +8,12 @@ Pure. Restores, reads, the history index and handoffs ask `relate` before they t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 
+from artemis_lifecycle.catalogs.rest import PUT_BACK
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 
 CLOCK_TOLERANCE_MS = 60_000
@@ -20,6 +22,9 @@ CLOCK_TOLERANCE_MS = 60_000
 CONTINUES = "artemis.continues"
 """A table property, set by a restore into a table whose catalog was put back: the metadata file of the lost line above
 all of whose numbers this line goes on."""
+
+
+_PUT_BACK = re.compile(rf"{re.escape(PUT_BACK)}-?\d{{1,20}}")
 
 
 class Relation(StrEnum):
@@ -56,7 +61,8 @@ class Marks:
 class Line:
     """A line of metadata, as far as one document shows it. `file` is its newest metadata file, `files` are those before
     (both by name, with when they were written), `continues` is one that it is declared to follow. `logged` has when
-    snapshots became current, `parts` the schemas and specs without their ids."""
+    snapshots became current, `parts` the schemas and specs without their ids. `put_back` has all
+    numbers of each snapshot that a REST catalog dropped and a step set again."""
 
     table_uuid: str
     marks: Marks
@@ -67,6 +73,7 @@ class Line:
     files: Mapping[str, int] = field(default_factory=dict)
     continues: str | None = None
     parts: frozenset[str] = frozenset()
+    put_back: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Line:
@@ -81,6 +88,11 @@ class Line:
             {file_name(each.metadata_file): each.timestamp_ms for each in metadata.metadata_log},
             metadata.properties.get(CONTINUES),
             frozenset(map(_part, (*metadata.schemas.values(), *metadata.partition_specs.values()))),
+            {
+                int(key.removeprefix(PUT_BACK)): frozenset(value.split())
+                for key, value in metadata.properties.items()
+                if _PUT_BACK.fullmatch(key)
+            },
         )
 
     def follows(self, other: Line) -> bool | None:
@@ -111,9 +123,15 @@ Same = Callable[[Snapshot, Snapshot], bool]
 
 def same_snapshot(one: Snapshot, other: Snapshot) -> bool:
     """Return True if two snapshots with one id are the same. A list's name has a UUID, and copies keep it."""
-    lists = {None if each.manifest_list is None else file_name(each.manifest_list) for each in (one, other)}
-    same = (one.sequence_number, one.timestamp_ms) == (other.sequence_number, other.timestamp_ms)
-    return same and len(lists) == 1
+    return _numbers(one) == _numbers(other) and _one_list(one, other)
+
+
+def _one_list(one: Snapshot, other: Snapshot) -> bool:
+    return len({None if each.manifest_list is None else file_name(each.manifest_list) for each in (one, other)}) == 1
+
+
+def _numbers(snapshot: Snapshot) -> str:
+    return f"{snapshot.sequence_number}:{snapshot.timestamp_ms}"
 
 
 def relate(one: Line, other: Line, same: Same = same_snapshot) -> Relation:
@@ -159,6 +177,9 @@ def _contradict(one: Line, other: Line, same: Same) -> bool:
     numbers = {each.sequence_number for each in other.snapshots.values()} - {0}
     for snapshot_id, snapshot in one.snapshots.items():
         known = other.snapshots.get(snapshot_id)
+        had = one.put_back.get(snapshot_id, frozenset()) | other.put_back.get(snapshot_id, frozenset())
+        if known is not None and had.issuperset(map(_numbers, (snapshot, known))) and _one_list(snapshot, known):
+            continue
         if snapshot.sequence_number in numbers if known is None else not same(snapshot, known):
             return True
     return False

@@ -79,6 +79,11 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
         raise unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
 
 
+def read_metadata_json(stores: Stores, metadata_location: str) -> dict[str, Any]:
+    """Read the metadata file at `metadata_location`, and return `metadata_json` of it."""
+    return metadata_json(read_file(stores, metadata_location), metadata_location, stores.limits)
+
+
 def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
     """Return a metadata file's bytes, plain or gzip, as a JSON object, including unknown fields.
 
@@ -128,7 +133,7 @@ class Described:
 
 def described(stores: Stores, metadata_location: str) -> Described:
     """Read a metadata file as far as every object's can be read. Raises UnreadableMetadata if it is not JSON."""
-    node = metadata_json(read_file(stores, metadata_location), metadata_location, stores.limits)
+    node = read_metadata_json(stores, metadata_location)
     properties = node.get("properties")
     places = (node.get("location"), properties.get("write.metadata.path") if isinstance(properties, dict) else None)
     uuid, log = node.get("table-uuid"), node.get("metadata-log")

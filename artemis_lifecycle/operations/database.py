@@ -30,6 +30,7 @@ from artemis_lifecycle.operations.migrations import HEAD
 from artemis_lifecycle.operations.plans import Plans, Verdicts
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
+from artemis_lifecycle.operations.rest_commits import RestCommits
 from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
@@ -253,6 +254,7 @@ class Operations:
         self.publications = Publications(engine)
         self.ledger_progress = LedgerProgresses(engine)
         self.waits = Waits(engine)
+        self.rest_commits = RestCommits(engine)
         self.health = Health(engine)
         self.held_bytes = Held(engine)
         self.run_times = RunTimes(engine)

@@ -57,6 +57,7 @@ DecisionKind = Literal[
     "approve-thaw",
     "end-thaw",
     "acknowledge-lineage",
+    "put-back",
 ]
 
 

@@ -189,11 +189,11 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
     live = config.catalogs.live
     # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
-    tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
+    tiers = (config.catalogs.cold.root, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
     return replace(
         context_of(resources, table),
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
-        roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
+        roots=live.places,
         archived=partial(_archived, resources),
         overtaken=lambda plan, metadata: unarchived(
             resources.live_stores,
@@ -252,7 +252,7 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         lambda metadata: cold_index(resources, table, metadata),
     )
     side.current()
-    others = (config.catalogs.live.warehouse, config.quarantine.root)
+    others = (config.catalogs.live.root, config.quarantine.root)
     return side, DeletionContext(
         spark=resources.start_spark,
         stores=resources.cold_stores,

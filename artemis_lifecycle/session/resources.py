@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
@@ -37,6 +39,7 @@ from artemis_lifecycle.errors import (
     OtherDeployment,
     UnreadableMetadata,
 )
+from artemis_lifecycle.metadata.table_metadata import read_metadata_json
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
@@ -293,6 +296,7 @@ class Resources:
         for other in self.others.values():
             other.close()
         self.__dict__.pop("database_catalogs", None)
+        self.__dict__.pop("rest", None)
         for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
@@ -423,6 +427,19 @@ class Resources:
         """The live catalog's tables."""
         return CatalogReader(self.config.catalogs.live)
 
+    @cached_property
+    def rest(self) -> RestCommitter | None:
+        """Commits to a live catalog of type rest; None for any other."""
+        if self.config.catalogs.live.type != "rest":
+            return None
+        client, records = self.live_catalog.rest_client(), self.unchecked_operations.rest_commits
+        return RestCommitter(client, records, partial(read_metadata_json, self.live_stores), self.owner)
+
+    @property
+    def commit_table(self) -> CommitTable:
+        """The live catalog's committer: Iceberg's core in Spark's driver, or the protocol of `catalogs/rest.py`."""
+        return self.rest or partial(commit_with_retry, self.spark, self.config.catalogs.live.name)
+
     @property
     def results(self) -> ResultReader:
         """The project's own result tables in the live catalog."""
@@ -457,9 +474,11 @@ class Resources:
         of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are checked each time,
         because a clock may jump at any time. A store, which needs a probe file, is checked once a minute."""
         tiers = self.config.catalogs
-        folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
-        if cold and tiers.cold.warehouse:
-            folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
+        # A managed store takes no probe.
+        probed = (self.root,) if tiers.live.managed else (self.root, tiers.live.root, location)
+        folders = [Folder(path, self.live_stores) for path in probed if path]
+        if cold and tiers.cold.root:
+            folders.append(Folder(tiers.cold.root, self.cold_stores))
         # Of folders with the same clock, the first one: if `operations.root` is in the tables' store, no probe is
         # written to tables.
         asked = {folder.clock: folder for folder in reversed(folders)}

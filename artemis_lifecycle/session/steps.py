@@ -29,6 +29,8 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
 from artemis_lifecycle.operations.leases import Lease, mark
+from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.rest_commits import RestState
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.dropped import observe
 from artemis_lifecycle.protection.future import lost_since
@@ -40,6 +42,9 @@ from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 
 R = TypeVar("R", ExpirationPlan, ScanRecord)
+
+_DELETING = frozenset({"plan", "commit", "deletion", "orphan_deletion"})
+"""Steps that depend on what became of earlier commits through a REST catalog."""
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
@@ -157,6 +162,18 @@ class Steps:
         lost = lost_since([former], metadata.metadata_location, log)
         operations.table_locations.lost(metadata.table_uuid, lost)
 
+    def settle(self, state: TableState) -> None:
+        """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have
+        happened since. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. A
+        plan that a person closed is not waited for."""
+        rest, operations, table_uuid = self.resources.rest, self.resources.operations, state.metadata.table_uuid
+        for each in () if rest is None else operations.rest_commits.open(table_uuid):
+            record = None if each.plan_id is None else operations.plans.get(each.plan_id)
+            if record is not None and record.status is PlanStatus.CLOSED:
+                operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
+        if rest is not None:
+            rest.settle(state.name, table_uuid)
+
     def table_uuid(self, table: str) -> str:
         """Return the uuid of the table, of any kind, that currently has the name. Raises NoSuchTable,
         UnreadableMetadata."""
@@ -266,7 +283,10 @@ class Steps:
                 resources.progress.reached(held.token)
                 if not state.is_dropped:
                     # The name may lead to another table by now.
-                    self.saw(self.again(state))
+                    state = self.again(state)
+                    self.saw(state)
+                    if step in _DELETING and state.catalog is None:
+                        self.settle(state)
             step_id = operations.steps.start(
                 state.metadata.table_uuid,
                 table,

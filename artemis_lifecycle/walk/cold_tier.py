@@ -233,6 +233,8 @@ class ColdTier:
                     cold_stores=self.resources.cold_stores,
                     operations=self.resources.operations,
                     live_catalog=self.resources.config.catalogs.live.name,
+                    commit_table=self.resources.commit_table,
+                    managed=self.resources.config.catalogs.live.managed,
                     root=self.resources.root,
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,6 +73,8 @@ def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
             metadata = steps.any_state(job.table).metadata
         place = metadata_locations(metadata, resources.rules(job.table))[0]
         is_its = metadata.table_uuid == job.table_uuid
+    if resources.other(job.table) is None and resources.config.catalogs.live.managed:
+        place = f"{resources.root}/receipts/{job.table_uuid}"
     folder = receipt_folder(place, job.job_id)
     journal = resources.operations.journal.job(job.job_id)
     missing = resources.live_stores.head(f"{folder}/receipt.json") is None
@@ -112,6 +114,11 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
         "cold_metadata": record.cold_metadata_location,
         "committed_at": record.committed_at,
         "committed_as": record.committed_metadata_location,
+        "refs_put_back": [
+            asdict(ref)
+            for each in resources.operations.rest_commits.proven(job.table_uuid, job.job_id)
+            for ref in each.refs_put_back
+        ],
         "due_at": record.due_at,
         "approved_large": None if record.approved_by is None else f"{record.approved_by}: {record.approved_why}",
         "approved_lost": None
@@ -212,6 +219,9 @@ class Deletion:
         instant = None if now is None else resources.instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, resources.operations.clock.now(), instant)
         with self.steps.run(state, "deletion") as step:
+            proven = self.expiration.proven(plan)
+            put_back = set() if proven is None else {each.snapshot_id for each in proven.put_back}
+            job = replace(job, snapshot_ids=tuple(each for each in job.snapshot_ids if each not in put_back))
             if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
                 require_published(resources, plan)
             resources.operations.plans.mark(

@@ -9,7 +9,8 @@ from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.commit import no_whole_compare
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
@@ -88,7 +89,8 @@ class Cleaning:
     def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
         """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
-        if not policy.retention.clean_metadata:
+        # REST's protocol removes no sort orders, and does not detect a writer that just began to use a schema or spec.
+        if not policy.retention.clean_metadata or self.resources.config.catalogs.live.type == "rest":
             return Unused(), False
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
@@ -138,14 +140,16 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        live = self.resources.config.catalogs.live
-        if live.type == "rest":
-            # The commit would also refuse it, but only after the complete copy to the cold tier.
-            raise no_whole_compare(live.name, table)
+        rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
+        if rest is not None:
+            # Before anything is copied for it.
+            require_provable(rest.client.load(parse(table)), grace, table)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
+            # A ref may have been put back when the step began.
+            state = state if self.resources.rest is None else self.steps.again(state)
             asked = wanted.is_specific
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
@@ -185,6 +189,23 @@ class Expiration:
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = plan_counts(plan)
         return plan
+
+    def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
+        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""
+        found = self.resources.operations.rest_commits.proven(plan.table_uuid, plan.plan_id)
+        if not found:
+            return None
+        put_back = tuple(ref for each in found for ref in each.refs_put_back)
+        removed = {number for each in found for number in each.snapshot_ids}
+        return ExpirationCommit(
+            plan.plan_id,
+            str(found[-1].metadata_location),
+            attempts=len(self.resources.operations.rest_commits.of_table(plan.table_uuid, plan.plan_id)),
+            snapshots_removed=len(removed - {each.snapshot_id for each in put_back}),
+            refs_removed=len({ref for each in found for ref in each.refs}),
+            overtaken=tuple(each for each in plan.expired_snapshots if each not in removed),
+            put_back=put_back,
+        )
 
     def skip_if_idle(self, table: str) -> bool:
         state = self.steps.table_state(table)
@@ -242,12 +263,16 @@ class Expiration:
             return None
         plan, policy = self.plan(record.plan_id), self.resources.config.policy(state.name)
         gone = overtaken(plan, state.metadata)
-        if not gone:
+        proven = self.proven(plan)
+        if not gone and proven is None:
             return None
         refs_left = any(ref in state.metadata.refs for ref in plan.expired_refs)
         whole = len(gone) == len(plan.expired_snapshots) and not refs_left
-        if whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata):
-            swapped = successor(record.swap_base_location, state.metadata)
+        made = whole and made_by(record.swap_base_location, record.swap_updated_ms, state.metadata)
+        if made or proven is not None:
+            swapped = (
+                successor(record.swap_base_location, state.metadata) if proven is None else proven.metadata_location
+            )
             lineage = self._lineage_of(state.metadata, record)
             self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
             self.resources.operations.plans.mark(
@@ -255,8 +280,8 @@ class Expiration:
                 UNCOMMITTED,
                 PlanStatus.COMMITTED,
                 due_in=policy.deletion.grace,
-                committed_metadata_location=state.metadata.metadata_location,
-                attempts=0,
+                committed_metadata_location=state.metadata.metadata_location if proven is None else swapped,
+                attempts=0 if proven is None else proven.attempts,
             )
             return None
         unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
@@ -312,7 +337,8 @@ class Expiration:
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         plan, record = self.loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
-            return commit_of(record)
+            proven = self.proven(plan)
+            return replace(commit_of(record), put_back=() if proven is None else proven.put_back)
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
@@ -348,26 +374,28 @@ class Expiration:
             recopied = copy_again(self.resources, plan, record, step)
             cleaning = Cleaning(self.resources, plan.table, step.check)
             expires = bool(plan.expired_snapshots or plan.expired_refs)
+            done = self.proven(plan)
             if plan.expired_snapshots:
                 # Who wrote a snapshot, and when it was current, leaves with it.
                 metadata = self.steps.again(state).metadata
                 self.recording.record(plan.table, metadata)
                 self.past.record(plan.table, metadata, confirm=step.check)
-            if expires or cleaning(state.metadata, ()):
+            if done is None and (expires or cleaning(state.metadata, ())):
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
                     self.resources.require_deployment()
+                    rest = self.resources.rest
                     done = commit_plan(
-                        self.resources.spark,
+                        self.resources.commit_table if rest is None else rest.of_plan(plan.plan_id),
                         self.resources.live_stores,
-                        self.resources.config.catalogs.live.name,
                         plan,
                         lambda: self._guards(plan),
                         self._swaps(plan),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                     )
-            else:
+                done = self.proven(plan) or done
+            elif done is None:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
@@ -389,6 +417,7 @@ class Expiration:
                 "snapshots_removed": done.snapshots_removed,
                 "attempts": done.attempts,
                 "files_recopied": recopied,
+                "refs_put_back": len(done.put_back),
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
 

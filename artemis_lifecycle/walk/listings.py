@@ -34,5 +34,5 @@ def listed_locations(resources: Resources, state: TableState, location: str | No
         [*recorded, *former_locations(resources.live_stores, metadata, rules)],
         location,
         rules,
-        [root for root in (live.warehouse, *live.roots) if root is not None],
+        live.places,
     )

@@ -178,7 +178,7 @@ class NessieTables:
         resources, config = self._resources, self._resources.config
         tables = self.current(table)
         others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
-        tiers = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse, config.quarantine.root, *others)
+        tiers = (config.catalogs.live.root, config.catalogs.cold.root, config.quarantine.root, *others)
         return replace(
             context_of(resources, table),
             catalog=_BesideLive(tables, resources.database_catalogs, f"{self.name}:"),

@@ -71,7 +71,7 @@ def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
     problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in in_metadata]
     present = [snapshot for snapshot in wanted if snapshot in in_metadata]
     rules = resources.rules(plan.table)
-    root = normalize(resources.config.catalogs.cold.warehouse or "", rules)
+    root = normalize(resources.config.catalogs.cold.root or "", rules)
     with worker_errors():
         view = cold_index(resources, plan.table, metadata)
         runner = Runner(resources.start_spark)

@@ -136,7 +136,7 @@ class Quarantine:
             snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots
         asking = Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids)
         absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
-        cold = self.resources.config.catalogs.cold.warehouse
+        cold = self.resources.config.catalogs.cold.root
         context = replace(
             deletion_context(self.resources, state.name, absence),
             reserved=() if cold is None else (cold,),

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Ref
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.holds import Hold, HoldKind, Writing, writing
@@ -82,10 +83,10 @@ class TagsAndHolds:
             age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
 
             def change(base: BaseState) -> Change:
-                found = base.metadata.ref(name)
-                if found is not None and found.isTag() and found.snapshotId() != snapshot_id and not replace:
+                found = self._ref(base, name)
+                if found is not None and not found.is_branch and found.snapshot_id != snapshot_id and not replace:
                     raise BadInput(
-                        f"Tag {name!r} is on snapshot {found.snapshotId()} already",
+                        f"Tag {name!r} is on snapshot {found.snapshot_id} already",
                         table=table,
                         untouched="its refs",
                         hint="choose another name, or move the tag with --replace (replace=True)",
@@ -127,10 +128,10 @@ class TagsAndHolds:
             )
 
         def change(base: BaseState) -> Change | None:
-            found = base.metadata.ref(name)
-            if found is not None and (found.isBranch() or found.snapshotId() != ref.snapshot_id):
+            found = self._ref(base, name)
+            if found is not None and (found.is_branch or found.snapshot_id != ref.snapshot_id):
                 raise BadInput(
-                    f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
+                    f"Tag {name!r} was moved to snapshot {found.snapshot_id} meanwhile",
                     table=table,
                     untouched="its refs",
                     hint=f"check again (artemis tags {quote(table)}), then remove it",
@@ -151,14 +152,15 @@ class TagsAndHolds:
     ) -> CommitResult:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
         catalog, locations = self.resources.config.catalogs.live.name, self.resources.operations.table_locations
-        return commit_with_retry(
-            self.resources.spark,
-            catalog,
+        return self.resources.commit_table(
             state.name,
             change,
             swaps=locations.swaps(catalog, state.name, state.metadata.table_uuid),
             lineage=Gate(self.resources).noted(state.name, {**worker.summary(), OPERATION: what}),
         )
+
+    def _ref(self, base: BaseState, name: str) -> Ref | None:
+        return read_table_metadata(self.resources.live_stores, base.metadata_location).refs.get(name)
 
     def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
         """Return a tag that is gone, but did not expire, while its record is active: its remover died before recording

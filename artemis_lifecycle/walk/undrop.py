@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.commit import Change, commit_with_retry
+from artemis_lifecycle.catalogs.commit import Change
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
@@ -122,9 +122,7 @@ class Undrop:
             if noted:
                 change = Change(set_properties={COMMIT_PROPERTY: "{}"})
                 swaps = operations.table_locations.swaps(catalog.name, str(name), known.table_uuid)
-                commit_with_retry(
-                    resources.spark, catalog.name, str(name), lambda _: change, swaps=swaps, lineage=noted
-                )
+                resources.commit_table(str(name), lambda _: change, swaps=swaps, lineage=noted)
             undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
             self.recording.record_expiration(str(name), known.table_uuid, undrop_id, worker, at, operation="undrop")
             count = sum(restored.values())

@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables, cold_identity
@@ -141,6 +143,7 @@ class World:
                 live_stores=self.stores,
                 cold_stores=self.stores,
                 operations=operations,
+                commit_table=partial(commit_with_retry, self.spark, self.live),
                 live_catalog=self.live,
                 root=self.context().root,
                 settings=TransferSettings(files_per_batch=12),

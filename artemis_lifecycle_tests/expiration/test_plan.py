@@ -21,7 +21,6 @@ from artemis_lifecycle.errors import (
     NoSuchTable,
     PlanStateError,
     ReferencedSnapshot,
-    Refused,
     StalePlan,
 )
 from artemis_lifecycle.expiration.commit import removal
@@ -212,14 +211,3 @@ def test_a_commit_that_was_not_recorded_is_found_done(opened: Open, monkeypatch:
     done = lifecycle.commit_expiration(plan)
     assert done.snapshots_removed == 0 and done.metadata_location == metadata.metadata_location
     assert lifecycle.delete_files(plan).deleted == plan.summary.files
-
-
-def test_a_rest_catalog_is_refused_at_the_plan(make_config: Callable[..., LifecycleConfig]) -> None:
-    config = make_config()
-    rest = {"type": "rest", "uri": "http://127.0.0.1:1"}
-    catalogs = config.catalogs.model_copy(update={"live": config.catalogs.live.model_copy(update=rest)})
-    with (
-        Lifecycle.open(config.model_copy(update={"catalogs": catalogs})) as lifecycle,
-        pytest.raises(Refused, match="does not compare the whole metadata"),
-    ):
-        lifecycle.plan_expiration("db.t")

@@ -239,7 +239,7 @@ def test_a_commit_that_lost_leaves_the_former_record_in_force(
         raise CommitConflict("others were faster", table=table)
 
     with monkeypatch.context() as patch:
-        patch.setattr("artemis_lifecycle.walk.tags_and_holds.commit_with_retry", loses)
+        patch.setattr("artemis_lifecycle.session.resources.commit_with_retry", loses)
         with pytest.raises(CommitConflict):
             lifecycle.tag(table, "audit", ids[0], retain="1d", who="bob")
     (seen,) = (ref for ref in lifecycle.tags(table).refs if ref.name == "audit")

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -513,6 +514,49 @@ def test_a_large_answer_to_a_commit_arrives_whole(
     for sizes in ((), (70_000,)):
         upstream.answer = Answer(200, [], content, sizes)
         assert ask(gate, "POST", COMMIT, commit(COMPLETE))[2] == content
+
+
+def test_an_expiration_is_alone_among_the_commits_of_its_table(upstream: Upstream, gate: Served) -> None:
+    order: list[str] = []
+    writing, go_on = threading.Event(), threading.Event()
+
+    def act(handler: BaseHTTPRequestHandler) -> None:
+        body = read_body(handler)
+        kind = "look" if handler.command == "GET" else "expire" if b"remove-snapshots" in body else "write"
+        order.append(f"{kind} begins")
+        if kind == "write" and not writing.is_set():
+            writing.set()
+            go_on.wait(60)
+        order.append(f"{kind} ends")
+        content = b'{"metadata": {"refs": {"main": {"snapshot-id": 9}, "new": {"snapshot-id": 1}}}}'
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
+
+    upstream.act = act
+    statuses: list[int] = []
+
+    def start(body: bytes) -> threading.Thread:
+        thread = threading.Thread(target=lambda: statuses.append(ask(gate, "POST", COMMIT, body)[0]))
+        thread.start()
+        return thread
+
+    def expiration(ref: str, snapshot_id: int) -> bytes:
+        requirement = {"type": "assert-ref-snapshot-id", "ref": ref, "snapshot-id": snapshot_id}
+        update = {"action": "remove-snapshots", "snapshot-ids": [snapshot_id]}
+        return json.dumps({"requirements": [requirement], "updates": [update]}).encode()
+
+    threads = [start(commit(COMPLETE))]
+    assert writing.wait(60)
+    threads.append(start(expiration("other", 2)))
+    time.sleep(0.3)
+    assert order == ["write begins"]
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["write begins", "write ends", "look begins", "look ends", "expire begins", "expire ends"]
+    assert statuses == [200, 200]
+    # It knows of no ref on the snapshot; another one asserts it.
+    assert ask(gate, "POST", COMMIT, expiration("main", 1))[0] == 409
+    assert ask(gate, "POST", COMMIT, expiration("new", 1))[0] == 200
 
 
 def test_requests_in_progress_do_not_wait_for_each_other(upstream: Upstream, gate: Served) -> None:

@@ -167,7 +167,7 @@ class PaimonTables:
         options = now.main.schema.options
         external = [each.strip() for key in _EXTERNAL for each in options.get(key, "").split(",") if each.strip()]
         # Neither the other tiers nor other tables of the warehouse may lie in what this table owns.
-        tiers = (config.catalogs.cold.warehouse, config.catalogs.live.warehouse, config.quarantine.root)
+        tiers = (config.catalogs.cold.root, config.catalogs.live.root, config.quarantine.root)
         others = [place for each in self.databases() for place in self._folders(each) if place != now.location]
         return replace(
             context_of(resources, table),

@@ -275,7 +275,8 @@ _GRANTS = {
         "lifecycle.ledger_progress, "
         "lifecycle.locks, lifecycle.paces, lifecycle.pauses, lifecycle.plans, lifecycle.publications, "
         "lifecycle.quarantines, "
-        "lifecycle.restores, lifecycle.scans, lifecycle.step_totals, lifecycle.tags, lifecycle.thaws, "
+        "lifecycle.rest_commits, lifecycle.restores, lifecycle.scans, lifecycle.step_totals, "
+        "lifecycle.tags, lifecycle.thaws, "
         "lifecycle.unmet_snapshots, "
         "lifecycle.waits, lifecycle.watched_tables",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.health_history, lifecycle.seen_pointers, "

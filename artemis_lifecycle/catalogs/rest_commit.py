@@ -1,0 +1,314 @@
+"""Commits through a REST catalog: load, validate, record, send once, prove, put lost refs back. Belongs here: the order
+and the retries. Does not belong here: the rules (`rest`)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.rest import (
+    MARKER,
+    Answer,
+    Attempt,
+    MetadataFile,
+    Proof,
+    RestClient,
+    Verdict,
+    new_marker,
+    numbers_of,
+    prove,
+    put_back,
+    request_of,
+)
+from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
+from artemis_lifecycle.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    LifecycleError,
+    NoSuchTable,
+    OperationsUnavailable,
+    Refused,
+    UnreadableMetadata,
+    require_uuid,
+)
+from artemis_lifecycle.operations.crash_points import around, reach
+from artemis_lifecycle.operations.known_tables import Swaps
+from artemis_lifecycle.operations.rest_commits import PutBack, RestCommit, RestCommits, RestState
+
+_LOG = escaping.logger(__name__)
+_PUT_BACKS = 10
+"""Attempts to set one lost ref again."""
+
+
+class CommitTable(Protocol):
+    """Commits a change to a table of the live catalog: `commit_with_retry`, or `RestCommitter`."""
+
+    def __call__(
+        self,
+        table: str,
+        change: Callable[[BaseState], Change | None],
+        *,
+        swaps: Swaps = ...,
+        lineage: Mapping[str, str] = ...,
+    ) -> CommitResult: ...
+
+
+class _Lost(Exception):  # noqa: N818
+    """This attempt changed nothing, and another may succeed."""
+
+
+@dataclass(frozen=True)
+class RestCommitter:
+    """`read` returns a metadata file as JSON, or raises UnreadableMetadata; `who` is recorded with what is put back;
+    `plan_id` with expirations."""
+
+    client: RestClient
+    records: RestCommits
+    read: Callable[[str], Mapping[str, Any]]
+    who: str
+    plan_id: str | None = None
+    attempts: int = 10
+    longest_wait: float = 5.0
+
+    def of_plan(self, plan_id: str) -> RestCommitter:
+        """Return a committer whose attempts are recorded as this plan's."""
+        return replace(self, plan_id=plan_id)
+
+    def __call__(
+        self,
+        table: str,
+        change: Callable[[BaseState], Change | None],
+        *,
+        swaps: Swaps = UNRECORDED,
+        lineage: Mapping[str, str] = MappingProxyType({}),
+    ) -> CommitResult:
+        """Do what `commit_with_retry` does. Each attempt loads the table, and `change` validates exactly the metadata
+        file that was loaded.
+
+        An attempt that removes snapshots is recorded before it is sent. Raises CommitStateUnknown if it happened and
+        cannot be proven to have lost no ref: then `settle` is to succeed before any file is deleted.
+        """
+        tried = 0
+
+        def attempt() -> CommitResult:
+            nonlocal tried
+            tried += 1
+            return self._attempt(table, change, tried, swaps.begin, lineage)
+
+        retrying = Retrying(
+            stop=stop_after_attempt(self.attempts),
+            wait=wait_random_exponential(multiplier=0.05, max=self.longest_wait),
+            retry=retry_if_exception_type(_Lost),
+            reraise=True,
+        )
+        try:
+            done: CommitResult = retrying(attempt)
+        except _Lost as lost:
+            raise CommitConflict(
+                f"The catalog accepted none of {tried} attempts: {lost}",
+                table=table,
+                untouched="the table",
+                hint="run the step again when the table is less busy",
+            ) from lost
+        if done.changed:
+            swaps.made(done.metadata_location)
+        return done
+
+    def load(self, table: str) -> MetadataFile:
+        """Return the table's current metadata file. Raises NoSuchTable; UnreadableMetadata if the catalog's answer is
+        not what the file says."""
+        answer = self.client.load(parse(table))
+        if answer is None:
+            raise NoSuchTable(
+                f"Catalog {self.client.name} has no such table",
+                table=table,
+                hint="list its tables with: artemis tables",
+            )
+        location = str(answer.get("metadata-location") or "")
+        file = MetadataFile(location, self.read(location))
+        said = MetadataFile(location, answer.get("metadata") or {})
+        if (said.table_uuid, said.heads, said.snapshots.keys()) != (file.table_uuid, file.heads, file.snapshots.keys()):
+            raise UnreadableMetadata(
+                f"Catalog {self.client.name} answers with other refs or snapshots than its metadata file has",
+                table=table,
+                path=location,
+                untouched="the table",
+                hint="see what the catalog's server does to metadata; expire the table's snapshots where it runs",
+            )
+        return file
+
+    def settle(self, table: str, table_uuid: str) -> list[RestCommit]:
+        """Prove the table's attempts whose outcome is not settled, and put lost refs back; return those that are proven
+        now. Raises CommitStateUnknown for one that happened and cannot be proven."""
+        found = []
+        for each in self.records.open(table_uuid):
+            now = self.load(table)
+            require_uuid(table, now.table_uuid, table_uuid)
+            attempt = Attempt(each.marker, each.base_location, frozenset(each.snapshot_ids), frozenset(each.refs))
+            done = self._settled(table, attempt, self._proof(attempt, now.location))
+            if done is None:
+                self.records.give_up(each.marker)
+            else:
+                found.append(done)
+        return found
+
+    def _attempt(
+        self,
+        table: str,
+        change: Callable[[BaseState], Change | None],
+        number: int,
+        before_swap: Callable[[str, int], None],
+        lineage: Mapping[str, str],
+    ) -> CommitResult:
+        base = self.load(table)
+        reach("rest:loaded")
+        wanted = change(BaseState(base.location, base.table_uuid))
+        if wanted is None or wanted == Change():
+            return CommitResult(base.location, base.location, number - 1, changed=False)
+        marker = new_marker()
+        properties = {**wanted.set_properties, MARKER: marker}
+        if lineage and not wanted.add_snapshots:
+            properties[COMMIT_PROPERTY] = json.dumps({**lineage, "base": base.location}, ensure_ascii=False)
+        request = request_of(base, replace(wanted, set_properties=properties), table)
+        doomed, refs = frozenset(wanted.expire_snapshot_ids), frozenset(wanted.remove_refs)
+        attempt = Attempt(marker, base.location, doomed, refs)
+        # The server decides when the next metadata is written, so its time is not known.
+        before_swap(base.location, 0)
+        if doomed:
+            self.records.begin(marker, base.table_uuid, table, self.plan_id, base.location, sorted(doomed), refs)
+        reach("rest:recorded")
+        with around("catalog.commit"):
+            answer = self.client.commit(parse(table), request, marker)
+        reach("rest:answered")
+        # Even a refusal is looked up: what passes requests on may have sent this one twice.
+        proof = self._proof_of(table, attempt, answer)
+        if proof.verdict is Verdict.ABSENT and answer.happened is False:
+            if doomed:
+                self.records.settle(marker, RestState.REFUSED, why=answer.said)
+            raise self._refusal(table, base, answer)
+        if proof.verdict is Verdict.ABSENT:
+            if answer.in_flight:
+                raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")
+            raise _Lost(answer.said)
+        if doomed:
+            self._settled(table, attempt, proof)
+        elif proof.verdict is Verdict.UNKNOWN:
+            raise self._unknown(table, base.location, proof.why)
+        assert proof.result is not None
+        used = base.location if proof.used is None else proof.used.location
+        return CommitResult(proof.result.location, used, number, changed=True)
+
+    def _proof_of(self, table: str, attempt: Attempt, answer: Answer) -> Proof:
+        """Return the proof of an attempt that was answered with success, or not at all."""
+        if answer.location is not None:
+            proof = self._proof(attempt, answer.location)
+            if proof.verdict in (Verdict.KEPT, Verdict.LOST):
+                return proof
+        retrying = Retrying(
+            stop=stop_after_attempt(6),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            retry=retry_if_exception_type(OperationsUnavailable),
+            reraise=True,
+        )
+        try:
+            newest = retrying(self.load, table).location
+        except OperationsUnavailable as error:
+            said = answer.said or "the answer was not clear"
+            raise self._unknown(table, attempt.base_location, f"{said}; a look-up failed: {error.what}") from error
+        return self._proof(attempt, newest)
+
+    def _proof(self, attempt: Attempt, newest: str) -> Proof:
+        return prove(attempt, newest, self._file)
+
+    def _file(self, location: str) -> MetadataFile | None:
+        try:
+            return MetadataFile(location, self.read(location))
+        except UnreadableMetadata as error:
+            _LOG.warning("A metadata file of a commit's proof cannot be read: %s", error)
+            return None
+
+    def _settled(self, table: str, attempt: Attempt, proof: Proof) -> RestCommit | None:
+        """Put back what was lost, and record the proof; return None for a commit that did not happen."""
+        if proof.verdict is Verdict.ABSENT:
+            return None
+        reach("rest:proven")
+        again: list[PutBack] = []
+        why = proof.why
+        for ref in proof.lost:
+            try:
+                done, failed = self._put_back(table, proof, ref)
+            except LifecycleError as error:
+                done, failed = None, str(error)
+            if done is not None:
+                again.append(done)
+            elif failed:
+                assert proof.used is not None
+                why = f"ref {ref} on snapshot {proof.used.heads[ref]} was lost and cannot be put back: {failed}"
+        places = {
+            "metadata_location": None if proof.result is None else proof.result.location,
+            "used_location": None if proof.used is None else proof.used.location,
+        }
+        state = RestState.UNPROVEN if why else RestState.PROVEN
+        found = self.records.settle(attempt.marker, state, put_back=again, why=why or None, who=self.who, **places)
+        for each in again:
+            _LOG.warning(
+                "Ref %s of %s was made while snapshot %s expired; it was put back", each.ref, table, each.snapshot_id
+            )
+        if why:
+            raise self._unknown(table, attempt.base_location, why)
+        return found
+
+    def _put_back(self, table: str, proof: Proof, ref: str) -> tuple[PutBack | None, str]:
+        """Set a lost ref again. Return what was done, or why not; neither if a ref has that name again and is another's
+        decision."""
+        assert proof.used is not None
+        used, snapshot_id, said = proof.used, proof.used.heads[ref], ""
+        for number in range(_PUT_BACKS):
+            now = self.load(table)
+            request = put_back(now, used, ref, time.time_ns() // 1_000_000)
+            if request is None:
+                same = now.heads[ref] == snapshot_id
+                return (_numbers(ref, used, now) if same else None), ""
+            with around("catalog.put_back"):
+                answer = self.client.commit(parse(table), request, new_marker())
+            said = answer.said or said
+            # Another commit may have taken the number, or the answer was lost: the next look says.
+            time.sleep(0.0 if answer.happened else min(2.0, 0.05 * 2**number))
+        return None, said
+
+    def _refusal(self, table: str, base: MetadataFile, answer: Answer) -> Exception:
+        # A server reports some conflicts, such as a sequence number that is taken, as a bad request.
+        if answer.conflict or self.load(table).location != base.location:
+            return _Lost(answer.said)
+        return Refused(
+            f"Catalog {self.client.name} refuses the commit: {answer.said}",
+            table=table,
+            path=base.location,
+            untouched="the table",
+            hint="fix the cause in the message, and run the step again",
+        )
+
+    def _unknown(self, table: str, path: str, why: str) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"It is not proven that the commit lost no ref: {why}",
+            table=table,
+            path=path,
+            untouched="all data files",
+            hint="fix the cause, or set the ref again by hand, and run the step again: it looks again before anything "
+            "is deleted. To give the plan up, close it: artemis close PLAN",
+        )
+
+
+def _numbers(ref: str, used: MetadataFile, now: MetadataFile) -> PutBack:
+    before, after = (file.snapshots[used.heads[ref]] for file in (used, now))
+    old, new = (int(numbers_of(each).partition(":")[0]) for each in (before, after))
+    return PutBack(ref, used.heads[ref], old, new, int(after["timestamp-ms"]), after.get("first-row-id"))

@@ -1,0 +1,162 @@
+"""Commits that remove snapshots through a REST catalog: what each attempt asked for, recorded before it is sent, and
+what its proof found. Belongs here: rows. Does not belong here: the protocol (`catalogs/rest.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import Engine, Index, func, update
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import NewDecision
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, records, table_of, update_record
+
+
+class RestState(StrEnum):
+    """`sent`: may still happen, or has and is not proven. `refused`: the server said that it did not happen. `absent`:
+    it did not, a day later. `proven`: the base that the server used is known, and no ref is lost. `unproven`: it
+    happened, and a ref is lost, or may be. `closed`: a person closed its plan before it was proven."""
+
+    SENT = "sent"
+    REFUSED = "refused"
+    ABSENT = "absent"
+    PROVEN = "proven"
+    UNPROVEN = "unproven"
+    CLOSED = "closed"
+
+
+OPEN_STATES = frozenset({RestState.SENT, RestState.UNPROVEN})
+_LANDS_WITHIN = timedelta(days=1)
+"""After that, a commit that was sent and is not in the table's metadata never will be."""
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """A ref that a commit dropped unseen, and that was set again. Its snapshot has the same id, and new numbers unless
+    the table still had it."""
+
+    ref: str
+    snapshot_id: int
+    old_sequence_number: int
+    sequence_number: int
+    timestamp_ms: int
+    first_row_id: int | None = None
+
+
+@dataclass(frozen=True)
+class RestCommit:
+    """One attempt. `marker` is the value of its table property. `used_location` is the base that the server used, and
+    `metadata_location` the file that it wrote. `put_back` has one JSON text for each `PutBack`."""
+
+    marker: Key
+    table_uuid: str
+    table: str
+    plan_id: str | None
+    base_location: str
+    snapshot_ids: tuple[int, ...]
+    refs: tuple[str, ...]
+    state: RestState
+    sent_at: Filled
+    settled_at: datetime | None
+    metadata_location: str | None
+    used_location: str | None
+    put_back: tuple[str, ...] | None
+    why: str | None
+
+    @property
+    def refs_put_back(self) -> tuple[PutBack, ...]:
+        """The refs that were set again."""
+        return tuple(PutBack(**json.loads(each)) for each in self.put_back or ())
+
+
+rest_commits = table_of(RestCommit, "rest_commits", Index("rest_commits_of_table", "table_uuid", "state"))
+
+
+class RestCommits:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(
+        self,
+        marker: str,
+        table_uuid: str,
+        table: str,
+        plan_id: str | None,
+        base_location: str,
+        snapshot_ids: Collection[int],
+        refs: Collection[str],
+    ) -> None:
+        """Record an attempt before it is sent."""
+        with around("rest_commits.begin"), self._engine.begin() as connection:
+            insert_record(
+                connection,
+                RestCommit,
+                marker=marker,
+                table_uuid=table_uuid,
+                table=table,
+                plan_id=plan_id,
+                base_location=base_location,
+                snapshot_ids=tuple(snapshot_ids),
+                refs=tuple(refs),
+                state=RestState.SENT,
+            )
+
+    def settle(
+        self,
+        marker: str,
+        state: RestState,
+        *,
+        metadata_location: str | None = None,
+        used_location: str | None = None,
+        put_back: Sequence[PutBack] = (),
+        why: str | None = None,
+        who: str | None = None,
+    ) -> RestCommit:
+        """Record what is known of an attempt now. Each ref that was put back is a decision of the table's history, too:
+        `who` is the step that did it."""
+        with around("rest_commits.settle"), self._engine.begin() as connection:
+            found = update_record(
+                connection,
+                RestCommit,
+                rest_commits.c.marker == marker,
+                state=state,
+                settled_at=func.clock_timestamp(),
+                metadata_location=metadata_location,
+                used_location=used_location,
+                put_back=tuple(json.dumps(asdict(each)) for each in put_back),
+                why=why,
+            )
+            assert found is not None
+            for each in put_back:
+                said = f"ref {each.ref} on snapshot {each.snapshot_id} was made while {marker} was committed"
+                NewDecision("put-back", found.plan_id or marker, who or "artemis", said).record(connection, found)
+        return found
+
+    def open(self, table_uuid: str) -> tuple[RestCommit, ...]:
+        """Return the table's attempts that are not settled, oldest first."""
+        of_table = (rest_commits.c.table_uuid == table_uuid, rest_commits.c.state.in_(OPEN_STATES))
+        return records(self._engine, RestCommit, *of_table, order_by=(rest_commits.c.sent_at,))
+
+    def of_table(self, table_uuid: str, plan_id: str | None = None) -> tuple[RestCommit, ...]:
+        """Return all attempts on the table, or those of one plan, oldest first."""
+        plan = if_given(rest_commits.c.plan_id, plan_id)
+        mine = rest_commits.c.table_uuid == table_uuid
+        return records(self._engine, RestCommit, mine, *plan, order_by=(rest_commits.c.sent_at,))
+
+    def proven(self, table_uuid: str, plan_id: str) -> tuple[RestCommit, ...]:
+        """Return the plan's attempts that happened and are proven, oldest first."""
+        return tuple(each for each in self.of_table(table_uuid, plan_id) if each.state == RestState.PROVEN)
+
+    def give_up(self, marker: str) -> None:
+        """Record an attempt that is not in the table's metadata as absent, once it can no longer happen."""
+        c = rest_commits.c
+        late = c.sent_at < func.clock_timestamp() - _LANDS_WITHIN
+        mine = (c.marker == marker, c.state == RestState.SENT, late)
+        with around("rest_commits.give_up"), self._engine.begin() as connection:
+            connection.execute(
+                update(rest_commits).where(*mine).values(state=RestState.ABSENT, settled_at=func.clock_timestamp())
+            )

@@ -1,0 +1,242 @@
+"""The whole walk over REST: the same results as in a SQL catalog, whoever makes a tag at the wrong moment, and nothing
+but files of tables in a managed store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.rest_commits import RestState
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.rest.servers import Proxy, Server
+
+LATER = datetime.now(UTC) + timedelta(days=60)
+ORPHANS = {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}
+POLICY = {"retention": {"window": "1d"}, "deletion": {"grace": "1ms"}, "orphans": ORPHANS}
+Rows = list[tuple[object, ...]]
+Open = Callable[..., Lifecycle]
+
+
+@pytest.fixture
+def opened(make_config: MakeConfig, spark: SparkSession, server: Server, tmp_path: Any) -> Open:
+    """`opened(type, uri=None, **sections)`: a lifecycle on a catalog of that type, which belongs to no deployment."""
+    catalog = load_catalog("other", **pyiceberg_properties(server.catalog()))
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    catalog.update_namespace_properties(NAMESPACE, removals={PROPERTY})
+
+    def make(kind: str = "rest", uri: str | None = None, **sections: Any) -> Lifecycle:
+        live: dict[str, Any] = {}
+        if kind == "rest":
+            keys = {"type", "uri", "warehouse", "properties"}
+            live = server.catalog(uri=uri).model_dump(include=keys) | {"managed": server.warehouse.startswith("s3:")}
+        defaults = {**POLICY, **sections.pop("defaults", {})}
+        return Lifecycle.open(make_config(catalogs={"live": live}, defaults=defaults, **sections), spark=spark)
+
+    return make
+
+
+def table_of(lifecycle: Lifecycle, name: str = "t", version: int = 2) -> str:
+    """Five commits, with deletes and a compaction; a tag on the second."""
+    spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
+    namespace = f"db{id(lifecycle)}"
+    table = f"{live}.{namespace}.{name}"
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.{namespace}")
+    spark.sql(
+        f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
+        f"TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read')"
+    )
+    spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(0, 8)")
+    spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(8, 16)")
+    # SeaweedFS refuses Puffin files, so tables of version 3 have no deletion vectors here.
+    spark.sql(f"DELETE FROM {table} WHERE id IN (3, 12)" if version < 3 else f"INSERT INTO {table} VALUES (3, 'p0')")
+    second = ids_of(lifecycle, f"{namespace}.{name}")[1]
+    spark.sql(f"ALTER TABLE {table} CREATE TAG audit AS OF VERSION {second}")
+    lifecycle.compact_data_files(f"{namespace}.{name}")
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (20, 'p0'), (21, 'p1')")
+    return f"{namespace}.{name}"
+
+
+def ids_of(lifecycle: Lifecycle, table: str) -> list[int]:
+    return [each.snapshot_id for each in lifecycle.snapshot_history(table).snapshots]
+
+
+def rows(lifecycle: Lifecycle, table: str, snapshot_id: int) -> Rows:
+    return sorted(tuple(row) for row in lifecycle.read(table, snapshot_id=snapshot_id).collect())
+
+
+def walked(lifecycle: Lifecycle) -> dict[str, Any]:
+    """The walk, with a tag, an untag and a restore; and what it leaves, without ids."""
+    table = table_of(lifecycle)
+    ids = ids_of(lifecycle, table)
+    before = [rows(lifecycle, table, each) for each in ids]
+    lifecycle.tag(table, "mine", ids[0])
+    lifecycle.untag(table, "mine")
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    lifecycle.hand_off(plan)
+    done = lifecycle.commit_expiration(plan)
+    report = lifecycle.delete_files(plan)
+    again = lifecycle.delete_files(plan)
+    restored = lifecycle.restore(table, ids[0], "back")
+    history = lifecycle.snapshot_history(table)
+    assert [rows(lifecycle, table, each) for each in ids] == before
+    assert rows(lifecycle, table, restored.snapshot_id) == before[0]
+    scan = lifecycle.scan_orphans(table)
+    return {
+        "kinds": sorted((each.kind, each.files) for each in plan.summary.by_kind),
+        "expired": [number for number, each in enumerate(ids) if each in plan.expired_snapshots],
+        "commit": (done.snapshots_removed, done.refs_removed, done.attempts, done.put_back),
+        "deleted": (report.deleted, report.kept, report.failed, again.deleted),
+        "refs": sorted((ref.name, ref.type) for ref in history.refs.values()),
+        "snapshots": len(history.snapshots),
+        "orphans": [row["path"] for row in scan.files().collect()],
+        "status": [each.status for each in lifecycle.plans(table)],
+    }
+
+
+def test_the_walk_ends_as_in_a_sql_catalog(opened: Open) -> None:
+    over_rest = walked(opened("rest"))
+    assert over_rest == walked(opened("sql"))
+    assert over_rest["expired"] == [0, 2, 3, 4] and over_rest["commit"][3] == ()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_tag_made_while_it_commits_is_put_back_and_its_files_stay(opened: Open, version: int) -> None:
+    lifecycle = opened()
+    table = table_of(lifecycle, version=version)
+    ids, live = ids_of(lifecycle, table), lifecycle.config.catalogs.live.name
+    before = [rows(lifecycle, table, each) for each in ids]
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    lifecycle.hand_off(plan)
+
+    def tag(name: str) -> None:
+        if name == "catalog.commit:before":
+            lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]} RETAIN 30 DAYS")
+
+    with crash_points.installed(tag):
+        done = lifecycle.commit_expiration(plan)
+    assert [(each.ref, each.snapshot_id) for each in done.put_back] == [("late", ids[2])]
+    assert done.snapshots_removed == len(plan.expired_snapshots) - 1
+    report = lifecycle.delete_files(plan)
+    assert report.deleted and report.kept and report.failed == 0
+    assert lifecycle.plans(table)[0].status is PlanStatus.DONE
+    state = lifecycle.snapshot_history(table)
+    assert state.refs["late"].snapshot_id == ids[2] and state.refs["late"].max_ref_age_ms == 30 * 86_400_000
+    spark_rows = lifecycle.spark.sql(f"SELECT * FROM {live}.{table} VERSION AS OF 'late'").collect()
+    assert sorted(tuple(row) for row in spark_rows) == before[2]
+    assert [rows(lifecycle, table, each) for each in ids] == before
+    # It expires like any other, and the archive takes it for the snapshot that it has already.
+    lifecycle.untag(table, "late")
+    second = lifecycle.plan_expiration(table, now=LATER)
+    assert second.expired_snapshots == (ids[2],)
+    lifecycle.hand_off(second)
+    assert lifecycle.commit_expiration(second).put_back == ()
+    assert lifecycle.delete_files(second).failed == 0
+    assert [rows(lifecycle, table, each) for each in ids] == before
+
+
+def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(opened: Open, server: Server) -> None:
+    proxy = Proxy(server.uri)
+    with proxy.serving() as uri:
+        lifecycle = opened(uri=uri, defaults={"cold_tier": {"enabled": False}})
+        table = table_of(lifecycle)
+        ids, live = ids_of(lifecycle, table), lifecycle.config.catalogs.live.name
+        before = rows(lifecycle, table, ids[2])
+        plan = lifecycle.plan_expiration(table, now=LATER)
+
+        def act(name: str) -> None:
+            if name == "catalog.commit:before":
+                lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]}")
+            if name == "rest:answered":
+                proxy.fault = lambda method, path: "refuse" if method == "POST" and "/tables/" in path else None
+
+        with crash_points.installed(act), pytest.raises(CommitStateUnknown, match="late"):
+            lifecycle.commit_expiration(plan)
+        uuid = plan.table_uuid
+        assert [each.state for each in lifecycle.operations.rest_commits.of_table(uuid)] == [RestState.UNPROVEN]
+        for step in (lifecycle.commit_expiration, lambda plan: lifecycle.plan_expiration(table, now=LATER)):
+            with pytest.raises(CommitStateUnknown, match="late"):
+                step(plan)
+        with pytest.raises(Exception, match="not committed"):
+            lifecycle.delete_files(plan)
+        proxy.fault = lambda method, path: None
+        done = lifecycle.commit_expiration(plan)
+        assert [each.ref for each in done.put_back] == ["late"]
+        lifecycle.delete_files(plan)
+        assert rows(lifecycle, table, ids[2]) == before
+
+
+@pytest.mark.parametrize("point", ["catalog.commit:after", "catalog.put_back:before", "rest_commits.settle:after"])
+def test_a_worker_that_dies_between_the_commit_and_its_proof_is_resumed(opened: Open, point: str) -> None:
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table = table_of(lifecycle)
+    ids, live = ids_of(lifecycle, table), lifecycle.config.catalogs.live.name
+    before = rows(lifecycle, table, ids[2])
+    plan = lifecycle.plan_expiration(table, now=LATER)
+
+    def act(name: str) -> None:
+        if name == "catalog.commit:before":
+            lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]}")
+        if name == point:
+            raise Killed(name)
+
+    with crash_points.installed(act), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    # The next night plans first, and finds that this plan was committed.
+    assert lifecycle.plan_expiration(table, now=LATER).plan_id != plan.plan_id
+    assert lifecycle.operations.plans.get(plan.plan_id).status is PlanStatus.COMMITTED
+    done = lifecycle.commit_expiration(plan)
+    assert [each.ref for each in done.put_back] == ["late"]
+    assert lifecycle.delete_files(plan).failed == 0
+    assert rows(lifecycle, table, ids[2]) == before
+    assert lifecycle.receipt(plan).details["refs_put_back"][0]["ref"] == "late"
+
+
+def test_what_could_not_be_proven_is_refused_at_the_plan(opened: Open) -> None:
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    lifecycle.spark.sql(
+        f"ALTER TABLE {live}.{table} SET TBLPROPERTIES "
+        "('write.metadata.delete-after-commit.enabled'='true', 'write.metadata.previous-versions-max'='3')"
+    )
+    with pytest.raises(Refused, match="keeps 3 previous metadata files"):
+        lifecycle.plan_expiration(table, now=LATER)
+    no_grace = opened(defaults={"deletion": {"grace": "0s"}})
+    with pytest.raises(Refused, match="has no grace"):
+        no_grace.plan_expiration(table, now=LATER)
+
+
+def test_another_deployment_on_the_catalog_is_refused(opened: Open) -> None:
+    first = opened(defaults={"cold_tier": {"enabled": False}})
+    table = table_of(first)
+    assert first.plan_expiration(table, now=LATER).expired_snapshots
+    second = opened(operations={"root": f"{first.config.operations.root}-other"})
+    with pytest.raises(OtherDeployment, match="belongs to another deployment"):
+        second.plan_expiration(table, now=LATER)
+    second.take_over(who="ada", why="the first one is gone")
+    assert second.plan_expiration(table, now=LATER).expired_snapshots
+    with pytest.raises(OtherDeployment):
+        first.plan_expiration(table, now=LATER)
+
+
+def test_the_base_of_a_commit_reads_as_metadata(opened: Open) -> None:
+    """The loaded answer and the file behind it are one."""
+    lifecycle = opened()
+    table = table_of(lifecycle)
+    rest = lifecycle.resources.rest
+    assert rest is not None
+    base = rest.load(table)
+    assert read_table_metadata(lifecycle.live_stores, base.location).refs["audit"].snapshot_id == base.heads["audit"]
