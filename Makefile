@@ -95,7 +95,7 @@ test: setup lint  ## Everything that must hold: lint, import rules, types, tests
 
 .PHONY: test-fast
 test-fast: $(VENV)/.project lint  ## What needs no JVM, with types: about a minute, before each commit.
-	@$(call WITH_TYPES,$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS))
+	@$(call WITH_TYPES,$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow and not seconds" $(ARGS))
 
 .PHONY: coverage
 coverage: $(VENV)/.project  ## The lines that tests without a JVM reach; fails below the floor in pyproject.toml.

@@ -213,6 +213,8 @@ def spark() -> Iterator[SparkSession]:
     conf["spark.sql.ui.explainMode"] = "simple"
     # And searches each option of each catalog in it for secrets.
     conf |= dict.fromkeys(("spark.redaction.regex", "spark.sql.redaction.options.regex"), r"\A(?!)")
+    # For a handful of rows, to interpret an expression costs less than to compile it.
+    conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     # For tiny data in a young JVM, the second compiler and a parallel collector only compete for two cores.
     conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
     lookups.remember()

@@ -1,17 +1,25 @@
 """Each Java class is looked up once. py4j asks the JVM for every part of `jvm.org.apache.iceberg.Table` each time it is
 written, and Java searches all jars for a class of each package's name: a seventh of what the tests' JVM did.
+
+Each Avro schema is understood once. pyiceberg parses the schema of every manifest that it opens, and makes a reader for
+it, which was most of what the guardian spent on a manifest.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 
 
 def remember() -> None:
-    """Keep what py4j finds, for this process."""
+    """Keep what py4j finds, and what pyiceberg makes of schemas, for this process."""
+    file: Any = importlib.import_module("pyiceberg.avro.file")
+    if not hasattr(file.resolve_reader, "__wrapped__"):
+        file.AvroFileHeader.get_schema = _once_a_text(file.AvroFileHeader.get_schema)
+        file.resolve_reader, file.construct_reader = _made(file.resolve_reader), _made(file.construct_reader)
     for owner, named in ((JVMView, "_id"), (JavaPackage, "_fqn")):
         if not hasattr(owner.__getattr__, "__wrapped__"):
             owner.__getattr__ = _kept(owner.__getattr__, named)
@@ -34,3 +42,30 @@ def _kept(look_up: Any, named: str) -> Any:
         return found[key]
 
     return attribute
+
+
+def _once_a_text(parse: Any) -> Any:
+    found: dict[str | None, Any] = {}
+
+    @functools.wraps(parse)
+    def get_schema(self: Any) -> Any:
+        text = self.meta.get("avro.schema")
+        if text not in found:
+            found[text] = parse(self)
+        return found[text]
+
+    return get_schema
+
+
+def _made(make: Any) -> Any:
+    """Readers have no state of their own. Schemas are told apart by being the same object, and are kept."""
+    found: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+
+    @functools.wraps(make)
+    def reader(*given: Any) -> Any:
+        key = tuple(tuple(each.items()) if isinstance(each, dict) else id(each) for each in given)
+        if key not in found:
+            found[key] = (make(*given), given)
+        return found[key][0]
+
+    return reader

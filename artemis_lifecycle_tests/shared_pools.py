@@ -1,6 +1,9 @@
 """One pool of connections for each test module's database. A Lifecycle opens engines of its own, for its catalogs and
 its operations, so that a test made 25 connections: each costs a Postgres process, and each engine compiles every
 statement again.
+
+A shared pool does not ask Postgres before each use whether a connection still stands: that was a third of all that the
+tests asked. A module that ends connections sets OWN_POOLS.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def sharing(uri: str) -> Iterator[None]:
             return make(url, **options)
         key = repr(sorted(options.items()))
         if key not in pools:
-            pools[key] = make(url, **options)
+            pools[key] = make(url, **{**options, "pool_pre_ping": False})
         engine = pools[key].execution_options()
         engine.dispose = lambda close=True: None  # type: ignore[method-assign]
         return engine

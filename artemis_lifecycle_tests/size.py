@@ -37,8 +37,8 @@ def measured(files: list[Path]) -> dict[str, int]:
     }
 
 
-def faults(files: list[Path], bounds: dict[str, int]) -> Iterator[str]:
-    for name, size in measured(files).items():
+def faults(files: list[Path], sizes: dict[str, int], bounds: dict[str, int]) -> Iterator[str]:
+    for name, size in sizes.items():
         if size > bounds[name]:
             yield f"The package has {size:,} {name}; pyproject.toml allows {bounds[name]:,}. Make something needless."
     for path in files:
@@ -57,13 +57,14 @@ def main(arguments: list[str]) -> int:
     files, settings = list(sources()), ROOT / "pyproject.toml"
     text = settings.read_text()
     bounds: dict[str, int] = tomllib.loads(text)["tool"]["artemis_lifecycle"]["size"]
+    sizes = measured(files)
     if "--lower" in arguments:
-        for name, size in measured(files).items():
+        for name, size in sizes.items():
             text = re.sub(rf"(?m)^{name} = [\d_]+$", f"{name} = {min(size, bounds[name]):_}", text)
         settings.write_text(text)
         return 0
-    found = list(faults(files, bounds))
-    print("\n".join(found or [", ".join(f"{size:,} {name}" for name, size in measured(files).items())]))
+    found = list(faults(files, sizes, bounds))
+    print("\n".join(found or [", ".join(f"{size:,} {name}" for name, size in sizes.items())]))
     return bool(found)
 
 

@@ -6,17 +6,25 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 import artemis_lifecycle
 from artemis_lifecycle.api import Lifecycle
 
 PACKAGE = Path(artemis_lifecycle.__file__).parent
-MODULES = {
-    str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if "migrations" not in path.parts
-}
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    """By path. Not at the top: each process of a run imports this file, and one runs it."""
+    return {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "migrations" not in path.parts
+    }
 
 
 LIBRARIES = {"_active_spark_context", "_gateway", "_instantiatedSession", "_jvm", "_mapping"}
@@ -47,9 +55,10 @@ def _foreign(module: ast.Module, elsewhere: set[str]) -> Iterator[str]:
             yield f"line {node.lineno}: uses {ast.unparse(node)}"
 
 
+@pytest.mark.seconds
 def test_no_module_uses_what_is_private_to_another() -> None:
-    everywhere = set().union(*(_defined(module) for module in MODULES.values()))
-    used = [f"{name}, {each}" for name, module in MODULES.items() for each in _foreign(module, everywhere)]
+    everywhere = set().union(*(_defined(module) for module in _modules().values()))
+    used = [f"{name}, {each}" for name, module in _modules().items() for each in _foreign(module, everywhere)]
     assert used == []
 
 
@@ -59,7 +68,7 @@ def test_lifecycle_inherits_nothing() -> None:
 
 def test_every_verb_of_lifecycle_is_a_method_of_the_service_that_it_names() -> None:
     assigned, verbs = {"resources": "Resources"}, list[tuple[str, str]]()
-    for node in ast.walk(MODULES["api.py"]):
+    for node in ast.walk(_modules()["api.py"]):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             target, called = node.targets[0], node.value
             if isinstance(target, ast.Attribute):
@@ -73,7 +82,7 @@ def test_every_verb_of_lifecycle_is_a_method_of_the_service_that_it_names() -> N
 
 def _statements(name: str) -> Iterator[tuple[int, str]]:
     """The number and text of each line that says something: no blanks, comments and imports."""
-    imports = [node for node in ast.walk(MODULES[name]) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in ast.walk(_modules()[name]) if isinstance(node, ast.Import | ast.ImportFrom)]
     passed_over = {line for node in imports for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     for number, line in enumerate((PACKAGE / name).read_text().splitlines(), start=1):
         if number not in passed_over and line.strip() and not line.strip().startswith("#"):
@@ -84,7 +93,7 @@ def _repeated(lines: int) -> list[dict[str, str]]:
     """Where so many lines in a row stand in more than one room: a place for each room. The public API repeats the
     signatures of the services."""
     places: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
-    for name in MODULES.keys() - {"api.py"}:
+    for name in _modules().keys() - {"api.py"}:
         found = list(_statements(name))
         for start in range(len(found) - lines + 1):
             part = found[start : start + lines]
@@ -92,6 +101,7 @@ def _repeated(lines: int) -> list[dict[str, str]]:
     return [rooms for rooms in places.values() if len(rooms) > 1]
 
 
+@pytest.mark.seconds
 def test_no_six_lines_stand_in_two_rooms() -> None:
     assert _repeated(6) == []
     assert _repeated(3), "shorter ones are found, so that longer ones would be"

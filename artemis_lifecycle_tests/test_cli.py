@@ -20,6 +20,7 @@ from artemis_lifecycle import cli
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import ColdTier
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
@@ -50,7 +51,7 @@ def test_tables_and_history_of_a_real_table(
     spark: SparkSession,
 ) -> None:
     live = config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     spark.sql(f"INSERT INTO {live}.db.t VALUES (1)")
     assert _run(monkeypatch, "tables", "--json", "-c", str(file)) == 0

@@ -16,6 +16,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.metadata import read_table_metadata
 from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 HOSTILE = 'o\'hara <script>alert(1)</script> | "x" \u202e\x1b[31m'
@@ -31,7 +32,7 @@ class World:
 
     def __init__(self, lifecycle: Lifecycle, spark: SparkSession) -> None:
         self.lifecycle, self.spark, self.live = lifecycle, spark, lifecycle.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {self.live}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {self.live}.ns")
         spark.sql(f"CREATE TABLE {self.live}.ns.raw (id int, day date) USING iceberg PARTITIONED BY (day)")
         spark.sql(f"CREATE TABLE {self.live}.ns.passes (id int) USING iceberg")
         spark.sql(f"CREATE TABLE {self.live}.ns.report (id int) USING iceberg")

@@ -21,6 +21,7 @@ from artemis_lifecycle.defs.checks import judge_lineage
 from artemis_lifecycle.doctor.services import gate
 from artemis_lifecycle.errors import BadInput, LineageRejected, NoSuchTable, Refused
 from artemis_lifecycle.operations.database import connected
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 LINEAGE = CommitLineage(
@@ -44,7 +45,7 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 def _make(lifecycle: Lifecycle, *tables: str) -> str:
     live = lifecycle.config.catalogs.live.name
     for table in tables:
-        lifecycle.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.{table.split('.')[0]}")
+        core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.{table.split('.')[0]}")
         lifecycle.spark.sql(f"CREATE TABLE {live}.{table} (id bigint, day int) USING iceberg PARTITIONED BY (day)")
     return live
 
@@ -101,7 +102,7 @@ def test_commits_on_a_given_session_pass_the_gate_whatever_its_catalog_of_that_n
     for key, value in catalog_conf(config.catalogs.live).items():
         given.conf.set(key, value)
     live = config.catalogs.live.name
-    given.sql(f"CREATE NAMESPACE {live}.ops")
+    core_tables.sql(given, f"CREATE NAMESPACE {live}.ops")
     given.sql(f"CREATE TABLE {live}.ops.passes (id bigint, day int) USING iceberg")
     with Lifecycle.open(config, spark=given) as lifecycle:
         lifecycle.enable_gate()

@@ -39,6 +39,7 @@ def _whole(log: Log, instant: int) -> tuple[int, int] | None:
     return next((entry for entry in past if entry[0] == newest), None)
 
 
+@pytest.mark.seconds
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(_log, _snapshots, _rounds, st.integers(1, 3))
 def test_the_answers_before_and_after_are_equal(
@@ -88,6 +89,7 @@ def _extended(folder: str, log: Log, until: int) -> HistoryIndex:
     return extend_history(STORES, folder, log, lambda: log, {}, until_ms=until, cut_ms=until)
 
 
+@pytest.mark.seconds
 def test_a_time_that_no_tier_has_is_unknown_and_not_the_snapshot_before_it(tmp_path: Path) -> None:
     folder = f"file://{tmp_path}"
     _extended(folder, [(10, 1), (20, 2)], 25)

@@ -21,6 +21,7 @@ from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.metadata.types import Snapshot, SnapshotSummary, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.lineage import LedgerProgress
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 
@@ -45,7 +46,7 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 @pytest.fixture
 def live(lifecycle: Lifecycle, spark: SparkSession) -> str:
     name = lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {name}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {name}.ns")
     for table in ("source", "t"):
         spark.sql(f"CREATE TABLE {name}.ns.{table} (a int) USING iceberg")
     writer = spark.createDataFrame([(1,)], "a int").writeTo(f"{name}.ns.t")
@@ -163,7 +164,7 @@ def test_a_table_whose_recording_begins_late_is_filled_from_cold_metadata(
 ) -> None:
     with Lifecycle.open(make_config(), spark=spark) as lifecycle:
         name = lifecycle.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {name}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {name}.ns")
         spark.sql(f"CREATE TABLE {name}.ns.t (a int) USING iceberg")
         for number in range(3):
             rows = spark.createDataFrame([(number,)], "a int").writeTo(f"{name}.ns.t")

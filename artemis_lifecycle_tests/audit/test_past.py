@@ -16,6 +16,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.session.contexts import cold_tables
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.test_put_back import assert_one_answer, put_back
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table, set_ages
@@ -86,7 +87,7 @@ def test_a_history_that_begins_late_knows_cold_snapshots_and_points_to_where_the
     lifecycle: Lifecycle, spark: SparkSession
 ) -> None:
     live = lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     for number in range(4):
         rows = spark.sql(f"SELECT {number} id").coalesce(1).writeTo(f"{live}.db.t")

@@ -110,6 +110,7 @@ def test_the_database_finds_the_same_problems_in_the_same_words(
     assert _by_the_database(connection, summary, requirements.as_json()) == shown
 
 
+@pytest.mark.seconds
 @settings(max_examples=400)
 @given(
     pattern=st.text("ab.[]{},|()*+?-\\:!0129é", max_size=8) | _patterns,

@@ -111,6 +111,7 @@ def _ask_all(lifecycle: Lifecycle) -> None:
     assert [each.table for each in lifecycle.fleet().tables] == ["db.t"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("rights", [None, "GRANT SELECT ON iceberg_tables, iceberg_namespace_properties TO {}"])
 def test_no_question_changes_a_catalog_of_v0_or_needs_more_than_to_read(
     rights: str | None, uri: str, write: Callable[[str], Path]
@@ -176,6 +177,7 @@ def test_a_question_of_another_deployment_is_refused_before_it_has_a_schema(
                 ask()
 
 
+@pytest.mark.seconds
 def test_init_makes_all_ahead_and_lists_it_and_changes_nothing_again(
     uri: str, write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

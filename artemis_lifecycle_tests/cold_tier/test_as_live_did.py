@@ -57,7 +57,7 @@ class Place:
             "{cold}": catalogs.cold.name,
         }.items():
             text = text.replace(name, value)
-        return sorted((tuple(row) for row in core_tables.sql(self.spark, text).collect()), key=str)
+        return sorted((tuple(row) for row in core_tables.answer(self.spark, text)), key=str)
 
     def current(self) -> int:
         found = self.lifecycle.snapshot_history(self.table).current_snapshot_id
@@ -117,7 +117,7 @@ class Place:
 @pytest.fixture(scope="module")
 def make_place(module_configs: MakeConfig, spark: SparkSession) -> Callable[[str], Place]:
     lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
-    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     return lambda name: Place(lifecycle, name)
 
 

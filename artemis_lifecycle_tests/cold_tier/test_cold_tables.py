@@ -67,6 +67,7 @@ def current_at(cold: ColdTables, at_ms: int) -> int | None:
     return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in found], at_ms)
 
 
+@pytest.mark.seconds
 @given(st.data())
 def test_divided_tables_answer_as_the_undivided_one(data: st.DataObject) -> None:
     """A table commits, tags and rolls back for years; night after night some snapshots go to cold, late ones too, and

@@ -89,7 +89,7 @@ class Archive:
 @pytest.fixture(scope="module")
 def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
     lifecycle = Lifecycle.open(module_configs(defaults=AND_ARCHIVED, tables={"db.*": {}}), spark=spark)
-    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     return Archive(lifecycle, {})
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: Make
     tables = {"db.taker": {"cold_tier": {"retain": "7y"}}, "db.*": {}}
     with open_lifecycle(make_config(defaults=AND_ARCHIVED, tables=tables), spark=spark) as lifecycle:
         live = lifecycle.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         archive = Archive(lifecycle, {})
         spark.sql(f"CREATE TABLE {live}.db.taker (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
         taken = (
@@ -381,7 +381,7 @@ def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
 ) -> None:
     policy = {**AND_ARCHIVED, "cold_tier": {"retain": "1ms", "then": "keep"}}
     lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
-    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")
     with pytest.raises(NoSuchTable, match="not handed off yet"):
         lifecycle.deep_archive("db.none")

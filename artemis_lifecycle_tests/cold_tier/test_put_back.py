@@ -140,7 +140,7 @@ def assert_one_answer(lifecycle: Lifecycle, table: str, instant: datetime) -> No
 def opened(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     patient = {**AT_ONCE, "deletion": {"grace": "7d"}}
     with open_lifecycle(module_configs(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         yield lifecycle
 
 
@@ -324,7 +324,7 @@ def test_a_dropped_column_of_an_equality_delete_comes_back_with_the_snapshot(
     cleaning = {**AT_ONCE, "retention": {"window": "1ms", "clean_metadata": True}}
     with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as lifecycle:
         place = Place(lifecycle, "cleaned")
-        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         place.lifecycle.spark.sql(
             f"CREATE TABLE {place.qualified} (id int, k int) USING iceberg TBLPROPERTIES ('format-version'='2')"
         )
@@ -391,7 +391,7 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
     """Its deletions do not wait. db.n has no archive."""
     tables: dict[str, Any] = {"db.*": {}, "db.n": {"cold_tier": {"enabled": False}}}
     with open_lifecycle(make_config(defaults=AT_ONCE, tables=tables), spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         yield lifecycle
 
 

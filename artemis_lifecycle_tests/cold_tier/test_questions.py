@@ -29,6 +29,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.evolution import NAME_MAPPING
 from artemis_lifecycle.errors import RestoreFailed
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import World
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -428,7 +429,7 @@ class Asked:
 def test_archived_snapshots_answer_what_they_answered(make_config: MakeConfig, spark: SparkSession, seed: int) -> None:
     config = make_config(defaults=AT_ONCE, tables={"ns.*": {}})
     world, lifecycle = World(spark, config), Lifecycle.open(config, spark=spark)
-    spark.sql(f"CREATE NAMESPACE {world.live}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {world.live}.ns")
     spark.sql(f"CREATE TABLE {world.live}.{OTHER} (w STRING) USING iceberg")
     spark.sql(f"INSERT INTO {world.live}.{OTHER} VALUES ('7'), ('a'), ('abc'), ('0.5'), ('2024-01-31'), (NULL)")
     past = Past(world, lifecycle, random.Random(seed))

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import InDeepArchive, NoSuchSnapshot
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.people import approve_thaw
@@ -178,7 +179,7 @@ class History:
 def test_every_archived_snapshot_has_its_rows(make_config: MakeConfig, spark: SparkSession, seed: int) -> None:
     config = make_config(defaults=AND_ARCHIVED, tables={"ns.*": {}})
     world, lifecycle = World(spark, config), Lifecycle.open(config, spark=spark)
-    spark.sql(f"CREATE NAMESPACE {world.live}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {world.live}.ns")
     history = History(world, lifecycle, random.Random(seed), "ns.t")
     print(f"ARTEMIS_HISTORY={seed}")
     history.create()

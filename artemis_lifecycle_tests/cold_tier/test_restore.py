@@ -65,7 +65,7 @@ def past(module_configs: MakeConfig, spark: SparkSession) -> Past:
     lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
     table = f"{live}.db.t"
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(
         f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
         "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"

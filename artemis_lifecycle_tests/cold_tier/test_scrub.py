@@ -263,6 +263,7 @@ def test_files_in_the_deep_archive_are_not_read(make_config: MakeConfig, spark: 
         assert (done.repaired, done.lost) == (0, 0)
 
 
+@pytest.mark.seconds
 def test_a_place_is_the_same_for_one_path_and_for_a_column_of_paths() -> None:
     paths = ["file:///w/a", "s3://b/ä ö/%20", "x" * 200]
     places = hash_strings(pa.array(paths)) >> np.uint64(ledger._SHIFT)

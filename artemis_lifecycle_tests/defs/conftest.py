@@ -71,7 +71,7 @@ class Project:
         """Make tables with `commits` snapshots, and a partition of each."""
         live = self.config.catalogs.live.name
         for table in tables:
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.{table.split('.')[0]}")
+            core_tables.sql(self.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.{table.split('.')[0]}")
             self.spark.sql(f"CREATE TABLE {live}.{table} (id bigint, name string) USING iceberg")
             for number in range(commits):
                 self.append(table, number)

@@ -25,6 +25,7 @@ if "ARTEMIS_SOAK" in os.environ:
     NAMES += ("db.`x.y`", "db.`a...b [*]`")
 
 
+@pytest.mark.seconds
 @given(st.text(st.one_of(st.characters(), st.sampled_from('.%\n\tencod:,[]"')), max_size=20))
 @example("encoded:%2E%2E%2E")
 @example('db.`a,b["c"]`')

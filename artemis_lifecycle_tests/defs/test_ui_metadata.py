@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
+import pytest
 from dagster import MarkdownMetadataValue, TableMetadataValue
 from dagster._serdes import serialize_value
 
@@ -47,6 +48,7 @@ def test_a_table_of_a_frame_has_pythons_numbers() -> None:
     ]
 
 
+@pytest.mark.seconds
 def test_the_busiest_pictures_fit_into_their_bound() -> None:
     points = tuple(
         ScanPoint(

@@ -215,6 +215,7 @@ def test_an_undelete_never_replaces_a_file_that_comes_meanwhile(tmp_path: Path) 
     assert path.read_text() == "new"
 
 
+@pytest.mark.seconds
 def test_on_s3_a_file_written_again_in_the_second_of_the_plan_is_another_one() -> None:
     """S3 has times in seconds: the same size, the same second."""
     with s3_server.running_anywhere() as s3:

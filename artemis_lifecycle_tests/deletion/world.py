@@ -53,7 +53,7 @@ class World:
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def create(self, table: str, *, location: Path | None = None, properties: str = "") -> str:
-        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.name}.{table.split('.')[0]}")
+        core_tables.sql(self.spark, f"CREATE NAMESPACE IF NOT EXISTS {self.name}.{table.split('.')[0]}")
         place = f"LOCATION 'file://{location}'" if location is not None else ""
         options = f"TBLPROPERTIES ({properties})" if properties else ""
         self.spark.sql(f"CREATE TABLE {self.name}.{table} (id bigint, name string) USING iceberg {place} {options}")

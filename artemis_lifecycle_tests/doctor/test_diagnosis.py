@@ -63,6 +63,7 @@ def _relations(engine: Engine) -> set[str]:
         return set(connection.execute(text(own)).scalars())
 
 
+@pytest.mark.seconds
 def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     write: Write, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +151,7 @@ class Usage(NamedTuple):
 machine_version = services.version
 
 
+@pytest.mark.seconds
 def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are_red(
     write: Write, engine: Engine, postgres_uri: str
 ) -> None:

@@ -16,7 +16,7 @@ from artemis_lifecycle_tests import core_tables
 def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties: str = "") -> str:
     """`db.<name>` in the live catalog after `commits` appends of the rows 0, 1, …; returns its identifier."""
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
     spark.sql(
         f"CREATE TABLE {live}.db.{name} (id int) USING iceberg"
         + (f" TBLPROPERTIES ({properties})" if properties else "")

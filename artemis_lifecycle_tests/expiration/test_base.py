@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import MissingFile, StalePlan
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 
@@ -19,7 +20,7 @@ TABLE = "db.t"
 def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     with open_lifecycle(make_config(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         spark.sql(
             f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg TBLPROPERTIES ("
             "'write.metadata.delete-after-commit.enabled' = 'true', 'write.metadata.previous-versions-max' = '1')"

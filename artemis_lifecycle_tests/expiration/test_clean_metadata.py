@@ -19,6 +19,7 @@ from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.types import ManifestListEntry
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.walk.expiration import removed_parts
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.policies import AT_ONCE
 
@@ -30,7 +31,7 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
     cleaning = {**AT_ONCE, "retention": {"window": "1ms", "clean_metadata": True}}
     with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         spark.sql(f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg")
         yield opened
 
@@ -257,7 +258,7 @@ def test_a_sort_order_waits_for_writers_that_began_while_it_was_the_default(
         "orphans": {"min_age": "7d", "max_share": 1},
     }
     with open_lifecycle(make_config(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
         spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.{TABLE} (id int) USING iceberg")
         _run(lifecycle, *(f"ALTER TABLE t WRITE ORDERED BY id{each}" for each in ("", " DESC", " NULLS LAST")))
         _run(lifecycle, "INSERT INTO TABLE t VALUES (9)")

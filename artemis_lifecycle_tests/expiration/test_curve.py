@@ -13,6 +13,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.refresh import refresh
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 DAY = 86_400_000
@@ -61,7 +62,7 @@ def history(days: int) -> bytes:
 def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spark: SparkSession) -> None:
     config: LifecycleConfig = make_config(tables={"db.curve": {"retention": {"window": "0s"}}})
     name = f"{config.catalogs.live.name}.db.curve"
-    spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.db")
     spark.sql(f"CREATE TABLE {name} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
     for number in range(3):
         spark.sql(f"INSERT INTO {name} VALUES ({number})")

@@ -84,6 +84,7 @@ def test_a_small_body_that_becomes_many_objects_costs_little_memory(process: tup
     assert _peak(pid) - before < 250 << 20
 
 
+@pytest.mark.seconds
 def test_a_postgres_that_hangs_delays_no_refusal_and_nothing_that_needs_no_pass(
     process: tuple[Served, Relay, int], upstream: Upstream
 ) -> None:

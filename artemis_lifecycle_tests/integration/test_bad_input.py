@@ -43,6 +43,7 @@ from artemis_lifecycle.operations.known_tables import table_locations
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import World, local, make_old, outcomes
 from artemis_lifecycle_tests.end_report import add_lines
@@ -290,7 +291,7 @@ def bench(spark: SparkSession, module_configs: MakeConfig, tmp_path_factory: pyt
         (home / "cold" / "db" / "t" / "archived.parquet").write_bytes(b"PAR1")
         for path in (outside / "victim.parquet", home / "cold" / "db" / "t" / "archived.parquet"):
             make_old(path, timedelta(days=100))
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         for name in ("t", "other"):
             spark.sql(
                 f"CREATE TABLE {live}.db.{name} (id int) USING iceberg "
@@ -498,6 +499,7 @@ NUMBERS = (("status",), ("data_file", "file_size_in_bytes"), ("data_file", "reco
 TEXTS = (("data_file", "file_path"), ("data_file", "file_format"))
 
 
+@pytest.mark.seconds
 def test_manifests_whose_fields_are_of_other_types(counted: Counted) -> None:
     schema = manifest_schema()
     for way, kinds in (

@@ -443,7 +443,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(
     tables: dict[str, Any] = {"db.*": {}, "scratch.*": {"dropped": {"approval": "guards"}}}
     config = make_config(defaults=POLICY, tables=tables)
     with Lifecycle.open(config, spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {_name(lifecycle)}.scratch")
+        core_tables.sql(spark, f"CREATE NAMESPACE {_name(lifecycle)}.scratch")
         spark.sql(f"CREATE TABLE {_name(lifecycle)}.scratch.t USING iceberg AS SELECT 1 AS id")
         names = [make_table(lifecycle, name, 1) for name in ("asked", "early", "dark")]
         places = {name: _drop(lifecycle, name, days_ago=3 if name == "db.early" else 40)[1] for name in names}

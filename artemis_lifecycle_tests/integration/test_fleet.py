@@ -22,6 +22,7 @@ from artemis_lifecycle.fleet.fleet import FleetTable
 from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.steps import steps
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import make_table
 
@@ -223,7 +224,7 @@ def test_names_and_reasons_that_others_wrote_are_text_on_the_page(make_config: M
         lifecycle.operations.held_bytes.note(held)
         # And in the forecast of the window.
         lifecycle.operations.run_times.note("run", "db.t", "plan", now - timedelta(hours=30), 1)
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
         spark.sql(f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
         page = lifecycle.fleet().html
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
@@ -236,7 +237,7 @@ def test_metrics_are_served_by_table(make_config: MakeConfig, spark: SparkSessio
     )
     with Lifecycle.open(config, spark=spark) as lifecycle:
         make_table(lifecycle, "metered")
-        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.odd")
+        core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.odd")
         spark.sql(f'CREATE TABLE {config.catalogs.live.name}.odd.`a"b` (id int) USING iceberg')
         report = lifecycle.expire("db.metered", older_than=datetime.now(UTC), retain_last=1)
         port: queue.Queue[int] = queue.Queue()

@@ -35,6 +35,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.defs.conftest import Project, written
 from artemis_lifecycle_tests.deletion.world import local, make_old
@@ -108,7 +109,7 @@ def made(lifecycle: Lifecycle) -> list[int]:
     spark = lifecycle.spark
     full = Identifier(("db",), NAME).sql(lifecycle.config.catalogs.live.name)
     quoted = EVIL.replace("`", "``")
-    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     spark.sql(f"CREATE TABLE {full} (id int, `{quoted}` string) USING iceberg")
     for number in (1, 2, 3):
         frame = spark.createDataFrame([(number, EVIL)], f"id int, `{quoted}` string").coalesce(1)

@@ -19,6 +19,7 @@ from sqlalchemy import text
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.orphans.trend import next_scan
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.end_report import add_lines
@@ -39,7 +40,7 @@ class Writers:
         self.lifecycle = lifecycle
         self.dice = random.Random(7)
         self.full = f"{lifecycle.config.catalogs.live.name}.{table}"
-        lifecycle.spark.sql(f"CREATE NAMESPACE {self.full.rpartition('.')[0]}")
+        core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE {self.full.rpartition('.')[0]}")
         lifecycle.spark.sql(f"CREATE TABLE {self.full} USING iceberg AS SELECT id FROM range(10)")
         self.place = local(lifecycle.steps.table_state(table).metadata.location)
         self.template = next((self.place / "data").glob("*.parquet"))

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.errors import HandoffFailed, StalePlan
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.test_put_back import Place, put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import set_ages
@@ -29,7 +30,7 @@ def make(make_config: MakeConfig, spark: SparkSession) -> Iterator[Callable[...,
         config = make_config(defaults={**AT_ONCE, "cold_tier": cold_tier}, tables={"db.*": {}})
         opened.append(open_lifecycle(config, spark=spark))
         place = Place(opened[-1].__enter__(), "t")
-        spark.sql(f"CREATE NAMESPACE {place.lifecycle.config.catalogs.live.name}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {place.lifecycle.config.catalogs.live.name}.db")
         spark.sql(f"CREATE TABLE {place.qualified} (id int) USING iceberg")
         for number in range(4):
             place.run(f"INSERT OVERWRITE {{t}} VALUES ({number})")

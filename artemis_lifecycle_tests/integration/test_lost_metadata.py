@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed, MissingFile, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -110,7 +111,7 @@ def damaged(path: str, how: str) -> Iterator[None]:
 
 def build(lifecycle: Lifecycle) -> None:
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(
         f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg "
         "TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '100')"

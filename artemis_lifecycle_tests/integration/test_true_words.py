@@ -17,6 +17,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, ConfigError
 from artemis_lifecycle.live_sets.sweep import compared
 from artemis_lifecycle.operations.live_sets import LiveVersion
+from artemis_lifecycle_tests import core_tables
 
 MakeConfig = Callable[..., LifecycleConfig]
 
@@ -32,7 +33,7 @@ def test_the_files_of_a_partition_that_was_expired_go_the_way_of_its_snapshots_a
     opened: Lifecycle,
 ) -> None:
     lifecycle, spark, live = opened, opened.spark, opened.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.t (id int, day string) USING iceberg PARTITIONED BY (day)")
     spark.sql(f"INSERT INTO {live}.db.t VALUES (1, 'old'), (2, 'new')")
     before = lifecycle.snapshot_history("db.t").snapshots[-1].snapshot_id
@@ -68,7 +69,7 @@ def test_a_path_that_nothing_knows_is_said_in_words_and_is_no_success(
     opened: Lifecycle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark, live = opened.spark, opened.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     file = tmp_path / "lifecycle.yaml"
     file.write_text(opened.config.model_dump_json(by_alias=True))
@@ -80,6 +81,7 @@ def test_a_path_that_nothing_knows_is_said_in_words_and_is_no_success(
         assert "unknown" in said and "check its spelling" in said and "not_owned" not in said
 
 
+@pytest.mark.seconds
 def test_workers_without_an_instance_of_dagster_say_what_to_set() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "DAGSTER_HOME"}
     for home in ({}, {"DAGSTER_HOME": "/nowhere/at/all"}):
@@ -106,7 +108,7 @@ def test_patterns_that_tie_stop_the_steps_of_that_table_and_of_no_other(
     config = make_config(tables={"db.*": {}, "d*.t": {}})
     with Lifecycle.open(config, spark=spark) as lifecycle:
         live = config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         for table in ("t", "u"):
             spark.sql(f"CREATE TABLE {live}.db.{table} (id int) USING iceberg")
         for step in (lifecycle.plan_expiration, lifecycle.scan_orphans, lifecycle.compact_data_files):

@@ -24,6 +24,7 @@ from artemis_lifecycle.operations.live_sets import NO_SNAPSHOT, BaseLocation, Li
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
     monkeypatch.setattr("artemis_lifecycle.walk.live_sets.sweep_tables", swept)
     config = make_config(defaults={"orphans": {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}})
     names = [f"{config.catalogs.live.name}.db.t{number}" for number in range(3)]
-    spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.db")
     for name in names:
         spark.sql(f"CREATE TABLE {name} (n INT) USING iceberg")
     with open_lifecycle(config, spark) as lifecycle:
@@ -256,7 +257,7 @@ def test_comparing_sets_goes_through_both_in_one_pass() -> None:
 def test_a_plain_catalog_has_one_reference_per_table(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(defaults={"orphans": {"min_age": "0s", "min_age_floor": "0s", "max_share": 1}})
     live = config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     for name in ("one", "two"):
         spark.sql(f"CREATE TABLE {live}.db.{name} (n INT) USING iceberg")
         for row in range(3):

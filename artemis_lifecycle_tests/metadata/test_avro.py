@@ -380,6 +380,7 @@ def partitioned(draw: st.DrawFn) -> tuple[Schema, list[Any]]:
     return manifest_schema(fields), records
 
 
+@pytest.mark.seconds
 @given(
     made=partitioned(),
     codec=st.sampled_from(["null", "deflate", "snappy", "zstandard"]),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ def _truth(history: History, one: int, other: int) -> set[Relation]:
     return {DIVERGED} if not (mine <= made[1] or theirs <= made[0]) else {BEHIND, DIVERGED, AHEAD}
 
 
+@pytest.mark.seconds
 @settings(max_examples=300, deadline=None)
 @given(histories())
 def test_every_pair_of_documents_is_related_as_it_was_written(history: History) -> None:
@@ -137,6 +139,7 @@ def test_every_pair_of_documents_is_related_as_it_was_written(history: History) 
             assert relate(lines[one], lines[other]) in _truth(history, one, other), (one, other)
 
 
+@pytest.mark.seconds
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2).flatmap(lambda kept: histories(kept_files=kept + 1)))
 def test_a_cut_metadata_log_never_makes_one_line_two_and_commits_still_show_two(history: History) -> None:

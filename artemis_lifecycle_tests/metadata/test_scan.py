@@ -158,6 +158,7 @@ def plain(value: Any, way: tuple[str, ...]) -> Any:
     return value
 
 
+@pytest.mark.seconds
 @examples(600)
 @given(tape=st.binary(min_size=150, max_size=300))
 def test_takes_what_fastavro_takes(tape: bytes) -> None:
@@ -294,6 +295,7 @@ def _given(schema: Schema, value: Any) -> Any:
     return value
 
 
+@pytest.mark.seconds
 @examples(600)
 @given(tape=st.binary(min_size=150, max_size=300))
 def test_manifests_of_any_writer_hold_what_was_written(tape: bytes) -> None:

@@ -218,6 +218,7 @@ def serve() -> Iterator[Callable[[Answer], str]]:
         server.server_close()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("token", ["s3cret\n", "s3cret€", " s3cret"])
 def test_a_token_that_no_header_can_have_is_refused_without_showing_it(token: str) -> None:
     with pytest.raises(BadInput) as refused:

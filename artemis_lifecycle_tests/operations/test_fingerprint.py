@@ -48,6 +48,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", OTHERS)
 def test_a_schema_that_differs_is_named_before_anything_is_asked_of_it(how: str, file: Path, postgres_uri: str) -> None:
     statements, says = OTHERS[how]

@@ -18,6 +18,7 @@ from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle_tests.operations.hanging import relay
 
 
+@pytest.mark.seconds
 def test_a_server_that_accepts_and_never_answers_is_unavailable_within_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
@@ -26,6 +27,7 @@ def test_a_server_that_accepts_and_never_answers_is_unavailable_within_seconds()
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.seconds
 def test_a_statement_of_a_server_that_hangs_ends_in_time_for_each_of_its_callers(postgres_uri: str) -> None:
     with relay(postgres_uri) as server, Operations.open(server.uri, purpose="gate") as operations:
         errors: list[Exception] = []

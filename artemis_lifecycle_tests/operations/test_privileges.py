@@ -160,6 +160,7 @@ def _refused(engine: Engine, statement: str) -> str | None:
     return None
 
 
+@pytest.mark.seconds
 def test_every_table_with_every_verb(owner: Engine, logins: dict[str, Engine], counted: Counted) -> None:
     with owner.connect() as connection:
         tables = connection.execute(

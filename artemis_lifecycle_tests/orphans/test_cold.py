@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -40,7 +41,7 @@ class Archive:
 def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
     lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     spark.sql(
         f"CREATE TABLE {live}.db.t (id int) USING iceberg "
         "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"

@@ -31,7 +31,7 @@ def expire_in_metadata(lifecycle: Lifecycle, table: str, snapshot_ids: Iterable[
 def make_history(lifecycle: Lifecycle, name: str = "t", snapshots: int = 4, properties: str = "") -> list[int]:
     """Table db.`name` of so many snapshots; each replaces one row and leaves the others, so that files are shared."""
     live = lifecycle.config.catalogs.live.name
-    lifecycle.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
     lifecycle.spark.sql(
         f"CREATE TABLE {live}.db.{name} (id int, part int) USING iceberg PARTITIONED BY (part) "
         f"TBLPROPERTIES ('format-version'='2'{properties})"
@@ -65,7 +65,7 @@ def name_of(lifecycle: Lifecycle, table: str) -> str:
 def sql(lifecycle: Lifecycle, statement: str) -> list[Row]:
     """Run a statement in which {live} is the live catalog."""
     statement = statement.format(live=lifecycle.config.catalogs.live.name)
-    return core_tables.sql(lifecycle.spark, statement).collect()
+    return core_tables.answer(lifecycle.spark, statement)
 
 
 def append(lifecycle: Lifecycle, table: str, number: int) -> None:

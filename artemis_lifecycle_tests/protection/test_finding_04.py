@@ -35,7 +35,7 @@ def walking(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
 def with_deletes(lifecycle: Lifecycle) -> list[int]:
     """Snapshots of db.t, of which the first three share files, one of them with position deletes."""
     live = lifecycle.config.catalogs.live.name
-    lifecycle.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
     lifecycle.spark.sql(
         f"CREATE TABLE {live}.db.t (id int, part int) USING iceberg TBLPROPERTIES ('format-version'='2', "
         "'write.delete.mode'='merge-on-read', 'write.delete.granularity'='partition')"

@@ -22,7 +22,7 @@ NEIGHBORS = ("db.`x.y`", "db.`back``tick.`", "db.n s.`x.y`")
 @pytest.fixture
 def lifecycle(all_of_db: Lifecycle) -> Lifecycle:
     for namespace in ("db", "db.`n s`"):
-        all_of_db.spark.sql(f"CREATE NAMESPACE {all_of_db.config.catalogs.live.name}.{namespace}")
+        core_tables.sql(all_of_db.spark, f"CREATE NAMESPACE {all_of_db.config.catalogs.live.name}.{namespace}")
     return all_of_db
 
 
@@ -36,8 +36,7 @@ def _create(lifecycle: Lifecycle, table: str, location: Path | None = None) -> N
 
 
 def _append(lifecycle: Lifecycle, table: str, number: int) -> None:
-    rows = lifecycle.spark.sql(f"SELECT /*+ COALESCE(1) */ {number}L AS id")
-    rows.writeTo(_sql(lifecycle, table)).append()
+    core_tables.append(lifecycle.spark, _sql(lifecycle, table), [(number,)])
 
 
 def _overwrite(lifecycle: Lifecycle, table: str, number: int) -> None:

@@ -26,7 +26,7 @@ def folder_of(config: LifecycleConfig, tier: str) -> Path:
 def handed_a_plan(lifecycle: Lifecycle) -> tuple[str, list[int]]:
     """A table with an expired snapshot, planned; the plan's id and the snapshots."""
     live = lifecycle.config.catalogs.live.name
-    lifecycle.spark.sql(f"CREATE NAMESPACE {live}.db")
+    core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE {live}.db")
     lifecycle.spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     core_tables.sql(lifecycle.spark, f"INSERT INTO {live}.db.t VALUES (1)")
     core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {live}.db.t VALUES (2)")

@@ -53,6 +53,7 @@ from artemis_lifecycle.protection.table_state import TableState
 from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -101,7 +102,7 @@ class Guard:
 
 def create(lifecycle: Lifecycle, table: str = T, *, location: Path | None = None, properties: str = "") -> None:
     live, identifier = lifecycle.config.catalogs.live.name, parse(table)
-    lifecycle.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.{identifier.namespace[0]}")
+    core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.{identifier.namespace[0]}")
     place = f"LOCATION 'file://{location}'" if location is not None else ""
     options = f"TBLPROPERTIES ({properties})" if properties else ""
     lifecycle.spark.sql(f"CREATE TABLE {identifier.sql(live)} (id bigint) USING iceberg {place} {options}")
@@ -110,7 +111,7 @@ def create(lifecycle: Lifecycle, table: str = T, *, location: Path | None = None
 def append(lifecycle: Lifecycle, table: str = T) -> Any:
     """Commit a new file; returns Iceberg's own object for it."""
     name = parse(table).sql(lifecycle.config.catalogs.live.name)
-    lifecycle.spark.sql("SELECT /*+ COALESCE(1) */ 1L AS id").writeTo(name).append()
+    core_tables.append(lifecycle.spark, name, [(1,)])
     loaded = java(lifecycle, table)
     return next(iter(loaded.currentSnapshot().addedDataFiles(loaded.io())))
 

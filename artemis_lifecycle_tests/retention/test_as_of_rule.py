@@ -102,6 +102,7 @@ def test_no_answer_inside_the_window_changes(
             assert before not in ids, f"AS OF {instant} answered {before}, which expired"
 
 
+@pytest.mark.seconds
 @examples(400)
 @given(table=tables(gaps=True), window=st.integers(0, 40), later=st.integers(0, 10))
 def test_keeps_all_that_rule_iceberg_keeps(table: TableModel, window: int, later: int) -> None:
@@ -116,6 +117,7 @@ def test_keeps_all_that_rule_iceberg_keeps(table: TableModel, window: int, later
     assert set(decision.kept) - kept == only_window - kept
 
 
+@pytest.mark.seconds
 @examples(400)
 @given(table=tables(skew=False), window=st.integers(0, 40), later=st.integers(0, 10))
 def test_keeps_nothing_for_the_window_that_no_answer_needs(table: TableModel, window: int, later: int) -> None:

@@ -40,6 +40,7 @@ def on_main(times: list[int]) -> HistoryView:
     return HistoryView(snapshots, {"main": Ref("main", len(times), "branch")}, log, len(times))
 
 
+@pytest.mark.seconds
 @examples(400)
 @given(
     table=tables(gaps=True),
@@ -182,6 +183,7 @@ def test_nothing_inside_the_window_is_removed_by_any_of_them(
             assert not {reason.kind for reason in decision.kept[chosen]} & {"window", "window_edge", "hold", "lease"}
 
 
+@pytest.mark.seconds
 @examples(300)
 @given(
     table=tables(skew=False),

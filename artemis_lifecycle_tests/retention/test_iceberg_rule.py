@@ -33,6 +33,7 @@ def expired(history: HistoryView, **options: Any) -> tuple[int, ...]:
     return decide(history, RetentionSettings(rule="iceberg", **options), NOW).expired
 
 
+@pytest.mark.seconds
 @examples(400)
 @given(
     table=tables(gaps=True),

@@ -85,6 +85,7 @@ def test_the_worked_example_under_the_next_timestamp_reading() -> None:
     ]
 
 
+@pytest.mark.seconds
 @examples(600)
 @given(
     steps=st.lists(st.integers(-1, 5), min_size=1, max_size=20),

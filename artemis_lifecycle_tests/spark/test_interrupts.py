@@ -16,6 +16,7 @@ import yaml
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_spark_starts_leaves_no_secret_and_says_what_to_run(
     sent: signal.Signals, status: int, postgres_uri: str, tmp_path: Path

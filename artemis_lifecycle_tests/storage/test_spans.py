@@ -56,6 +56,7 @@ def _listed(store: S3Store, span: Span) -> list[str]:
     return [file.path for file in store.list_span(span)]
 
 
+@pytest.mark.seconds
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(_keys, max_size=60), st.integers(1, 12), st.randoms())
 def test_pieces_are_the_whole_and_share_nothing(keys: list[str], wanted: int, random: Any) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.upkeep.costs import FEWEST_COMMITS, CommitCost, CommitCosts, trend_of
 from artemis_lifecycle.upkeep.health import judge_commit_costs
+from artemis_lifecycle_tests import core_tables
 
 sizes = st.lists(st.integers(0, 1_000_000), min_size=0, max_size=120)
 
@@ -25,6 +26,7 @@ def test_a_constant_cost_never_warns(table: list[int], cost: float, data: st.Dat
     assert not trend_of("manifest list", points).grows
 
 
+@pytest.mark.seconds
 @given(st.integers(1, 200), st.integers(0, 100), st.floats(1, 1e6), st.data())
 def test_a_cost_in_proportion_to_the_table_warns_after_enough_commits(
     first: int, more: int, per_file: float, data: st.DataObject
@@ -51,7 +53,7 @@ def test_what_is_too_little_to_notice_is_said_and_does_not_warn() -> None:
 def test_each_commit_wrote_what_the_store_got(lifecycle: Lifecycle, spark: SparkSession) -> None:
     catalog = lifecycle.config.catalogs.live.name
     name = f"{catalog}.ns.t"
-    spark.sql(f"CREATE NAMESPACE {catalog}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {catalog}.ns")
     spark.sql(f"CREATE TABLE {name} (a int) USING iceberg TBLPROPERTIES ('commit.manifest.min-count-to-merge'='3')")
     location = lifecycle.snapshot_history("ns.t").metadata_location
     folder = Path(os.path.dirname(location).removeprefix("file:").replace("//", "/"))

@@ -22,6 +22,7 @@ from artemis_lifecycle.errors import NoSuchTable, Refused
 from artemis_lifecycle.upkeep.compaction import CompactionPace, PartitionFilters
 from artemis_lifecycle.upkeep.health import partitions_with_work
 from artemis_lifecycle.upkeep.maintenance import window_opening
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.upkeep.equality_deletes import delete_by_equality
 
@@ -76,7 +77,7 @@ def stage(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Stage]:
         }
     )
     with open_lifecycle(config, spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         yield Stage(lifecycle)
 
 
@@ -363,7 +364,7 @@ def test_tags_and_the_cold_tier_answer_as_before(module_configs: MakeConfig, spa
     replaced, change no row of either."""
     config = module_configs(tables={"ns.*": {"retention": {"window": "1ms"}, "deletion": {"grace": "0s"}}})
     with open_lifecycle(config, spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         stage = Stage(lifecycle)
         table = stage.create("aged", "a int", **{"write.delete.mode": "merge-on-read"})
         for number in range(6):
@@ -404,7 +405,7 @@ def test_a_compaction_that_began_by_day_ends_when_the_quiet_window_opens(
 ) -> None:
     config = module_configs(tables={"ns.*": {}})
     with open_lifecycle(config, spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.ns")
         stage = Stage(lifecycle)
         table = stage.create("parted", "a int, part int", "PARTITIONED BY (part)")
         for _ in range(5):

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 TABLE = "ns.t"
@@ -57,7 +58,7 @@ def unfit(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
 
 def _make(lifecycle: Lifecycle, spark: SparkSession) -> None:
     name = f"{lifecycle.config.catalogs.live.name}.{TABLE}"
-    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.ns")
     spark.sql(
         f"CREATE TABLE {name} (a int) USING iceberg TBLPROPERTIES ('format-version'='2', "
         "'write.delete.mode'='merge-on-read', 'write.distribution-mode'='none')"

@@ -18,6 +18,7 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, compacted_data_files, ranked, why_compact
 from artemis_lifecycle.upkeep.health import TableHealth, partitions_with_work, table_health
 from artemis_lifecycle.upkeep.manifests import compacted_manifests, why_rewrite
+from artemis_lifecycle_tests import core_tables
 
 STORES = Stores(StoreSettings())
 WORKER = CommitLineage("compaction-worker-2", "station-3", "a1b2c3d4", "run-1", "schedule")
@@ -31,7 +32,7 @@ class World:
         self.spark, self.catalog = spark, config.catalogs.live.name
         self._live = config.catalogs.live
         name = f"{self.catalog}.ns.t"
-        spark.sql(f"CREATE NAMESPACE {self.catalog}.ns")
+        core_tables.sql(spark, f"CREATE NAMESPACE {self.catalog}.ns")
         spark.sql(
             f"CREATE TABLE {name} (a int, part string) USING iceberg PARTITIONED BY (part) "
             "TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', 'format-version' = '2', "
@@ -118,7 +119,7 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
 
 def test_a_table_without_a_snapshot_has_figures_and_needs_nothing(config: LifecycleConfig, spark: SparkSession) -> None:
     catalog = config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {catalog}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {catalog}.ns")
     spark.sql(f"CREATE TABLE {catalog}.ns.t (a int) USING iceberg")
     reader = CatalogReader(config.catalogs.live)
     metadata = read_table_metadata(STORES, reader.entry("ns.t").metadata_location)

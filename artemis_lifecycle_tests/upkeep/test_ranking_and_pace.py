@@ -108,6 +108,7 @@ def test_a_batch_that_fails_counts_as_all_that_the_store_can_do() -> None:
     assert time.now == 40.0
 
 
+@pytest.mark.seconds
 def test_machines_wait_for_each_other(postgres_uri: str) -> None:
     operations = Operations.open(postgres_uri)
     try:
