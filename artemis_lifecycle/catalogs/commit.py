@@ -529,7 +529,7 @@ class _Committer:
     def _list(self, prefix: str) -> list[str]:
         io = self._operations.io()
         if str(io.getClass().getSimpleName()) != "HadoopFileIO":
-            return [str(info.location()) for info in io.listPrefix(prefix)]
+            return [str(info.location()) for info in io.listPrefix(prefix).iterator()]
         # Hadoop lists folders, not prefixes.
         path = self._jvm.org.apache.hadoop.fs.Path(prefix)
         pattern = self._jvm.org.apache.hadoop.fs.Path(_escaped(str(path.getParent())), f"{path.getName()}*")

@@ -137,6 +137,7 @@ def catalog_conf(
             options.setdefault("io-impl", _S3_FILE_IO)
             if "s3.region" in options:
                 options.setdefault("client.region", options["s3.region"])
+            options = _keys(options, "s3") | options
             if "s3.endpoint" in options:
                 options.setdefault("s3.path-style-access", "true")
     build = _SPARK_TYPES.get(catalog.type)
@@ -239,7 +240,8 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 
 
 def _rest(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
-    return {"type": "rest", "uri": require_uri(catalog)}
+    signed = _keys(options, "rest") if catalog.is_signed else {}
+    return {"type": "rest", "uri": require_uri(catalog), **signed}
 
 
 def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
@@ -249,6 +251,15 @@ def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 def _glue(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     region = options.get("client.region") or options.get("glue.region")
     return {"type": "glue", **({"client.region": region} if region else {}), **_credentials(options)}
+
+
+def _keys(options: dict[str, str], service: str) -> dict[str, str]:
+    """Return the keys in `client.…`, which pyiceberg uses for all of AWS, as Iceberg's Java names them for `service`;
+    none if `service` has its own."""
+    if f"{service}.access-key-id" in options:
+        return {}
+    names = ("access-key-id", "secret-access-key", "session-token")
+    return {f"{service}.{name}": options[f"client.{name}"] for name in names if f"client.{name}" in options}
 
 
 def _credentials(options: dict[str, str]) -> dict[str, str]:

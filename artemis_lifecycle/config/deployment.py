@@ -37,6 +37,11 @@ class Catalog(Model):
         """Return True if the configuration declares that the table reads no files of other tables."""
         return any(fnmatchcase(table, pattern) for pattern in self.isolated)
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether requests to a REST catalog are signed (SigV4), as those to Glue and S3 Tables are."""
+        return self.type == "rest" and self.properties.get("rest.sigv4-enabled", "").lower() == "true"
+
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:
         if self.type in ("rest", "hive") and not self.uri:

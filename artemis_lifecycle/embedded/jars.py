@@ -84,7 +84,8 @@ ICEBERG_AWS = Jar(
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """Return the jars that the catalogs of `config` need."""
     warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
-    on_aws = config.catalogs.live.type == "glue" or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
+    live = config.catalogs.live
+    on_aws = live.type == "glue" or live.is_signed or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 
