@@ -226,8 +226,8 @@ class Lifecycle:
     cold_guard = _verb("resources", Resources.cold_guard)
 
     def tables(self) -> list[str]:
-        """Return the names of all tables: `namespace.table` for those of the live catalog, without the project's own
-        result tables; then `<catalog>:<namespace.table>` for those of `catalogs.others`. Raises OperationsUnavailable
+        """Return the keys of all tables: `namespace.table` for those of the live catalog, without the project's own
+        result tables; then `<catalog>:<namespace.table>` for those of the other catalogs. Raises OperationsUnavailable
         if a catalog does not answer."""
         found, errors = self.answering_tables()
         for error in errors.values():
@@ -235,9 +235,9 @@ class Lifecycle:
         return found
 
     def answering_tables(self) -> tuple[list[str], dict[str, LifecycleError]]:
-        """Return `tables()` of the catalogs that answer in time, and the errors of those in `catalogs.others` that do
+        """Return `tables()` of the catalogs that answer in time, and the errors of those beside `catalogs.live` that do
         not, by their names. Raises the live catalog's error."""
-        found, errors = self.steps.tables(), dict[str, LifecycleError]()
+        found, errors = self.steps.answering_tables()
         for name, answer in ask_all({name: other.tables for name, other in self.resources.others.items()}).items():
             if isinstance(answer, LifecycleError):
                 errors[name] = answer

@@ -305,6 +305,6 @@ class Recording:
 
     @cached_property
     def uuids(self) -> dict[str, str]:
-        """The uuids of the live catalog's tables that are known, by name."""
-        known = self.resources.operations.known_tables.of_catalog(self.resources.config.catalogs.live.name)
-        return {each.table: each.table_uuid for each in known if each.missing_since is None}
+        """The uuids of the live catalogs' tables that are known, by key."""
+        known = map(self.resources.operations.known_tables.of_catalog, self.resources.catalogs.names)
+        return {each.table: each.table_uuid for tables in known for each in tables if each.missing_since is None}

@@ -157,12 +157,12 @@ def cold_identity(
 ) -> ColdIdentity:
     """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
     catalogs = context.config.catalogs
-    if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
+    live_warehouse, cold_warehouse = catalogs.of(table).warehouse, catalogs.cold.warehouse
+    if live_warehouse is None or cold_warehouse is None:
         raise ConfigError(
             "A catalog has no warehouse",
-            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
+            hint=f"set catalogs.{catalogs.of(table).name}.warehouse and catalogs.cold.warehouse",
         )
-    live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
     rules = LocationRules.from_config(context.config.policy(table).orphans)
 
     def choose(cold_locations: list[str]) -> ColdIdentity:

@@ -110,7 +110,7 @@ def _rows(name: str, check: Callable[[LifecycleConfig], Iterable[Check]], config
 
 
 def _apart(config: LifecycleConfig) -> Check:
-    require_apart(config.roots(), LocationRules.from_config(config.defaults.orphans))
+    require_apart(config.roots(), LocationRules.from_config(config.defaults.orphans), config.shared_roots)
     return Check("roots", "ok", "apart, by name and on the disk")
 
 

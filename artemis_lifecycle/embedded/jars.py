@@ -83,9 +83,10 @@ ICEBERG_AWS = Jar(
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """Return the jars that the catalogs of `config` need."""
-    warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
-    live = config.catalogs.live
-    on_aws = live.type == "glue" or live.is_signed or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
+    catalogs = (*config.catalogs.iceberg, config.catalogs.cold)
+    on_aws = any(
+        each.type == "glue" or each.is_signed or (each.warehouse and on_s3(each.warehouse)) for each in catalogs
+    )
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 

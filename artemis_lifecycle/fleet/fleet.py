@@ -71,10 +71,12 @@ class UnreadReaders:
 def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stores) -> UnreadReaders:
     """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
     did not read them; and the folders of other formats that are still there."""
-    live, cold, root = config.catalogs.live, config.catalogs.cold, config.operations.root
+    live = config.catalogs.named.get(catalog.name, config.catalogs.live)
+    cold, root = config.catalogs.cold, config.operations.root
     reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
     found, errors = catalog.loadable()
-    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else ())}
+    named = [each.name for each in config.catalogs.iceberg if in_one_database(each, live)]
+    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else (), named=named)}
     never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
     never |= {name: error.what for name, error in errors.items()}
     problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
@@ -98,7 +100,7 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     kinds["of which the newest commits are not readable: other tables' files wait for them"] = newest
     sentences, named = list[str](), list[str]()
     for kind, tables in kinds.items():
-        open_ones = sorted(name for name in tables if is_addressable(name) and not live.is_isolated(name))
+        open_ones = sorted(name for name in tables if is_addressable(name) and not config.catalogs.is_isolated(name))
         named += open_ones
         if open_ones:
             sentences.append(f"tables {kind}: {'; '.join(f'{name} ({tables[name]})' for name in open_ones)}")
@@ -176,7 +178,7 @@ def _positions(
     operations, config = resources.operations, resources.config
     windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
     # Another table may have the name of a dropped one. The dropped one's plans and scans do not apply to it.
-    known = operations.known_tables.of_catalog(config.catalogs.live.name)
+    known = [each for name in resources.catalogs.names for each in operations.known_tables.of_catalog(name)]
     dropped = {each.table_uuid for each in known if each.missing_since}
     dropped -= {each.table_uuid for each in known if not each.missing_since}
     plans = defaultdict(list)
@@ -452,7 +454,9 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )
     try:
-        others += unread_readers(config, resources.live_catalog, resources.live_stores).sentences
+        answers, errors = resources.catalogs.answering(lambda each: unread_readers(config, each, resources.live_stores))
+        others += tuple(said for unread in answers.values() for said in unread.sentences)
+        others += tuple(error.what for error in errors.values())
     except LifecycleError as error:
         others += (f"which tables cannot be read is unknown: {error.what}",)
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)

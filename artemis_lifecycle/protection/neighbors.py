@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.identifier import CatalogEntry, is_addressable
+from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
@@ -46,6 +46,8 @@ class Neighbor:
 
     Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
     its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
+
+    `unanswered`: a root of a catalog that does not answer; without `locations`, it may be anywhere.
     """
 
     table: str
@@ -56,6 +58,7 @@ class Neighbor:
     dropped: bool = False
     is_readable: bool = True
     reads_folder: bool = False
+    unanswered: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,9 @@ class Neighbors:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         self._seen_pointers = self._context.operations.table_locations.lost_pointers()
-        for known in self._context.operations.known_tables.of_catalog(self._context.catalog_name):
-            self._seen_pointers.setdefault(known.table_uuid, set()).add(known.metadata_location)
+        for catalog in self._catalogs:
+            for known in self._context.operations.known_tables.of_catalog(catalog):
+                self._seen_pointers.setdefault(known.table_uuid, set()).add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -196,6 +200,9 @@ class Neighbors:
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
+        if other.unanswered is not None:
+            places = [(one, another) for one in other.locations for another in locations]
+            return not places or any(folders.overlap(one, another) for one, another in places)
         reads = self.reads(other)
         if other.problem is not None and not is_addressable(other.table):
             # With a location `..`, its path surrounds all tables. That must not block files in their own places.
@@ -263,6 +270,9 @@ class Neighbors:
 
     def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
         places = outermost([normalize(entry.location.rstrip("/"), self._context.rules)] if entry.location else [])
+        if entry.type == UNANSWERED:
+            problem = f"Catalog {entry.catalog} does not answer"
+            return Neighbor(name, None, "", places, problem, is_readable=False, unanswered=entry.catalog)
         if not entry.metadata_location:
             return Neighbor(name, None, "", places, is_readable=False, reads_folder=True)
         return self._behind(name, entry.metadata_location, places)
@@ -321,19 +331,24 @@ class Neighbors:
         return found
 
     def _not_present(self) -> Iterator[KnownTable]:
-        """Yield the tables that were seen in this catalog, or in another one of its database, and whose names are gone.
+        """Yield the tables that were seen in a live catalog, or in another of its database, and whose names are gone.
         A second name of a present table is a reader of its own, with its own last state."""
         context, known_tables = self._context, self._context.operations.known_tables
         present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
         present.add((self._table_uuid, context.table))
-        for known in known_tables.of_catalog(context.catalog_name):
-            if known.gone_at is None and (known.table_uuid, known.table) not in present:
-                yield known
-        # No command lists or deletes these: they count for their time.
+        # No command lists or deletes those beside: they count for their time.
         since = context.operations.clock.now() - context.policy.dropped.keep
-        for known in known_tables.of_catalog(beside_catalog(context.catalog_name)):
-            if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
-                yield known
+        for catalog in self._catalogs:
+            for known in known_tables.of_catalog(catalog):
+                if known.gone_at is None and (known.table_uuid, known.table) not in present:
+                    yield known
+            for known in known_tables.of_catalog(beside_catalog(catalog)):
+                if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
+                    yield known
+
+    @property
+    def _catalogs(self) -> tuple[str, ...]:
+        return self._context.catalog_name, *self._context.other_catalogs
 
     def _name_of(self, name: str) -> str:
         return self._objects[name].identifier if name in self._objects else name

@@ -186,8 +186,8 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         beside = _nessie_locations(resources, context.catalog_name)
         return replace(context, dropped=dropped, reserved=(*context.reserved, *beside))
     config = resources.config
-    live = config.catalogs.live
-    # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
+    live = config.catalogs.of(table)
+    # No table of a live catalog owns the roots of the other tiers and formats, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
     tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
     return replace(
@@ -206,21 +206,23 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
 
 def context_of(resources: Resources, table: str) -> DeletionContext:
     """Return what protection needs for files of a table of any kind, without what depends on its kind."""
-    live = resources.config.catalogs.live
+    catalogs = resources.config.catalogs
+    live = catalogs.of(table)
     return DeletionContext(
         spark=resources.start_spark,
         stores=resources.live_stores,
         operations=resources.operations,
-        # Tables of the live catalog's database may read files of any table, and some were dropped from it.
-        catalog=resources.database_catalogs,
+        # Tables of the live catalogs' databases may read files of any table, and some were dropped from them.
+        catalog=resources.readers_of(table),
         catalog_name=live.name,
-        confirm=resources.confirm,
+        other_catalogs=tuple(each.name for each in catalogs.iceberg if each is not live),
+        confirm=partial(resources.confirm, table),
         table=table,
         policy=resources.config.policy(table),
         root=resources.root,
         rules=resources.rules(table),
         rules_of=resources.rules,
-        isolated=live.is_isolated,
+        isolated=catalogs.is_isolated,
     )
 
 
@@ -252,7 +254,7 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         lambda metadata: cold_index(resources, table, metadata),
     )
     side.current()
-    others = (config.catalogs.live.warehouse, config.quarantine.root)
+    others = (*(each.warehouse for each in config.catalogs.iceberg), config.quarantine.root)
     return side, DeletionContext(
         spark=resources.start_spark,
         stores=resources.cold_stores,

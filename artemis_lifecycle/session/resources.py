@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +22,7 @@ from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import ResultReader
-from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
+from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
@@ -41,7 +41,9 @@ from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
+from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local.store import local_path
@@ -257,6 +259,7 @@ class Resources:
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
+        self._readers: dict[str, AllReaders] = {}
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
@@ -293,19 +296,20 @@ class Resources:
         for other in self.others.values():
             other.close()
         self.__dict__.pop("database_catalogs", None)
-        for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
+        self._readers.clear()
+        for name in ("unchecked_operations", "catalogs", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
 
     def other(self, table: str) -> OtherTables | None:
-        """Return the catalog in `catalogs.others` with which the table's name begins; None for a table of the live
+        """Return the catalog of another format with which the table's key begins; None for a table of a live
         catalog."""
         catalog, colon, _ = table.partition(":")
         return self.others.get(catalog) if colon else None
 
     def kind(self, table: str) -> Kind:
-        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
+        """Return the kind of the table: iceberg (of a live catalog), nessie or paimon."""
         other = self.other(table)
         return "iceberg" if other is None else other.kind
 
@@ -398,14 +402,15 @@ class Resources:
             self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
-    def require_deployment(self, *, record: bool = True) -> None:
-        """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
-        assigned to this one, unless `record` is False."""
-        records = self.live_catalog.deployments(self.live_stores)
+    def require_deployment(self, table: str = "", *, record: bool = True) -> None:
+        """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
+        its first use it is assigned to this one, unless `record` is False."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
-        require_deployment(records, self.live_catalog.name, ours, who=self.owner, record=record)
+        for name in dict.fromkeys((self.live_catalog.name, self.config.catalogs.of(table).name)):
+            records = self.catalogs.reader(name).deployments(self.live_stores)
+            require_deployment(records, name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
     @cached_property
@@ -420,8 +425,13 @@ class Resources:
 
     @cached_property
     def live_catalog(self) -> CatalogReader:
-        """The live catalog's tables."""
+        """The catalog `catalogs.live`, which also has the result tables."""
         return CatalogReader(self.config.catalogs.live)
+
+    @cached_property
+    def catalogs(self) -> LiveCatalogs:
+        """All live catalogs, by the keys of tables."""
+        return LiveCatalogs(self.config.catalogs, lambda: self.live_catalog)
 
     @property
     def results(self) -> ResultReader:
@@ -435,16 +445,28 @@ class Resources:
 
     @cached_property
     def database_catalogs(self) -> CatalogsOfDatabase:
-        """Every table that may read files of a live table, or have files among them."""
-        live, cold = self.config.catalogs.live, self.config.catalogs.cold
-        without = (cold.name,) if in_one_database(live, cold) else ()
-        return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
+        """Every table of the live catalog's database that may read files of a live table, or have files among them."""
+        return catalogs_of_database(self.config.catalogs, self.live_catalog.name, self.live_catalog, self.confirm)
 
-    def confirm(self) -> None:
+    def readers_of(self, table: str) -> TablesOfCatalog:
+        """Return every table that may read files of `table`, or have files among them: of all live catalogs."""
+        catalogs = self.config.catalogs
+        own = catalogs.of(table).name
+        if not catalogs.named:
+            return self.database_catalogs
+
+        def around(name: str) -> CatalogsOfDatabase:
+            confirm = partial(self.confirm, table) if name == own else (lambda: None)
+            return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
+
+        known = self.unchecked_operations.known_tables.of_catalog
+        return self._readers.setdefault(own, AllReaders(own, catalogs, around, known))
+
+    def confirm(self, table: str = "") -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
-        self.require_deployment()
+        self.require_deployment(table)
         self.require_clocks()
 
     @property
@@ -486,7 +508,8 @@ class Resources:
 
     def require_apart(self) -> None:
         """Raise ConfigError if two tiers share a folder, by name or on the disk. A link can appear at any time."""
-        require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
+        rules = LocationRules.from_config(self.config.defaults.orphans)
+        require_apart(self.config.roots(), rules, self.config.shared_roots)
 
     def rules(self, table: str) -> LocationRules:
         """Return how paths of `table` become locations."""

@@ -281,7 +281,7 @@ class Maintenance:
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
         resources, state = self.resources, self.steps.table_state(table)
-        policy, name = resources.config.policy(table), resources.config.catalogs.live.name
+        policy, name = resources.config.policy(table), resources.config.catalogs.of(table).name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             health = self.measuring.measured(state)
             ranking: tuple[RankedPartition, ...] = ()
@@ -332,7 +332,7 @@ class Maintenance:
             health = self.measuring.measured(state)
             done = compacted_manifests(
                 self.resources.start_spark,
-                self.resources.config.catalogs.live.name,
+                self.resources.config.catalogs.of(table).name,
                 table,
                 health,
                 self.steps.worker("manifest-compaction"),

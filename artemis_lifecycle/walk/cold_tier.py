@@ -232,7 +232,7 @@ class ColdTier:
                     live_stores=self.resources.live_stores,
                     cold_stores=self.resources.cold_stores,
                     operations=self.resources.operations,
-                    live_catalog=self.resources.config.catalogs.live.name,
+                    live_catalog=self.resources.config.catalogs.of(table).name,
                     root=self.resources.root,
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),

@@ -137,7 +137,7 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        live = self.resources.config.catalogs.live
+        live = self.resources.config.catalogs.of(table)
         if live.type == "rest":
             # The commit would also refuse it, but only after the complete copy to the cold tier.
             raise no_whole_compare(live.name, table)
@@ -212,7 +212,7 @@ class Expiration:
         gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
         if not gone:
             return
-        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.live.name
+        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.of(table).name
         to_rescue = (
             f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
         )
@@ -356,11 +356,11 @@ class Expiration:
             if expires or cleaning(state.metadata, ()):
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
-                    self.resources.require_deployment()
+                    self.resources.require_deployment(plan.table)
                     done = commit_plan(
                         self.resources.spark,
                         self.resources.live_stores,
-                        self.resources.config.catalogs.live.name,
+                        self.resources.config.catalogs.of(plan.table).name,
                         plan,
                         lambda: holds_and_tags(self.resources, plan.table_uuid),
                         lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),

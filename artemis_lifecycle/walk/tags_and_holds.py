@@ -152,7 +152,7 @@ class TagsAndHolds:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
         return commit_with_retry(
             self.resources.spark,
-            self.resources.config.catalogs.live.name,
+            self.resources.config.catalogs.of(state.name).name,
             state.name,
             change,
             before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
@@ -201,7 +201,7 @@ class TagsAndHolds:
         if state.catalog is None and not state.is_dropped:
             # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
             ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
-                {table: state.entry}, resources.database_catalogs.tables()
+                {table: state.entry}, resources.readers_of(table).tables()
             )
         if not state.is_dropped:
             self.steps.saw(state)

@@ -167,7 +167,8 @@ class PaimonTables:
         options = now.main.schema.options
         external = [each.strip() for key in _EXTERNAL for each in options.get(key, "").split(",") if each.strip()]
         # Neither the other tiers nor other tables of the warehouse may lie in what this table owns.
-        tiers = (config.catalogs.cold.warehouse, config.catalogs.live.warehouse, config.quarantine.root)
+        live = (each.warehouse for each in config.catalogs.iceberg)
+        tiers = (config.catalogs.cold.warehouse, *live, config.quarantine.root)
         others = [place for each in self.databases() for place in self._folders(each) if place != now.location]
         return replace(
             context_of(resources, table),
