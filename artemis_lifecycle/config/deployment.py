@@ -137,6 +137,11 @@ class Catalogs(Model):
     named: dict[str, Catalog] = {}
 
     @property
+    def results(self) -> str:
+        """The name of the catalog that has the project's own result tables."""
+        return self.live.name
+
+    @property
     def iceberg(self) -> tuple[Catalog, ...]:
         """Every live catalog of Iceberg tables, `live` first."""
         return (self.live, *self.named.values())

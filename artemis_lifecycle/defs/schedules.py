@@ -125,7 +125,7 @@ def publication_requests(
     lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
 ) -> list[RunRequest] | SkipReason:
     """Request a run only if rows are pending, because a run starts a Spark session."""
-    if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.live.name):
+    if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.results):
         return SkipReason("no row of a result table is pending")
     return one_run("publication")(lifecycle, instance, now)
 

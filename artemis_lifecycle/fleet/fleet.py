@@ -56,15 +56,16 @@ _READERS = 8
 @dataclass(frozen=True)
 class UnreadReaders:
     """`tables` and `folders` have a sentence for each kind of unreadable table, and for each folder with another
-    format's log. `lines` is what lifecycle.yaml needs under `catalogs.live` if the tables read no others' files."""
+    format's log. `lines` is what lifecycle.yaml needs under `catalogs.<catalog>` if the tables read no others' files."""
 
     tables: tuple[str, ...]
     folders: tuple[str, ...]
     lines: str
+    catalog: str = "live"
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        release = f"; if they read no other table's files, set catalogs.live.{self.lines}"
+        release = f"; if they read no other table's files, set catalogs.{self.catalog}.{self.lines}"
         return (*(f"{each}{release}" for each in self.tables), *self.folders)
 
 
@@ -110,7 +111,8 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
         for folder in claims(stores, seen)
     ]
     lines = json.dumps([*live.isolated, *map(escape, sorted(named))], ensure_ascii=False)
-    return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}")
+    key = "live" if live is config.catalogs.live else live.name
+    return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}", key)
 
 
 # --- tonight ----------------------------------------------------------------------------------------------------------
@@ -449,7 +451,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     days: tuple[FleetDay, ...] = ()
     if history:
         overdue = sum(table.overdue for table in found)
-        days = fleet_history(operations, config.catalogs.live.name, governed, freed, now, FREED_OVER, overdue)
+        days = fleet_history(operations, config.catalogs.results, governed, freed, now, FREED_OVER, overdue)
     others = tuple(
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )

@@ -250,7 +250,7 @@ class Deletion:
             pause=pause,
         )
         if not dry_run and report.has_outcomes:
-            resources.operations.publications.deletion(resources.config.catalogs.live.name, job.job_id)
+            resources.operations.publications.deletion(resources.config.catalogs.results, job.job_id)
         return report
 
     def _closed(self, plan_id: str) -> str | None:
@@ -308,7 +308,7 @@ class Deletion:
             self._context(job_of(record), absence),
             record.scan_id,
             lease=lease,
-            results_catalog=self.resources.config.catalogs.live.name,
+            results_catalog=self.resources.config.catalogs.results,
             settings=self.settings(record.table),
             dry_run=dry_run,
             pause=pause,

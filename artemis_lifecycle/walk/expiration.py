@@ -177,7 +177,7 @@ class Expiration:
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
             if record.files:
-                catalog = self.resources.config.catalogs.live.name
+                catalog = self.resources.config.catalogs.results
                 self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
             self.past.look(table, state.metadata, confirm=step.check)
             # Nothing depends on this.

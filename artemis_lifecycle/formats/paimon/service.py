@@ -347,7 +347,7 @@ class PaimonTables:
         record = resources.operations.plans.get(plan.plan_id)
         self.checks.check(plan, record, PLAN_CHECKS)
         if record.files:
-            catalog = resources.config.catalogs.live.name
+            catalog = resources.config.catalogs.results
             resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
         return plan
 
