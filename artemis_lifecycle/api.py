@@ -56,6 +56,7 @@ from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
 from artemis_lifecycle.session.answers import ask_all
+from artemis_lifecycle.session.policies import PolicyExplanation, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait
 from artemis_lifecycle.spark.runner import Runner
@@ -246,6 +247,12 @@ class Lifecycle:
         return found, errors
 
     kind = _verb("resources", Resources.kind)
+
+    def explain_policy(self, table: str) -> PolicyExplanation:
+        """Return the settings of a table's retention with where each came from (`retention.from`): lifecycle.yaml, the
+        table's properties, policies that its catalog keeps. The safer value wins. Raises OperationsUnavailable, Refused
+        for a policy of the catalog that cannot be understood."""
+        return effective_policy(self.resources, table).explanation
 
     def paimon(self, table: str) -> PaimonProcedures:
         """Return Paimon's own procedures for a table of a Paimon warehouse, by its name. Raises NotApplicable for any

@@ -25,6 +25,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
+from artemis_lifecycle.catalogs.policies import CatalogPolicy, applicable_policies
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import (
     ICEBERG_TYPE,
@@ -130,6 +131,11 @@ class CatalogReader:
         # Those of sibling catalogs keep their own names.
         found = self._source.others()
         return [replace(each, prefix=self.prefix) if each.catalog == self.name else each for each in found]
+
+    def policies(self, table: str) -> list[CatalogPolicy]:
+        """Return the policies that the catalog keeps for the table: of a REST catalog with Polaris' policy API. Raises
+        OperationsUnavailable if a REST catalog does not tell; Refused for a policy of another schema."""
+        return self._source.policies(parse(table.removeprefix(self.prefix)))
 
     def exists(self, table: str) -> bool:
         """Raises BadInput as `entry` does."""
@@ -283,6 +289,9 @@ class _Sql:
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
         return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
+
+    def policies(self, name: Identifier) -> list[CatalogPolicy]:
+        return []
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         ensure_tables(self._engine)
@@ -477,6 +486,12 @@ class _Other:
         if self._properties["type"] == "rest":
             return self._fetched(name, "table")
         return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
+
+    def policies(self, name: Identifier) -> list[CatalogPolicy]:
+        if self._properties["type"] != "rest":
+            return []
+        with self._answering():
+            return applicable_policies(self._catalog(), _client_of(self._catalog(), "_session"), name)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):

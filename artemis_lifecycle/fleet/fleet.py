@@ -56,7 +56,7 @@ _READERS = 8
 @dataclass(frozen=True)
 class UnreadReaders:
     """`tables` and `folders` have a sentence for each kind of unreadable table, and for each folder with another
-    format's log. `lines` is what lifecycle.yaml needs under `catalogs.<catalog>` if the tables read no others' files."""
+    format's log. `lines` is what lifecycle.yaml needs under `catalogs.CATALOG` if the tables read no others' files."""
 
     tables: tuple[str, ...]
     folders: tuple[str, ...]

@@ -23,6 +23,7 @@ from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
+from artemis_lifecycle.session.policies import effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Step
 from artemis_lifecycle.spark.java_errors import java_errors
@@ -83,10 +84,16 @@ def retention_settings(
     retain_last: int | None = None,
     snapshot_ids: Sequence[int] | None = None,
 ) -> RetentionSettings:
-    """Return the settings of the table's policy. Arguments of the call take precedence."""
+    """Return the settings of the table's policy (`retention.from`). Arguments of the call take precedence."""
+    policy, is_set = resources.config.policy(table).retention, resources.config.explicit_window(table) is not None
+    if policy.sources != ("lifecycle.yaml",):
+        found = effective_policy(resources, table)
+        given = {"window": found.window, "min_snapshots": found.min_snapshots}
+        policy = policy.model_copy(update={name: value for name, value in given.items() if value is not None})
+        is_set = is_set or found.window is not None
     return RetentionSettings.of(
-        resources.config.policy(table).retention,
-        explicit_window=resources.config.explicit_window(table) is not None,
+        policy,
+        explicit_window=is_set,
         older_than_ms=None if older_than is None else milliseconds(resources.instant("older_than", older_than)),
         retain_last=retain_last,
         explicit_ids=snapshot_ids or (),

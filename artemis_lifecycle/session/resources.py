@@ -10,7 +10,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -28,10 +28,12 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
     ClocksDisagree,
+    ConfigError,
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
@@ -415,13 +417,26 @@ class Resources:
 
     @cached_property
     def live_stores(self) -> Stores:
-        """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return self._stores(self.config.catalogs.live)
+        """The object stores of the live warehouses, and of sealed plans, listings and scans."""
+        own, buckets = self._settings(self.config.catalogs.live), dict[str, StoreSettings]()
+        for catalog in self.config.catalogs.iceberg:
+            settings = replace(self._settings(catalog), storage_class=own.storage_class)
+            roots = (catalog.warehouse, *catalog.roots, *((self.root,) if catalog is self.config.catalogs.live else ()))
+            for bucket in (split(root).authority for root in roots if root is not None and on_s3(root)):
+                if buckets.setdefault(bucket, settings) != settings:
+                    raise ConfigError(
+                        f"Bucket {bucket} belongs to live catalogs with different S3 settings, catalog {catalog.name} "
+                        "among them",
+                        untouched="everything",
+                        hint="give them the same s3.* and client.* properties, or each a bucket of its own",
+                    )
+        elsewhere = tuple((name, each) for name, each in sorted(buckets.items()) if each != own)
+        return Stores(replace(own, elsewhere=elsewhere), self.s3_client_factory)
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return self._stores(self.config.catalogs.cold)
+        return Stores(self._settings(self.config.catalogs.cold), self.s3_client_factory)
 
     @cached_property
     def live_catalog(self) -> CatalogReader:
@@ -494,11 +509,10 @@ class Resources:
         require_agreement(self.clock.now, due.values(), self.config.clocks.max_difference)
         self._clocks_seen_at |= dict.fromkeys(due, now)
 
-    def _stores(self, catalog: Catalog) -> Stores:
-        settings = StoreSettings.from_catalog(
+    def _settings(self, catalog: Catalog) -> StoreSettings:
+        return StoreSettings.from_catalog(
             catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
         )
-        return Stores(settings, self.s3_client_factory)
 
     @property
     def root(self) -> str:

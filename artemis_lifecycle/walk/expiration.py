@@ -54,6 +54,7 @@ from artemis_lifecycle.session.contexts import (
     present_index,
     retention_settings,
 )
+from artemis_lifecycle.session.policies import EXPIRY, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, TableState
 from artemis_lifecycle.storage.bounded import bounded_json
@@ -141,6 +142,7 @@ class Expiration:
         if live.type == "rest":
             # The commit would also refuse it, but only after the complete copy to the cold tier.
             raise no_whole_compare(live.name, table)
+        effective_policy(self.resources, table).require(EXPIRY)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
@@ -195,7 +197,8 @@ class Expiration:
         holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
         settings = retention_settings(self.resources, table)
         decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
-        if decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata):
+        due = decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata)
+        if due and EXPIRY not in effective_policy(self.resources, table).disabled:
             return False
         policy = self.resources.config.policy(table)
         day, digest = policy.quiet_window.day(now), policy.retention.digest
@@ -315,6 +318,7 @@ class Expiration:
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
+        self._require_policy(plan)
         self._require_left_out_gone(plan, record, state)
         self.checks.require(plan, record)
         self.require_kept(plan, state)
@@ -391,6 +395,20 @@ class Expiration:
                 "files_recopied": recopied,
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def _require_policy(self, plan: ExpirationPlan) -> None:
+        """Raise Refused if a policy of the catalog forbids expirations now; StalePlan if the sources of the policy keep
+        more than when the plan was made. What a call asked for stays."""
+        found, settings = effective_policy(self.resources, plan.table), plan.settings
+        found.require(EXPIRY)
+        window = settings.window_ms if settings.older_than_ms is None else None
+        if found.keeps_more_than(window, settings.min_snapshots if settings.retain_last is None else None):
+            raise StalePlan(
+                f"The table's policy keeps more by now than plan {plan.plan_id} does",
+                table=plan.table,
+                untouched="the table and all its files",
+                hint=f"artemis explain-policy {quote(plan.table)}; then plan again",
+            )
 
     def _require_left_out_gone(self, plan: ExpirationPlan, record: PlanRecord, state: TableState) -> None:
         """Raise StalePlan if the table has snapshots again that the handoff left out, because another tool had expired
