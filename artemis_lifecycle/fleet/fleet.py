@@ -439,7 +439,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 freed_bytes=sum(freed.get(table, {}).values()),
                 freeable_bytes=left,
                 orphan_share=scan.files / listed if scan is not None and listed else None,
-                **_costs(config, held.get(table)),
+                **_costs(config, table, held.get(table)),
                 health_score=None if health is None else health.score,
                 scanned_at=None if scan is None else scan.created_at,
                 health_at=None if health is None else health.measured_at,
@@ -464,11 +464,11 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
 
 
-def _costs(config: LifecycleConfig, held: HeldBytes | None) -> dict[str, Any]:
+def _costs(config: LifecycleConfig, table: str, held: HeldBytes | None) -> dict[str, Any]:
     if held is None:
         return {"stored_bytes": None, "cost_per_month": None, "costed_at": None}
     return {
         "stored_bytes": held.live + (held.cold or 0) + (held.deep_archive or 0),
-        "cost_per_month": storage_classes(config).per_month(held, config.prices),
+        "cost_per_month": storage_classes(config, table).per_month(held, config.prices),
         "costed_at": held.measured_at,
     }

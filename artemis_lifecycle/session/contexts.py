@@ -197,8 +197,11 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
     # No table of a live catalog owns the roots of the other tiers and formats, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
     tiers = (config.catalogs.cold.warehouse, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
+    context = context_of(resources, table)
+    if dropped is not None:
+        context = replace(context, catalog=resources.readers_of(table, strict=True))
     return replace(
-        context_of(resources, table),
+        context,
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
         roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
         archived=partial(_archived, resources),

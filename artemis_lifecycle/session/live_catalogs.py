@@ -103,7 +103,7 @@ class AllReaders:
     databases. Implements `TablesOfCatalog`.
 
     `own` must answer. Of another catalog that does not, the last observed tables count, and each of its roots as a
-    place that nobody can look into (`UNANSWERED`): a deletion there waits.
+    place that nobody can look into (`UNANSWERED`): a deletion there waits. With `strict`, all must answer.
     """
 
     def __init__(
@@ -112,12 +112,16 @@ class AllReaders:
         catalogs: Catalogs,
         around: Callable[[str], CatalogsOfDatabase],
         known: Callable[[str], list[KnownTable]],
+        *,
+        strict: bool = False,
     ) -> None:
         self._own = own
         self._catalogs = catalogs
         self._around = around
         self._known = known
+        self._strict = strict
         self._silent: dict[str, float] = {}
+        self._seen: dict[str, Mapping[str, Pointer]] = {}
 
     def tables(self) -> list[str]:
         """Return every name, sorted."""
@@ -147,6 +151,7 @@ class AllReaders:
     def pointers(self) -> Mapping[str, Pointer]:
         """Return the row of every table, or its last known one, by name."""
         found = self._asked(_pointers, self._last_known)
+        self._seen |= found
         return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
 
     def others(self) -> list[CatalogEntry]:
@@ -165,7 +170,7 @@ class AllReaders:
         for name in others:
             answer = answers.get(name)
             # What one table's metadata or name is wrong with is no silence, and is raised by its own question.
-            if isinstance(answer, LifecycleError) and not isinstance(answer, OperationsUnavailable):
+            if isinstance(answer, LifecycleError) and (self._strict or not isinstance(answer, OperationsUnavailable)):
                 raise answer
             if name not in answers or isinstance(answer, OperationsUnavailable):
                 if name in answers:
@@ -181,7 +186,9 @@ class AllReaders:
 
     def _last_known(self, name: str) -> Mapping[str, Pointer]:
         known = [*self._known(name), *self._known(beside_catalog(name))]
-        return {each.table: LastKnown(each) for each in known if each.missing_since is None}
+        # What this object saw is newer than what a step recorded; a table may have come since either.
+        recorded = {each.table: LastKnown(each) for each in known if each.missing_since is None}
+        return {**recorded, **self._seen.get(name, {})}
 
     def _unanswered(self, name: str) -> list[CatalogEntry]:
         catalog = next(each for each in self._catalogs.iceberg if each.name == name)

@@ -261,7 +261,7 @@ class Resources:
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
-        self._readers: dict[str, AllReaders] = {}
+        self._readers: dict[tuple[str, bool], AllReaders] = {}
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
@@ -463,8 +463,9 @@ class Resources:
         """Every table of the live catalog's database that may read files of a live table, or have files among them."""
         return catalogs_of_database(self.config.catalogs, self.live_catalog.name, self.live_catalog, self.confirm)
 
-    def readers_of(self, table: str) -> TablesOfCatalog:
-        """Return every table that may read files of `table`, or have files among them: of all live catalogs."""
+    def readers_of(self, table: str, *, strict: bool = False) -> TablesOfCatalog:
+        """Return every table that may read files of `table`, or have files among them: of all live catalogs. `strict`:
+        all catalogs must answer, as for a table that may live on in another."""
         catalogs = self.config.catalogs
         own = catalogs.of(table).name
         if not catalogs.named:
@@ -475,7 +476,7 @@ class Resources:
             return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
 
         known = self.unchecked_operations.known_tables.of_catalog
-        return self._readers.setdefault(own, AllReaders(own, catalogs, around, known))
+        return self._readers.setdefault((own, strict), AllReaders(own, catalogs, around, known, strict=strict))
 
     def confirm(self, table: str = "") -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one

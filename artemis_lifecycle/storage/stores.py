@@ -411,7 +411,7 @@ class Stores:
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
         )
 
-    def _s3_store(self, path: str) -> S3Store:
+    def _s3_store(self, path: str = "") -> S3Store:
         other = self._elsewhere.get(split(path).authority) if self._elsewhere else None
         settings = other or self.settings
         if settings not in self._s3:

@@ -259,7 +259,9 @@ class DroppedTables:
         other = known.catalog if resources.other(known.table) is not None else None
         name, prefix = parse_in(known.table, known.catalog), resources.catalogs.prefix(known.table)
         entry = CatalogEntry(known.catalog, name, metadata.metadata_location, prefix=prefix)
-        catalog = deletion_context(resources, known.table).catalog
+        # It may live on in a catalog that does not answer.
+        catalog = resources.readers_of(known.table, strict=True)
+        catalog = catalog if other is None else deletion_context(resources, known.table).catalog
         absence = dropped.absence_of(resources.operations, catalog, resources.live_stores, known, metadata)
         return TableState(entry, metadata, now, is_dropped=True, catalog=other), absence
 

@@ -77,7 +77,7 @@ class Reading:
         """
         live = self.steps.table_state(table).metadata
         found = self.found(table, live, Selector(as_of, snapshot_id, tag))
-        return self.described(live.table_uuid, found)
+        return self.described(table, live.table_uuid, found)
 
     def found(self, table: str, live: TableMetadata, selector: Selector) -> Route:
         """Return the tier and the snapshot that answer `selector`. Raises NoSuchSnapshot."""
@@ -96,12 +96,13 @@ class Reading:
 
         return find_route(table, live, cold, selector, states, current_at, is_gone)
 
-    def described(self, table_uuid: str, found: Route) -> Route:
+    def described(self, table: str, table_uuid: str, found: Route) -> Route:
         """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
         if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
-        catalog = self.resources.config.catalogs.live if found.tier == "live" else self.resources.config.catalogs.cold
+        catalogs = self.resources.config.catalogs
+        catalog = catalogs.of(table) if found.tier == "live" else catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def _route_to_archive(self, table_uuid: str, found: Route) -> Route:

@@ -16,7 +16,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import OperationsUnavailable
+from artemis_lifecycle.errors import OperationsUnavailable, StalePlan
 from artemis_lifecycle_tests import conftest
 from artemis_lifecycle_tests.conftest import MakeConfig
 
@@ -196,6 +196,25 @@ def test_where_roots_overlap_a_silent_catalog_stops_deletions(
         lifecycle.resources._readers.clear()
         assert lifecycle.delete_files(plan).deleted == plan.summary.files
     conftest._forget(spark, name)
+
+
+def test_a_dropped_table_goes_only_when_every_catalog_says_that_it_lacks_it(
+    lifecycle: Lifecycle, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    spark.sql(f"CREATE NAMESPACE {other}.db")
+    at = lifecycle.get_current("db.t").metadata_location
+    lifecycle.observe_catalog()
+    spark.sql(f"DROP TABLE {live}.db.t")
+    lifecycle.observe_catalog()
+    with monkeypatch.context() as silent:
+        _answers(silent, lifecycle, other, _refused)
+        with pytest.raises(OperationsUnavailable):
+            lifecycle.scan_dropped("db.t")
+    spark.sql(f"CALL {other}.system.register_table(table => 'db.moved', metadata_file => '{at}')")
+    with pytest.raises(StalePlan):
+        lifecycle.scan_dropped("db.t")
 
 
 def test_a_dropped_table_of_a_named_catalog_is_found_and_registered_again(
