@@ -62,8 +62,8 @@ class Neighbor:
 
 
 @dataclass(frozen=True)
-class _LastKnown:
-    """The pointer of a dropped table."""
+class LastKnown:
+    """The pointer of a table whose catalog lacks it, or does not answer."""
 
     metadata_location: str
     previous_metadata_location: str | None = None
@@ -156,7 +156,7 @@ class Neighbors:
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
         dropped = (other for other in self._dropped() if other.metadata_location)
-        lost = {other.table: _LastKnown(other.metadata_location) for other in dropped}
+        lost = {other.table: LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
         others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
@@ -187,8 +187,8 @@ class Neighbors:
         if other.table in self._objects:
             self._list_objects()
             # Gone: like a dropped table, it counts with its last metadata until the next survey.
-            return self._objects.get(other.table, _LastKnown(other.metadata_location))
-        return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
+            return self._objects.get(other.table, LastKnown(other.metadata_location))
+        return LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""

@@ -15,6 +15,7 @@ from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalogs
 from artemis_lifecycle.errors import LifecycleError, OperationsUnavailable
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
+from artemis_lifecycle.protection.neighbors import LastKnown
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.session.answers import ask_all
 from artemis_lifecycle.storage.instants import elapsed
@@ -24,8 +25,8 @@ T = TypeVar("T")
 _SURVEY_WITHIN = 120.0
 """Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question
 of a sensor may take."""
-_SILENT_FOR = 60.0
-"""Seconds for which a catalog that did not answer is not asked again by the same deletion."""
+_SILENT_FOR = 600.0
+"""Seconds for which a catalog that did not answer is not asked again by the same process: each question may hang."""
 
 
 class LiveCatalogs:
@@ -90,14 +91,6 @@ class LiveCatalogs:
         return ask(self.reader(name))
 
 
-class LastKnown:
-    """The pointer that a table had when its catalog was last observed."""
-
-    def __init__(self, known: KnownTable) -> None:
-        self.metadata_location = known.metadata_location
-        self.previous_metadata_location: str | None = None
-
-
 class AllReaders:
     """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, and of their
     databases. Implements `TablesOfCatalog`.
@@ -143,14 +136,11 @@ class AllReaders:
                 )
             return found
 
-        def entry(around: CatalogsOfDatabase) -> Pointer:
-            return around.entry(table)
-
-        return self._asked(entry, last_known, only=name)[name]
+        return self._asked(lambda around: around.entry(table), last_known, only=name)[name]
 
     def pointers(self) -> Mapping[str, Pointer]:
         """Return the row of every table, or its last known one, by name."""
-        found = self._asked(_pointers, self._last_known)
+        found = self._asked(CatalogsOfDatabase.pointers, self._last_known)
         self._seen |= found
         return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
 
@@ -187,7 +177,7 @@ class AllReaders:
     def _last_known(self, name: str) -> Mapping[str, Pointer]:
         known = [*self._known(name), *self._known(beside_catalog(name))]
         # What this object saw is newer than what a step recorded; a table may have come since either.
-        recorded = {each.table: LastKnown(each) for each in known if each.missing_since is None}
+        recorded = {each.table: LastKnown(each.metadata_location) for each in known if each.missing_since is None}
         return {**recorded, **self._seen.get(name, {})}
 
     def _unanswered(self, name: str) -> list[CatalogEntry]:
@@ -199,10 +189,6 @@ class AllReaders:
             CatalogEntry(name, each, "", type=UNANSWERED, location=root)
             for each, root in zip(names, roots, strict=True)
         ]
-
-
-def _pointers(around: CatalogsOfDatabase) -> Mapping[str, Pointer]:
-    return around.pointers()
 
 
 def catalogs_of_database(
