@@ -56,6 +56,7 @@ from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
 from artemis_lifecycle.session.answers import ask_all
+from artemis_lifecycle.session.policies import PolicyExplanation, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait
 from artemis_lifecycle.spark.runner import Runner
@@ -226,8 +227,8 @@ class Lifecycle:
     cold_guard = _verb("resources", Resources.cold_guard)
 
     def tables(self) -> list[str]:
-        """Return the names of all tables: `namespace.table` for those of the live catalog, without the project's own
-        result tables; then `<catalog>:<namespace.table>` for those of `catalogs.others`. Raises OperationsUnavailable
+        """Return the keys of all tables: `namespace.table` for those of the live catalog, without the project's own
+        result tables; then `<catalog>:<namespace.table>` for those of the other catalogs. Raises OperationsUnavailable
         if a catalog does not answer."""
         found, errors = self.answering_tables()
         for error in errors.values():
@@ -235,9 +236,9 @@ class Lifecycle:
         return found
 
     def answering_tables(self) -> tuple[list[str], dict[str, LifecycleError]]:
-        """Return `tables()` of the catalogs that answer in time, and the errors of those in `catalogs.others` that do
+        """Return `tables()` of the catalogs that answer in time, and the errors of those beside `catalogs.live` that do
         not, by their names. Raises the live catalog's error."""
-        found, errors = self.steps.tables(), dict[str, LifecycleError]()
+        found, errors = self.steps.answering_tables()
         for name, answer in ask_all({name: other.tables for name, other in self.resources.others.items()}).items():
             if isinstance(answer, LifecycleError):
                 errors[name] = answer
@@ -246,6 +247,12 @@ class Lifecycle:
         return found, errors
 
     kind = _verb("resources", Resources.kind)
+
+    def explain_policy(self, table: str) -> PolicyExplanation:
+        """Return the settings of a table's retention with where each came from (`retention.from`): lifecycle.yaml, the
+        table's properties, policies that its catalog keeps. The safer value wins. Raises OperationsUnavailable, Refused
+        for a policy of the catalog that cannot be understood."""
+        return effective_policy(self.resources, table).explanation
 
     def paimon(self, table: str) -> PaimonProcedures:
         """Return Paimon's own procedures for a table of a Paimon warehouse, by its name. Raises NotApplicable for any

@@ -140,13 +140,13 @@ class Past:
     def seen_ms(self, table: str, metadata: TableMetadata) -> int:
         """Return when (epoch ms, by Postgres) the catalog was just seen to have this metadata; 0 if it has other."""
         now = milliseconds(self.resources.instant("now", None))
-        here = self.resources.live_catalog.entry(table).metadata_location == metadata.metadata_location
+        here = self.resources.catalogs.entry(table).metadata_location == metadata.metadata_location
         return now if here else 0
 
     def current_at(self, table: str, instant: datetime) -> CurrentSnapshot:
         """Return the snapshot of `Lifecycle.snapshot_at`, with its schema and who wrote it."""
         NaiveDatetime.refuse("instant", instant, table=table)
-        location = self.resources.live_catalog.entry(table).metadata_location
+        location = self.resources.catalogs.entry(table).metadata_location
         # Parsing a metadata file with a million snapshots takes seconds. Its uuid is in its first bytes.
         head = _UUID.match(self.resources.live_stores.read_range(location, 0, _HEAD).decode("utf-8", "replace"))
         table_uuid = self.steps.table_uuid(table) if head is None else head[1]

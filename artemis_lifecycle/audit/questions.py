@@ -30,7 +30,7 @@ from artemis_lifecycle.audit.answers import (
 from artemis_lifecycle.audit.graph import EDGES, Direction, SnapshotOfTable
 from artemis_lifecycle.audit.ledger import EDGE_ROWS, LINEAGE_EDGES, LINEAGE_LEDGER, ROWS, LedgerBatch
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse, parse_in
 from artemis_lifecycle.catalogs.results import NAMESPACE, Where
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.errors import (
@@ -238,7 +238,8 @@ class Auditing:
             listed: tuple[int, ...] = () if trace.files else (newest,)
             return ingested_of(table, None, None, trace, listed, row_of, new.ledger.num_rows)
         if not trace.files:
-            partitions = f"{self.resources.config.catalogs.live.name}.{parse(table).sql()}.partitions"
+            catalog = self.resources.config.catalogs.of(table).name
+            partitions = f"{catalog}.{parse_in(table, catalog).sql()}.partitions"
             raise NoSuchSnapshot(
                 f"No snapshot in the live or the cold tier has {what}",
                 table=table,
@@ -309,12 +310,13 @@ class Auditing:
         recording; one that cannot be read is named. Call it before reading the ledger: what is recorded meanwhile then
         counts once."""
         seen = {each.metadata_location for each in self.resources.operations.ledger_progress.all()}
+        entries, errors = self.resources.catalogs.pointers()
         changed = {
             table: entry
-            for table, entry in self.resources.live_catalog.pointers().items()
+            for table, entry in entries.items()
             if entry.metadata_location not in seen and parse(table).namespace[0] != NAMESPACE
         }
-        parts, unreadable = [], []
+        parts, unreadable = [], [f"{name}:*" for name in errors]
         for table, entry in changed.items():
             try:
                 metadata = read_table_metadata(self.resources.live_stores, entry.metadata_location)

@@ -77,7 +77,7 @@ class LineageEvents:
         """Store the events of a batch. Return the ids under which to queue them; none if nothing receives events."""
         if self.resources.config.lineage_events.receiver is None:
             return []
-        catalog = self.resources.config.catalogs.live.name
+        catalog = self.resources.config.catalogs.results
         ids = []
         for number, events in enumerate(_parts(lineage_events(batch, metadata, catalog))):
             ids.append(f"{batch_id}-{number}")
@@ -88,7 +88,7 @@ class LineageEvents:
     def send(self) -> int:
         """Send queued events, for at most about a minute. Return how many queued parts were sent. What prevents
         that is logged, and the events stay queued: it must not fail what recorded them."""
-        catalog, publications = self.resources.config.catalogs.live.name, self.resources.operations.publications
+        catalog, publications = self.resources.config.catalogs.results, self.resources.operations.publications
         receiver, sent = self.resources.config.lineage_events.receiver, 0
         if receiver is None or not _events(publications.pending(catalog)):
             return 0
@@ -204,7 +204,7 @@ class Recording:
         if new and not dry_run:
             batch_id = uuid.uuid4().hex
             self._queue(batch_id, batch, after, self.events.seal(batch_id, batch, metadata))
-        catalog = self.resources.config.catalogs.live.name
+        catalog = self.resources.config.catalogs.results
         return LineageRecorded(
             table=table,
             table_uuid=metadata.table_uuid,
@@ -285,7 +285,7 @@ class Recording:
     def queued(self, name: str) -> list[tuple[str, pa.Table]]:
         """Return the rows of a result table that are recorded and not yet published, each with its batch's id."""
         stores, root = self.resources.live_stores, self.resources.root
-        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.live.name)
+        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.results)
         found: list[tuple[str, pa.Table]] = []
         for each in pending:
             if each.result_table != name or describe_frame(batch_location(root, each.job_id, name), stores) is None:
@@ -297,7 +297,7 @@ class Recording:
         self, batch_id: str, batch: LedgerBatch, progress: LedgerProgress | None, events: Sequence[str] = ()
     ) -> None:
         seal_batch(self.resources.live_stores, self.resources.root, batch_id, batch)
-        catalog = self.resources.config.catalogs.live.name
+        catalog = self.resources.config.catalogs.results
         self.resources.operations.publications.lineage(catalog, batch_id, progress, events)
 
     def _requirements(self, table: str) -> LineageRequirements:
@@ -305,6 +305,6 @@ class Recording:
 
     @cached_property
     def uuids(self) -> dict[str, str]:
-        """The uuids of the live catalog's tables that are known, by name."""
-        known = self.resources.operations.known_tables.of_catalog(self.resources.config.catalogs.live.name)
-        return {each.table: each.table_uuid for each in known if each.missing_since is None}
+        """The uuids of the live catalogs' tables that are known, by key."""
+        known = map(self.resources.operations.known_tables.of_catalog, self.resources.catalogs.names)
+        return {each.table: each.table_uuid for tables in known for each in tables if each.missing_since is None}

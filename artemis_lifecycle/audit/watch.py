@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from artemis_lifecycle.catalogs.gate.rules import Mode, governed_mode
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import LifecycleError
@@ -75,7 +76,9 @@ class LineageWatching:
         The first call begins the watch: older snapshots are not checked. It works in every catalog, and also finds what
         got past a gate.
         """
-        entries, errors = self.resources.live_catalog.loadable()
+        loaded, _ = self.resources.catalogs.answering(CatalogReader.loadable)
+        entries = {table: entry for found, _ in loaded.values() for table, entry in found.items()}
+        errors = {table: each for _, errors in loaded.values() for table, each in errors.items()}
         errors = {table: each for table, each in errors.items() if self._governs(table)}
         watched = self._watch(entries.values(), seconds)
         unreadable = errors | dict(watched.unreadable)
@@ -133,11 +136,11 @@ class LineageWatching:
     def check(self, table: str) -> LineageCheck:
         """Check the table's new snapshots as `watch_lineage` does, and return those that do not meet its requirements
         and that are not acknowledged. Raises NoSuchTable, UnreadableMetadata."""
-        watched = self._watch([self.resources.live_catalog.entry(table)], seconds=0)
+        watched = self._watch([self.resources.catalogs.entry(table)], seconds=0)
         if table in watched.unreadable:
             raise watched.unreadable[table]
         found = self.resources.operations.lineage_watch.unmet(self.steps.table_uuid(table))
-        gate_missing = self.resources.config.catalogs.live.type == "sql" and not self.gate.is_enabled_for(table)
+        gate_missing = self.resources.config.catalogs.of(table).type == "sql" and not self.gate.is_enabled_for(table)
         return LineageCheck(table, governed_mode(self.resources.config, table), found, gate_missing)
 
     def acknowledge(self, table: str, *, who: str, why: str) -> tuple[UnmetSnapshot, ...]:

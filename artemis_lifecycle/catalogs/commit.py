@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.identifier import Identifier, parse
+from artemis_lifecycle.catalogs.identifier import Identifier, parse_in
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import (
     BadInput,
@@ -197,7 +197,7 @@ class _Committer:
         before_swap: Callable[[str, int], None],
         lineage: Mapping[str, str],
     ) -> None:
-        identifier = parse(table)
+        identifier = parse_in(table, catalog_name)
         self._table = table
         self._catalog_name = catalog_name
         self._before_swap = before_swap
@@ -528,7 +528,7 @@ class _Committer:
     def _list(self, prefix: str) -> list[str]:
         io = self._operations.io()
         if str(io.getClass().getSimpleName()) != "HadoopFileIO":
-            return [str(info.location()) for info in io.listPrefix(prefix)]
+            return [str(info.location()) for info in io.listPrefix(prefix).iterator()]
         # Hadoop lists folders, not prefixes.
         path = self._jvm.org.apache.hadoop.fs.Path(prefix)
         pattern = self._jvm.org.apache.hadoop.fs.Path(_escaped(str(path.getParent())), f"{path.getName()}*")

@@ -1,7 +1,8 @@
 """Table identifiers: a tuple of namespace levels and a name. Belongs here: every way to write and to parse one. Does
 not belong here: no other code joins or splits names with dots.
 
-- Text: `db.t`, as used by the API, lifecycle.yaml, the command line, partition keys and Postgres. A part that contains
+- Text: `db.t`, as used by the API, lifecycle.yaml, the command line, partition keys and Postgres; `finance:db.t` for a
+  table in `finance`, a catalog beside the live one. A part that contains
   a dot or a backtick, begins or ends with white space, or is empty, is in backticks as in Spark SQL: ``db.`x.y` ``. An
   identifier has one text and a text has one identifier, so that texts can be compared and used as keys.
 - SQL: the same for a statement, with the catalog, and with backticks around everything that is not a plain word.
@@ -82,6 +83,11 @@ def parse(text: str) -> Identifier:
     return found
 
 
+def parse_in(table: str, catalog: str) -> Identifier:
+    """Return the identifier in `catalog` of the table with that key. Raises BadInput as `parse`."""
+    return parse(table.removeprefix(f"{catalog}:"))
+
+
 def is_addressable(text: str) -> bool:
     """Return False if engines cannot reliably find the table listed as `text`: a part is empty, `.` or `..`, or has a
     slash or a control character. Such names enter a SQL catalog as rows, but paths built from them lead elsewhere."""
@@ -114,6 +120,9 @@ def namespace_row(levels: Sequence[str]) -> str:
 
 TABLE = "TABLE"
 
+UNANSWERED = "CATALOG"
+"""The type of an entry for a root of a catalog that does not answer: nobody can tell what reads there."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
@@ -129,11 +138,13 @@ class CatalogEntry:
     previous_metadata_location: str | None = None
     type: str = TABLE
     location: str | None = None
+    prefix: str = ""
+    """`<catalog>:` for an entry of a catalog beside the live one."""
 
     @property
     def identifier(self) -> str:
         """The text of `name`, the key of the table's partition."""
-        return str(self.name)
+        return f"{self.prefix}{self.name}"
 
     @property
     def namespace(self) -> str:

@@ -30,6 +30,7 @@ from artemis_lifecycle.catalogs.identifier import (
     parse,
     parse_namespace,
 )
+from artemis_lifecycle.catalogs.policies import CatalogPolicy, applicable_policies
 from artemis_lifecycle.catalogs.rest import RestClient
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.sql import (
@@ -70,13 +71,15 @@ _UNDEFINED_TABLE = "42P01"
 
 
 class CatalogReader:
-    """The live or the cold catalog, read again at each call. SQL catalogs are read by SQL, with a separate pool.
+    """A live or the cold catalog, read again at each call. SQL catalogs are read by SQL, with a separate pool. The keys
+    of tables begin with `prefix`: `<catalog>:` for a catalog beside the live one.
 
     Raises OperationsUnavailable if the catalog does not answer: that never means "no tables".
     """
 
-    def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle") -> None:
+    def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle", prefix: str = "") -> None:
         self.name = catalog.name
+        self.prefix = prefix
         self._source: _Sql | _Other = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
     def namespaces(self) -> list[str]:
@@ -85,7 +88,7 @@ class CatalogReader:
 
     def tables(self) -> list[str]:
         """Return the identifier of every table, sorted; without views."""
-        return sorted(map(str, self._source.tables()))
+        return sorted(f"{self.prefix}{table}" for table in self._source.tables())
 
     def entry(self, table: str) -> CatalogEntry:
         """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier, or another spelling than the
@@ -111,13 +114,18 @@ class CatalogReader:
     def loadable(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
         """Return the row of every table that the catalog can load, and the errors of the others, by identifier."""
         found, errors = self._source.loadable()
-        return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}, errors
+        entries = sorted((replace(each, prefix=self.prefix) for each in found), key=lambda entry: entry.identifier)
+        return {each.identifier: each for each in entries}, {
+            f"{self.prefix}{name}": each for name, each in errors.items()
+        }
 
-    def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
+    def beside(
+        self, without: Collection[str] = (), table: str | None = None, named: Collection[str] = ()
+    ) -> dict[str, CatalogEntry]:
         """Return the rows of other catalogs in the same `iceberg_tables`, by `<catalog>:<namespace.table>`; only one of
         them if `table` has such a name. Of the catalogs in `without`, only tables that no handoff published: they were
-        there before the guard. Nothing for a catalog that is not in SQL."""
-        return self._source.beside(without, table)
+        there before the guard. None of those in `named`. Nothing for a catalog that is not in SQL."""
+        return self._source.beside(without, table, named)
 
     def published(self, table: str) -> str | None:
         """Return the metadata file that the newest recorded handoff published for a cold table."""
@@ -126,7 +134,14 @@ class CatalogReader:
     def others(self) -> list[CatalogEntry]:
         """Return every object that is not a table of Iceberg: views, functions, tables of other formats. Of a SQL
         catalog, those of all catalogs in the same `iceberg_tables`."""
-        return self._source.others()
+        # Those of sibling catalogs keep their own names.
+        found = self._source.others()
+        return [replace(each, prefix=self.prefix) if each.catalog == self.name else each for each in found]
+
+    def policies(self, table: str) -> list[CatalogPolicy]:
+        """Return the policies that the catalog keeps for the table: of a REST catalog with Polaris' policy API. Raises
+        OperationsUnavailable if a REST catalog does not tell; Refused for a policy of another schema."""
+        return self._source.policies(parse(table.removeprefix(self.prefix)))
 
     def exists(self, table: str) -> bool:
         """Raises BadInput as `entry` does."""
@@ -138,7 +153,7 @@ class CatalogReader:
         A SQL catalog joins a namespace's levels with dots: ``db.`x.y`.t`` is the table that it lists as db.x.y.t.
         """
         found = self._source.entry(identifier)
-        return None if found is None else found.identifier
+        return None if found is None else f"{self.prefix}{found.name}"
 
     def create_namespace(self, namespace: str) -> None:
         """Create the namespace if it does not exist. Raises BadInput for an invalid namespace."""
@@ -159,7 +174,9 @@ class CatalogReader:
         table points elsewhere; CommitStateUnknown; OperationsUnavailable if the pointer did not move; LineageRejected;
         Refused where the database refuses, and for a catalog that is not in SQL; BadInput.
         """
-        return self._source.compare_and_swap(self.entry(table).name, expected_location, new_location, summaries)
+        name = self.entry(table).name
+        swapped = self._source.compare_and_swap(name, expected_location, new_location, summaries)
+        return replace(swapped, prefix=self.prefix)
 
     def require_free(self, name: Identifier) -> None:
         """Raise Refused if a table, a view or anything else has the name; BadInput if its namespace does not exist."""
@@ -189,7 +206,8 @@ class CatalogReader:
         self.close()
 
     def _found(self, table: str) -> CatalogEntry | None:
-        found = self._source.entry(parse(table))
+        found = self._source.entry(parse(table.removeprefix(self.prefix)))
+        found = None if found is None else replace(found, prefix=self.prefix)
         if found is not None and found.identifier != table:
             # Policies, holds and partitions use the text as a key: two texts of one table would be two tables to them.
             raise BadInput(
@@ -244,12 +262,12 @@ class _Sql:
         )
         return [self._entry(row) for row in self._read(query)], {}
 
-    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+    def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         # Compared separately: any of the three names may contain the separators.
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = select(*POINTER, name.label("name")).where(
-            columns.catalog_name != self._name, columns.metadata_location.is_not(None), IS_TABLE
+            columns.catalog_name.not_in((self._name, *named)), columns.metadata_location.is_not(None), IS_TABLE
         )
         if table is not None:
             query = query.where(name == table)
@@ -282,6 +300,9 @@ class _Sql:
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
         return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
+
+    def policies(self, name: Identifier) -> list[CatalogPolicy]:
+        return []
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         ensure_tables(self._engine)
@@ -410,7 +431,7 @@ class _Other:
             said = f"Catalog {self._name} loads no valid metadata: {str(error)[:300]}"
             return UnreadableMetadata.of(said, None, str(identifier))
 
-    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+    def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         return {}
 
     def others(self) -> list[CatalogEntry]:
@@ -474,6 +495,12 @@ class _Other:
     def _newer(self, name: Identifier) -> CatalogEntry | None:
         """Return the pointer of a table whose metadata pyiceberg cannot read."""
         return next((entry for entry, _ in self._objects(name.namespace) if entry.name == name), None)
+
+    def policies(self, name: Identifier) -> list[CatalogPolicy]:
+        if self._properties["type"] != "rest":
+            return []
+        with self._answering():
+            return applicable_policies(self._catalog(), _client_of(self._catalog(), "_session"), name)
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):

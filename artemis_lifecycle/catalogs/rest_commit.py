@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.rest import (
     MARKER,
     Answer,
@@ -79,6 +79,10 @@ class RestCommitter:
     attempts: int = 10
     longest_wait: float = 5.0
 
+    def answer(self, table: str) -> dict[str, Any] | None:
+        """As `RestClient.load`, by the table's key."""
+        return self.client.load(parse_in(table, self.client.name))
+
     def of_plan(self, plan_id: str) -> RestCommitter:
         """Return a committer whose attempts are recorded as this plan's."""
         return replace(self, plan_id=plan_id)
@@ -126,7 +130,7 @@ class RestCommitter:
     def load(self, table: str) -> MetadataFile:
         """Return the table's current metadata file. Raises NoSuchTable; UnreadableMetadata if the catalog's answer is
         not what the file says."""
-        answer = self.client.load(parse(table))
+        answer = self.answer(table)
         if answer is None:
             raise NoSuchTable(
                 f"Catalog {self.client.name} has no such table",
@@ -187,7 +191,7 @@ class RestCommitter:
             self.records.begin(marker, base.table_uuid, table, self.plan_id, base.location, sorted(doomed), refs)
         reach("rest:recorded")
         with around("catalog.commit"):
-            answer = self.client.commit(parse(table), request, marker)
+            answer = self.client.commit(parse_in(table, self.client.name), request, marker)
         reach("rest:answered")
         # Even a refusal is looked up: what passes requests on may have sent this one twice.
         proof = self._proof_of(table, attempt, answer)
@@ -279,7 +283,7 @@ class RestCommitter:
                 same = now.heads[ref] == snapshot_id
                 return (_numbers(ref, used, now) if same else None), ""
             with around("catalog.put_back"):
-                answer = self.client.commit(parse(table), request, new_marker())
+                answer = self.client.commit(parse_in(table, self.client.name), request, new_marker())
             said = answer.said or said
             # Another commit may have taken the number, or the answer was lost: the next look says.
             time.sleep(0.0 if answer.happened else min(2.0, 0.05 * 2**number))

@@ -75,7 +75,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
 
 
 def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
-    """Return `spark.sql.catalog.*` of both catalogs for lifecycle steps: `spark_conf`, plus the shared rate limit.
+    """Return `spark.sql.catalog.*` of all catalogs for lifecycle steps: `spark_conf`, plus the shared rate limit.
     Iceberg's own requests to S3 (mainly a compaction's reads and writes) then draw from the bucket that all workers
     share.
 
@@ -83,7 +83,7 @@ def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
     """
     uri = of.operations.uri
     conf = spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
-    for catalog in (of.catalogs.live, of.catalogs.cold):
+    for catalog in (*of.catalogs.iceberg, of.catalogs.cold):
         # With V1, Iceberg's JdbcCatalog alters a table of V0 at its first use. With V0, it takes either as it is.
         if catalog.type == "sql" and _is_v0(require_uri(catalog)):
             conf[f"spark.sql.catalog.{catalog.name}.jdbc.schema-version"] = "V0"
@@ -101,8 +101,8 @@ def _is_v0(uri: str) -> bool:
 def spark_conf(
     catalogs: deployment.Catalogs, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
 ) -> dict[str, str]:
-    """Return `spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark does not
-    support.
+    """Return `spark.sql.catalog.*` of the live catalogs and the cold one. Raises ConfigError for a type that Spark does
+    not support.
 
     A live catalog in SQL asks the lineage gate of its database, where that is enabled. `lineage.default.KEY` among its
     `properties` are summary keys of every snapshot that a session with these settings commits.
@@ -110,10 +110,10 @@ def spark_conf(
     Catalogs are not cached: a step must see what is committed now. For a warehouse on S3, the session needs Iceberg's
     `iceberg-aws-bundle` jar in addition to the runtime; other stores need their own `io-impl` in `properties`.
     """
-    return {
-        **catalog_conf(catalogs.live, purpose=purpose, pace=pace, gated=True),
-        **catalog_conf(catalogs.cold, purpose=purpose, pace=pace, gated=True),
-    }
+    found: dict[str, str] = {}
+    for catalog in (*catalogs.iceberg, catalogs.cold):
+        found |= catalog_conf(catalog, purpose=purpose, pace=pace, gated=True)
+    return found
 
 
 def catalog_conf(
@@ -137,6 +137,7 @@ def catalog_conf(
         options.setdefault("io-impl", _S3_FILE_IO)
         if "s3.region" in options:
             options.setdefault("client.region", options["s3.region"])
+        options = _keys(options, "s3") | options
         if "s3.endpoint" in options:
             options.setdefault("s3.path-style-access", "true")
     build = _SPARK_TYPES.get(catalog.type)
@@ -241,7 +242,8 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 
 
 def _rest(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
-    return {"type": "rest", "uri": require_uri(catalog)}
+    signed = _keys(options, "rest") if catalog.is_signed else {}
+    return {"type": "rest", "uri": require_uri(catalog), **signed}
 
 
 def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
@@ -251,6 +253,15 @@ def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 def _glue(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     region = options.get("client.region") or options.get("glue.region")
     return {"type": "glue", **({"client.region": region} if region else {}), **_credentials(options)}
+
+
+def _keys(options: dict[str, str], service: str) -> dict[str, str]:
+    """Return the keys in `client.…`, which pyiceberg uses for all of AWS, as Iceberg's Java names them for `service`;
+    none if `service` has its own."""
+    if f"{service}.access-key-id" in options:
+        return {}
+    names = ("access-key-id", "secret-access-key", "session-token")
+    return {f"{service}.{name}": options[f"client.{name}"] for name in names if f"client.{name}" in options}
 
 
 def _credentials(options: dict[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ neighbors just like the tables of one catalog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
@@ -16,9 +16,11 @@ from artemis_lifecycle.errors import LocationConflict
 
 @dataclass(frozen=True)
 class Beside:
-    """The tables of sibling catalogs, as `<catalog>:<namespace.table>`."""
+    """The tables of sibling catalogs, as `<catalog>:<namespace.table>`; or those of a catalog that was asked before,
+    with its other objects."""
 
     rows: Mapping[str, CatalogEntry]
+    objects: Sequence[CatalogEntry] = ()
 
     def tables(self) -> list[str]:
         """Return every name, sorted."""
@@ -33,8 +35,8 @@ class Beside:
         return self.rows
 
     def others(self) -> list[CatalogEntry]:
-        """Return nothing: those of all catalogs are the live catalog's."""
-        return []
+        """Return nothing for siblings: those of all catalogs are the live catalog's."""
+        return list(self.objects)
 
 
 class CatalogsOfDatabase:
@@ -44,14 +46,27 @@ class CatalogsOfDatabase:
     off limits. A live catalog that is not in
     SQL has no siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
     raises if no more work may be done in the catalog.
+
+    In a deployment of several live catalogs, those in `named` are in the same database and answer for themselves.
+    Siblings are `<live catalog>+<catalog>:…` where their name alone could be a key: `keys` are the catalogs of keys.
     """
 
     def __init__(
-        self, live: CatalogReader, without: Collection[str] = (), confirm: Callable[[], None] = lambda: None
+        self,
+        live: CatalogReader,
+        without: Collection[str] = (),
+        confirm: Callable[[], None] = lambda: None,
+        *,
+        named: Collection[str] = (),
+        keys: Collection[str] = (),
+        has_siblings: bool = True,
     ) -> None:
         self._live = live
         self._without = tuple(without)
         self._confirm = confirm
+        self._named = tuple(named)
+        self._keys = frozenset(keys)
+        self._has_siblings = has_siblings
 
     def tables(self) -> list[str]:
         """Return every name, sorted."""
@@ -59,7 +74,9 @@ class CatalogsOfDatabase:
 
     def entry(self, table: str) -> CatalogEntry:
         """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier."""
-        other = self._live.beside(self._without, table).get(table) if ":" in table else None
+        own, sibling = self._live.prefix, table.removeprefix(f"{self._live.name}+")
+        asked = self._has_siblings and ":" in table and not (own and table.startswith(own))
+        other = self._live.beside(self._without, sibling, self._named).get(sibling) if asked else None
         return other or self._live.entry(table)
 
     def pointers(self) -> dict[str, CatalogEntry]:
@@ -78,7 +95,12 @@ class CatalogsOfDatabase:
         return Beside(self._others())
 
     def _others(self) -> dict[str, CatalogEntry]:
-        return self._live.beside(self._without)
+        found = self._live.beside(self._without, named=self._named) if self._has_siblings else {}
+        plain = not self._live.prefix
+        return {
+            name if plain and name.partition(":")[0] not in self._keys else f"{self._live.name}+{name}": entry
+            for name, entry in found.items()
+        }
 
     def _apart(self, live: Collection[str], others: Collection[str]) -> list[str]:
         """Return all these names. Raises LocationConflict if one would stand for two tables."""

@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+@command(app, "reading the policy of {table}")
+def explain_policy(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+    """Show where the settings of a table's retention came from."""
+    found = lifecycle.explain_policy(table)
+    yield found
+    rows = [
+        (each.setting, each.value, each.source, "; ".join(f"{source} {said}" for source, said in each.stated.items()))
+        for each in found.values
+    ]
+    show_table(f"Policy of {table}", ("setting", "value", "from", "stated"), rows)
+
+
 @command(app, "planning {table}")
 def plan(
     lifecycle: Lifecycle,

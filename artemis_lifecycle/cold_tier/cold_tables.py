@@ -158,7 +158,7 @@ def cold_identity(
     """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
     catalogs = context.config.catalogs
     # Of a warehouse that is a name, only the server knows the place: the table's own stands for it.
-    live_warehouse, cold_warehouse = catalogs.live.root or live_location, catalogs.cold.root
+    live_warehouse, cold_warehouse = catalogs.of(table).root or live_location, catalogs.cold.root
     if cold_warehouse is None:
         raise ConfigError("The cold catalog has no place in a store", hint="set catalogs.cold.warehouse, or its roots")
     rules = LocationRules.from_config(context.config.policy(table).orphans)

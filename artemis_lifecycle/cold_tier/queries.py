@@ -7,13 +7,13 @@ Spark's own parser finds tables and their `AS OF`. Only `FOR TAG`, which Spark d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.catalogs.identifier import Identifier, parse
+from artemis_lifecycle.catalogs.identifier import Identifier, parse, parse_in
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput
@@ -181,19 +181,21 @@ def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms:
     """Return `statement` on `table`, with the nearest Spark SQL."""
     minutes = -(-max_ref_age_ms // 60_000)
     retain = "" if max_ref_age_ms >= FOREVER_MS else f" RETAIN {minutes} MINUTES"
-    target = f"ALTER TABLE {parse(table).sql(catalog)} CREATE TAG {name(statement.name)}"
+    target = f"ALTER TABLE {parse_in(table, catalog).sql(catalog)} CREATE TAG {name(statement.name)}"
     return replace(statement, table=table, spark_sql=f"{target} AS OF VERSION {statement.snapshot_id}{retain}")
 
 
 @dataclass(frozen=True)
 class Tables:
     """What `translate` needs from the catalogs: their names in Spark, the spelling under which the live catalog lists a
-    table (None if it has no such table), and the route of a read."""
+    table (None if it has no such table), and the route of a read. `named` are the other live catalogs, each with its
+    `listed_as`."""
 
     live: str
     cold: str
     listed_as: Callable[[Identifier], str | None]
     route: Callable[[str, Selector], Route]
+    named: Mapping[str, Callable[[Identifier], str | None]] = field(default_factory=dict)
 
 
 def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | None = None) -> Query:
@@ -440,10 +442,10 @@ class _Asked:
             return None, None
         own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
         qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
-        table, inside = tables.listed_as(Identifier.of(own)), None
-        if table is None and len(own) > 2:
-            # One of Iceberg's metadata tables, or a branch, tag or snapshot in the name.
-            table, inside = tables.listed_as(Identifier.of(own[:-1])), own[-1]
+        table, inside = _listed(tables.listed_as, own)
+        if table is None and parts[0] in tables.named and len(parts) > 2:
+            qualified = spelled
+            table, inside = _listed(tables.named[parts[0]], parts[1:])
         if table is None:
             if not asked:
                 self._require_now(spelled, "the live catalog has no such table")
@@ -496,6 +498,15 @@ class _Asked:
 
     def _as_written(self, clause: str) -> str:
         return clause.replace(f"VERSION AS OF {self.mark}", "FOR TAG ")
+
+
+def _listed(listed_as: Callable[[Identifier], str | None], parts: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the table that a catalog lists under these parts, and what they name in it: one of Iceberg's metadata
+    tables, or a branch, tag or snapshot."""
+    table = listed_as(Identifier.of(parts))
+    if table is None and len(parts) > 2:
+        return listed_as(Identifier.of(parts[:-1])), parts[-1]
+    return table, None
 
 
 def _within(table: str, inside: str | None) -> str:

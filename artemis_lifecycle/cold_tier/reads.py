@@ -11,7 +11,7 @@ from itertools import chain
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.cold_tier.cold_metadata import Refs, at, entry_at, last, line_of, refs_of, whole_log
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
@@ -167,6 +167,6 @@ def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, sta
 def read(spark: SparkSession, catalog: str, table: str, found: Route) -> DataFrame:
     """Return the rows of `catalog`'s `table` (its name in the tier of `found`) at the snapshot of the route `found`."""
     if found.snapshot_id is None:
-        return spark.table(parse(table).sql(catalog))
+        return spark.table(parse_in(table, catalog).sql(catalog))
     # Since Spark 4, Iceberg's own option `snapshot-id` is refused.
-    return spark.read.option("versionAsOf", found.snapshot_id).table(parse(table).sql(catalog))
+    return spark.read.option("versionAsOf", found.snapshot_id).table(parse_in(table, catalog).sql(catalog))

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
@@ -488,7 +488,7 @@ def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: in
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    name = parse(request.table).sql(context.live_catalog)
+    name = parse_in(request.table, context.live_catalog).sql(context.live_catalog)
     try:
         context.spark.sql(f"REFRESH TABLE {name}")
         # Iceberg's selector of a branch ends at a line break in its name.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.contracts import CommitLineage, InputSnapshot
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -34,7 +34,7 @@ def jvm_table(spark: SparkSession, catalog: str, table: str) -> Any:
     # Iceberg asks for the active session of the thread; a thread that Python made may have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-        spark._jsparkSession, parse(table).sql(own_catalog(spark, catalog))
+        spark._jsparkSession, parse_in(table, catalog).sql(own_catalog(spark, catalog))
     )
 
 

@@ -21,7 +21,7 @@ from artemis_lifecycle.catalogs.gate.installation import (
 )
 from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, request_pass
 from artemis_lifecycle.catalogs.gate.rules import Rule, governed_mode, rules_of
-from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse, parse_in
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.catalogs.triggers import Condition
@@ -48,7 +48,7 @@ class Pointer:
 
     def current(self, table: str) -> CatalogEntry:
         """Return the table's pointer: its current metadata file, from the catalog itself. Raises NoSuchTable."""
-        return self.resources.live_catalog.entry(table)
+        return self.resources.catalogs.entry(table)
 
     def compare_and_swap(self, table: str, expected: str, new: str) -> CatalogEntry:
         """Move the table's pointer from the metadata file `expected` to the metadata file `new`, or leave it. Of
@@ -59,7 +59,7 @@ class Pointer:
         elsewhere; BadInput, UnreadableMetadata for a `new` that cannot follow; LineageRejected; NoSuchTable;
         OperationsUnavailable: not moved; CommitStateUnknown; Refused for a catalog that is not in SQL.
         """
-        catalog, stores = self.resources.live_catalog, self.resources.live_stores
+        catalog, stores = self.resources.catalogs.of(table), self.resources.live_stores
         at = catalog.entry(table).metadata_location
         if at != expected:
             raise CommitConflict(
@@ -199,13 +199,13 @@ class Gate:
     def require_pass(self, table: str, summary: Mapping[str, str]) -> None:
         """Raise LineageRejected if an enabled gate would refuse a commit with this summary, and record that: before
         work that is for such a commit."""
-        live = self.resources.config.catalogs.live
+        live = self.resources.config.catalogs.of(table)
         if live.type != "sql":
             return
-        with self._database("asked") as engine, engine.begin() as connection:
+        with self._database("asked", live) as engine, engine.begin() as connection:
             if not is_installed(connection):
                 return
-            row = GatedRow(live.name, *parse(table).row)
+            row = GatedRow(live.name, *parse_in(table, live.name).row)
             problems = request_pass(connection, row, [summary], base=None, location=None)
         if problems:
             raise rejected(problems, table)
@@ -217,12 +217,13 @@ class Gate:
         return lineage if governed and self.is_enabled_for(table) else {}
 
     def is_enabled_for(self, table: str) -> bool:
-        """Return True if the live catalog's gate is enabled and governs the table."""
-        live = self.resources.config.catalogs.live
+        """Return True if the gate of the table's catalog is enabled and governs the table."""
+        live = self.resources.config.catalogs.of(table)
         if live.type != "sql":
             return False
-        with self._database("asked") as engine, engine.connect() as connection:
-            return is_installed(connection) and mode_of(connection, GatedRow(live.name, *parse(table).row)) != "none"
+        row = GatedRow(live.name, *parse_in(table, live.name).row)
+        with self._database("asked", live) as engine, engine.connect() as connection:
+            return is_installed(connection) and mode_of(connection, row) != "none"
 
     def _status(self, engine: Engine, dry_run: bool) -> GateStatus:
         with engine.connect() as connection:
@@ -230,8 +231,8 @@ class Gate:
         return status_of(self.resources.config, state, dry_run=dry_run)
 
     @contextmanager
-    def _database(self, what: str) -> Iterator[Engine]:
-        live = self.resources.config.catalogs.live
+    def _database(self, what: str, live: Catalog | None = None) -> Iterator[Engine]:
+        live = live or self.resources.config.catalogs.live
         require_sql(live, what)
         with connected(require_uri(live)) as engine:
             yield engine

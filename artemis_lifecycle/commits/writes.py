@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import CommitLineage
@@ -81,15 +81,16 @@ class Commits:
         branch: str | None = None,
     ) -> Commit:
         resources = self.resources
-        resources.live_catalog.entry(table)
+        resources.catalogs.entry(table)
         keys = lineage.summary() if isinstance(lineage, CommitLineage) else dict(lineage)
         if OPERATION in keys:
             raise BadInput(f"Iceberg sets {OPERATION}; the lineage may not", table=table, hint=f"remove {OPERATION}")
         self.gate.require_lineage(table, {**keys, OPERATION: operation})
         keys[COMMIT_ID] = uuid.uuid4().hex
-        spark, identifier = resources.spark, parse(table)  # With both catalogs.
+        catalog = resources.config.catalogs.of(table).name
+        spark, identifier = resources.spark, parse_in(table, catalog)  # With all catalogs.
         # Not by the session's own name: whatever the session has under it.
-        live = own_catalog(spark, resources.config.catalogs.live.name)
+        live = own_catalog(spark, catalog)
         name = identifier.sql(live) if branch is None else f"{identifier.sql(live)}.`branch_{branch}`"
         writer = df.writeTo(name)
         for key, value in keys.items():
@@ -99,12 +100,12 @@ class Commits:
         return self._committed(spark, table, keys[COMMIT_ID], branch)
 
     def _last_commit(self, table: str) -> int:
-        entry = self.resources.live_catalog.entry(table)
+        entry = self.resources.catalogs.entry(table)
         return read_table_metadata(self.resources.live_stores, entry.metadata_location).last_updated_ms
 
     def _committed(self, spark: SparkSession, table: str, commit_id: str, branch: str | None) -> Commit:
         with java_errors(table):
-            found: Any = jvm_table(spark, self.resources.config.catalogs.live.name, table)
+            found: Any = jvm_table(spark, self.resources.config.catalogs.of(table).name, table)
             snapshots = found.operations().current().snapshots()
             # The newest are last.
             for place in reversed(range(snapshots.size())):

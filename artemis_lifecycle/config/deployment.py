@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -66,6 +66,11 @@ class Catalog(Model):
     def is_isolated(self, table: str) -> bool:
         """Return True if the configuration declares that the table reads no files of other tables."""
         return any(fnmatchcase(table, pattern) for pattern in self.isolated)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether requests to a REST catalog are signed (SigV4), as those to Glue and S3 Tables are."""
+        return self.type == "rest" and self.properties.get("rest.sigv4-enabled", "").lower() == "true"
 
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:
@@ -148,10 +153,37 @@ class OtherCatalog(Model):
         return self
 
 
+_TYPES, _FORMATS = ("sql", "rest", "hive", "glue"), ("nessie", "paimon")
+_RESERVED = frozenset({"live", "cold", "others", "named", "beside", "lifecycle", "spark_catalog"})
+
+
 class Catalogs(Model):
+    """The catalogs by name. Those beside `live` and `cold` are `named` (of Iceberg) or `others` (nessie, paimon), by
+    `type`; lifecycle.yaml has them directly under `catalogs`. Keys of their tables are `<name>:<namespace.table>`."""
+
     live: Catalog = Catalog.model_validate(_TIERS["live"])
     cold: Catalog = Catalog.model_validate(_TIERS["cold"])
     others: dict[str, OtherCatalog] = {}
+    named: dict[str, Catalog] = {}
+
+    @property
+    def results(self) -> str:
+        """The name of the catalog that has the project's own result tables."""
+        return self.live.name
+
+    @property
+    def iceberg(self) -> tuple[Catalog, ...]:
+        """Every live catalog of Iceberg tables, `live` first."""
+        return (self.live, *self.named.values())
+
+    def of(self, table: str) -> Catalog:
+        """Return the live catalog of a table, by its key; `live` for tables of other formats."""
+        return self.named.get(table.partition(":")[0], self.live) if ":" in table else self.live
+
+    def is_isolated(self, table: str) -> bool:
+        """Return True if the table's catalog declares that it reads no files of other tables."""
+        catalog = self.of(table)
+        return catalog.is_isolated(table if catalog is self.live else table.partition(":")[2])
 
     @model_validator(mode="after")
     def _others_have_names(self) -> Self:
@@ -160,6 +192,11 @@ class Catalogs(Model):
                 raise ValueError(
                     f"others.{name}: not a name of letters, digits and _, or already the live or the cold catalog's"
                 )
+        for name, catalog in self.named.items():
+            if catalog.name != name:
+                raise ValueError(f"{name}: its name is {name}, which begins the keys of its tables, not {catalog.name}")
+            if name in (self.live.name, self.cold.name, *self.others):
+                raise ValueError(f"{name}: another catalog has this name")
         return self
 
     @model_validator(mode="before")
@@ -168,9 +205,27 @@ class Catalogs(Model):
         # A section that sets some keys of a catalog must keep the defaults of the others.
         if not isinstance(given, Mapping):
             return given
-        return {
-            tier: {**_TIERS[tier], **said} if tier in _TIERS and isinstance(said, Mapping) else said
-            for tier, said in given.items()
+        found: dict[str, Any] = {"others": {}, "named": dict(given.get("named") or {})}
+        others = given.get("others")
+        if others is not None and not isinstance(others, Mapping):
+            return given
+        beside = {key: said for key, said in given.items() if key not in cls.model_fields}
+        for name, said in [*(others or {}).items(), *beside.items()]:
+            kind = said.get("type") if isinstance(said, Mapping) else getattr(said, "type", None)
+            if name in beside and (kind is None or name in found["others"] or name in found["named"]):
+                # A misspelled key, or one catalog twice.
+                found[name] = said
+            elif kind in _TYPES:
+                found["named"][name] = {"name": name, **said} if isinstance(said, Mapping) else said
+            elif kind in _FORMATS or name not in beside:
+                found["others"][name] = said
+            else:
+                raise ValueError(f"{name}.type: one of {', '.join((*_TYPES, *_FORMATS))}, not {kind}")
+        for name in sorted(found["named"].keys() & _RESERVED):
+            raise ValueError(f"{name}: a reserved word, which names no catalog")
+        tiers = {tier: given[tier] for tier in _TIERS if tier in given}
+        return found | {
+            tier: {**_TIERS[tier], **said} if isinstance(said, Mapping) else said for tier, said in tiers.items()
         }
 
 

@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from artemis_lifecycle.config.deployment import Catalogs
+from artemis_lifecycle.config.deployment import Catalog, Catalogs, OtherCatalog
 from artemis_lifecycle.config.model import SECRET, hidden, hide
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.names import spelled
 from artemis_lifecycle.errors import ConfigError
+
+C = TypeVar("C", Catalog, OtherCatalog)
 
 _Place = tuple[int | str, ...]
 """The keys that lead to a value, outermost first, as pydantic reports them."""
@@ -170,11 +172,20 @@ def _errors(values: dict[str, Any]) -> list[ErrorDetails]:
     try:
         taken = LifecycleConfig.model_validate(values).model_dump(by_alias=True)
     except ValidationError as error:
-        return error.errors()
+        return [{**each, "loc": _as_given(values, each["loc"])} for each in error.errors()]
     return [
         {"type": "int_type", "loc": place, "msg": "expected a number", "input": None}
         for place in _booleans_read_as_numbers(values, taken)
     ]
+
+
+def _as_given(values: Mapping[str, Any], place: _Place) -> _Place:
+    """Return where the file has a key of a catalog, which it may have directly under `catalogs`, or in `others`."""
+    if place[:1] != ("catalogs",) or place[1:2] not in (("named",), ("others",)) or len(place) < 3:
+        return place
+    given = values["catalogs"]
+    found = next((each for each in ("named", "others") if place[2] in (given.get(each) or {})), None)
+    return ("catalogs", *(() if found is None else (found,)), *place[2:])
 
 
 def _booleans_read_as_numbers(given: Any, taken: Any, place: _Place = ()) -> Iterator[_Place]:
@@ -223,17 +234,18 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
         # Not as_uri(): a location is the string itself, and %20 would name another folder.
         return f"file://{(folder / root).resolve()}"
 
-    live, cold, events = config.catalogs.live, config.catalogs.cold, config.lineage_events
+    def placed(catalog: C) -> C:
+        if isinstance(catalog, Catalog) and catalog.has_named_warehouse:
+            return catalog
+        return catalog.model_copy(update={"warehouse": place(catalog.warehouse)})
+
+    catalogs, events = config.catalogs, config.lineage_events
     return {
         "catalogs": Catalogs(
-            **{
-                tier: each if each.has_named_warehouse else each.model_copy(update={"warehouse": place(each.warehouse)})
-                for tier, each in (("live", live), ("cold", cold))
-            },
-            others={
-                name: other.model_copy(update={"warehouse": place(other.warehouse)})
-                for name, other in config.catalogs.others.items()
-            },
+            live=placed(catalogs.live),
+            cold=placed(catalogs.cold),
+            others={name: placed(other) for name, other in catalogs.others.items()},
+            named={name: placed(named) for name, named in catalogs.named.items()},
         ),
         "operations": config.operations.model_copy(update={"root": place(config.operations.root)}),
         "lineage_events": events.model_copy(update={"file": None if events.file is None else folder / events.file}),

@@ -76,6 +76,8 @@ class LifecycleConfig(Model):
         named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:
+                if {key, other_key} <= self.shared_roots:
+                    continue
                 if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
                     wrong.append(f"{key} and {other_key} are equal or nested: {root}, {other}")
         for pattern, overrides in self.tables.items():
@@ -99,7 +101,13 @@ class LifecycleConfig(Model):
             "operations.root": self.operations.root,
             "quarantine.root": self.quarantine.root,
             **{f"catalogs.others.{name}.warehouse": each.warehouse for name, each in self.catalogs.others.items()},
+            **{f"catalogs.{name}.warehouse": each.root for name, each in self.catalogs.named.items()},
         }
+
+    @property
+    def shared_roots(self) -> frozenset[str]:
+        """The keys of roots that may overlap one another: two live catalogs may have tables in one warehouse."""
+        return frozenset({"catalogs.live.warehouse", *(f"catalogs.{name}.warehouse" for name in self.catalogs.named)})
 
     def matching(self, table: str) -> tuple[str, ...]:
         """Return the keys in `tables` that match `table` best: the exact one, or the pattern with the most literal

@@ -29,7 +29,14 @@ Rule = Literal["as-of", "iceberg", "paimon"]
 """The retention rules: see `retention.rules`."""
 
 
+Source = Literal["catalog", "properties", "lifecycle.yaml"]
+"""Where a table's policy may stand: in the catalog's own policies, in its properties, here."""
+
+
 class Retention(Model):
+    """`from`: the sources of the window, the count and the age of orphans. Of several values, the safest applies."""
+
+    sources: tuple[Source, ...] = Field(default=("lifecycle.yaml",), alias="from", min_length=1)
     rule: Rule = "as-of"
     window: Duration = timedelta(days=30)
     min_snapshots: int = Field(default=1, ge=1)
@@ -42,7 +49,8 @@ class Retention(Model):
     @property
     def digest(self) -> str:
         """Return a short digest of these settings. A plan that was made with other settings is outdated."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        own = {"sources"} if self.sources == ("lifecycle.yaml",) else None
+        return hashlib.sha256(self.model_dump_json(exclude=own).encode()).hexdigest()[:16]
 
     @field_validator("thin")
     @classmethod

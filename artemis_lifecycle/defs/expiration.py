@@ -105,7 +105,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
             "cutoff": ui_metadata.instant(plan.cutoff),
             "base_metadata_location": ui_metadata.place(plan.base_metadata_location),
             "sealed_files": ui_metadata.place(plan.files_location),
-            "query": ui_metadata.query(steps.config.catalogs.live.name, "plan_files", f"plan_id = '{plan.plan_id}'"),
+            "query": ui_metadata.query(steps.config.catalogs.results, "plan_files", f"plan_id = '{plan.plan_id}'"),
             "by_kind": ui_metadata.table(
                 ["kind", "files", "bytes"], [(kind.kind, kind.files, kind.size_in_bytes) for kind in summary.by_kind]
             ),
@@ -234,7 +234,7 @@ def physical_deletion(
                 ["plan", "files", "bytes", "due at"],
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
             ),
-            "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
+            "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"table_name = {literal(table)}"),
         },
     )
 

@@ -40,7 +40,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             ),
             "recent_overwrites_incomplete": len(overwrites.incomplete),
             "query": ui_metadata.query(
-                steps.config.catalogs.live.name, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
+                steps.config.catalogs.results, LINEAGE_LEDGER.name, f"table_uuid = '{update.table_uuid}'"
             ),
         },
     )

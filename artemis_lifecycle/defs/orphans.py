@@ -146,7 +146,7 @@ def orphan_deletion(
             "scan_id": scan.scan_id,
             **ui_metadata.deletion(reports),
             **refused,
-            "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
+            "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"job_id = '{scan.scan_id}'"),
         },
     )
 

@@ -84,7 +84,11 @@ def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
 
 def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
     """Request runs only for tables that have something to purge, because a run starts a Spark session."""
-    known = lifecycle.operations.known_tables.of_catalog(lifecycle.config.catalogs.live.name)
+    known = [
+        each
+        for catalog in lifecycle.config.catalogs.iceberg
+        for each in lifecycle.operations.known_tables.of_catalog(catalog.name)
+    ]
     # By their current names; those of dropped tables are purged by uuid (artemis purge-quarantine).
     known.sort(key=lambda each: each.missing_since is None)
     names = {each.table_uuid: None if each.missing_since else each.table for each in known}
@@ -121,7 +125,7 @@ def publication_requests(
     lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
 ) -> list[RunRequest] | SkipReason:
     """Request a run only if rows are pending, because a run starts a Spark session."""
-    if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.live.name):
+    if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.results):
         return SkipReason("no row of a result table is pending")
     return one_run("publication")(lifecycle, instance, now)
 

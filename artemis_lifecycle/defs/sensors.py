@@ -129,7 +129,8 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     """The cursor holds only one short digest per existing table."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
-    pointers = opened.resources.live_catalog.pointers()
+    # A catalog that does not answer holds up no other.
+    pointers, _ = opened.resources.catalogs.pointers()
     present = {
         table: hashlib.sha256(pointers[table].metadata_location.encode()).hexdigest()[:16]
         for table in governed_tables(opened, context.instance)

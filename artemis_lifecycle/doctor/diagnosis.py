@@ -87,14 +87,15 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
         yield _if(has_rows["live"], "lineage gate", partial(services.gate, config), "catalogs.live.uri")
     known = (has_rows["live"] or live.type != "sql") and uri is not None and config.operations.root is not None
     yield _if(known, "deployment", partial(services.deployment, config), "an address")
-    if live.type == "rest" and found_live:
-        yield from _rows("commits over REST", services.over_rest, config)
+    for each in config.catalogs.iceberg:
+        if each.type == "rest" and (found_live or each is not live):
+            yield from _rows("commits over REST", partial(services.over_rest, of=each), config)
     yield checked("roots", partial(_apart, config))
     roots: list[tuple[str, Catalog]] = []
     for key, root in config.roots().items():
-        of = cold if key == "catalogs.cold.warehouse" else live
+        of = cold if key == "catalogs.cold.warehouse" else config.catalogs.named.get(key.split(".")[1], live)
         # Nothing is written into a managed store.
-        managed = live.managed and key == "catalogs.live.warehouse"
+        managed = of.managed and key in config.shared_roots
         check = services.probed_store if write_probe and not managed else services.store
         found = _if(root is not None, key, partial(check, key, root or "", of), key)
         yield found
@@ -114,7 +115,7 @@ def _rows(name: str, check: Callable[[LifecycleConfig], Iterable[Check]], config
 
 
 def _apart(config: LifecycleConfig) -> Check:
-    require_apart(config.roots(), LocationRules.from_config(config.defaults.orphans))
+    require_apart(config.roots(), LocationRules.from_config(config.defaults.orphans), config.shared_roots)
     return Check("roots", "ok", "apart, by name and on the disk")
 
 
@@ -124,7 +125,7 @@ def _if(known: bool, name: str, check: partial[Check], missing: str) -> Check:
 
 def _secrets(config: LifecycleConfig) -> tuple[str, ...]:
     """Whatever of the configuration must not be repeated, in every spelling that a message may have."""
-    catalogs = (config.catalogs.live, config.catalogs.cold)
+    catalogs = (*config.catalogs.iceberg, config.catalogs.cold)
     found = {
         value
         for settings in (*(of.properties for of in catalogs), config.spark.conf)

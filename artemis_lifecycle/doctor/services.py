@@ -28,7 +28,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.gate.installation import gate_state
 from artemis_lifecycle.catalogs.guard import guard_state
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
@@ -311,15 +311,15 @@ def deployment(config: LifecycleConfig) -> Check:
         return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")
 
 
-def over_rest(config: LifecycleConfig) -> list[Check]:
+def over_rest(config: LifecycleConfig, of: Catalog) -> list[Check]:
     """What works through a REST catalog, and which tables' expirations will be refused."""
-    live, name, refused = config.catalogs.live, "expirations over REST", dict[str, str]()
-    with CatalogReader(live) as catalog:
+    name, refused = "expirations over REST", dict[str, str]()
+    with CatalogReader(of, prefix="" if of is config.catalogs.live else f"{of.name}:") as catalog:
         client, tables = catalog.rest_client(), catalog.tables()
         lacking = [each for each in _ENDPOINTS if each not in client.endpoints] if client.endpoints else []
         for table in tables[:_ASKED]:
             try:
-                require_provable(client.load(parse(table)), config.policy(table).deletion.grace, table)
+                require_provable(client.load(parse_in(table, of.name)), config.policy(table).deletion.grace, table)
             except LifecycleError as error:
                 refused[table] = f"{error.what} ({error.hint})"
     works = "expirations, tags, restores to a branch and compaction work; schemas, specs and sort orders stay"

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from artemis_lifecycle.config.deployment import Catalogs, Operations
+from artemis_lifecycle.config.deployment import Catalog, Catalogs, Operations
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
 from artemis_lifecycle.errors import ConfigError
@@ -56,7 +56,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
         # Validated again, not copied: the rules on roots apply to the defaults too.
         sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
         filled = {
-            "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others),
+            "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others, named=_addressed(config, live)),
             "operations": operations,
             "quarantine": quarantine,
             "home": home,
@@ -67,6 +67,13 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
             str(error.errors()[0]["msg"]).removeprefix("Value error, "),
             hint="name the warehouses, operations.root and quarantine.root in lifecycle.yaml, apart from each other",
         ) from error
+
+
+def _addressed(config: LifecycleConfig, live: Catalog) -> dict[str, Catalog]:
+    """Return the named catalogs. One in SQL without an address is in the live catalog's database."""
+    uri = {"uri": live.uri} if live.type == "sql" else {}
+    named = config.catalogs.named.items()
+    return {name: each if each.type != "sql" or each.uri else each.model_copy(update=uri) for name, each in named}
 
 
 def needs_embedded(config: LifecycleConfig) -> bool:

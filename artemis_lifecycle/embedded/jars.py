@@ -85,8 +85,8 @@ ICEBERG_AWS = Jar(
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """Return the jars that the catalogs of `config` need."""
-    warehouses = (config.catalogs.live.root, config.catalogs.cold.root)
-    on_aws = config.catalogs.live.type == "glue" or any(warehouse and on_s3(warehouse) for warehouse in warehouses)
+    catalogs = (*config.catalogs.iceberg, config.catalogs.cold)
+    on_aws = any(each.type == "glue" or each.is_signed or (each.root and on_s3(each.root)) for each in catalogs)
     return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 

@@ -56,25 +56,28 @@ _READERS = 8
 @dataclass(frozen=True)
 class UnreadReaders:
     """`tables` and `folders` have a sentence for each kind of unreadable table, and for each folder with another
-    format's log. `lines` is what lifecycle.yaml needs under `catalogs.live` if the tables read no others' files."""
+    format's log. `lines` is what lifecycle.yaml needs under `catalogs.CATALOG` if the tables read no others' files."""
 
     tables: tuple[str, ...]
     folders: tuple[str, ...]
     lines: str
+    catalog: str = "live"
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        release = f"; if they read no other table's files, set catalogs.live.{self.lines}"
+        release = f"; if they read no other table's files, set catalogs.{self.catalog}.{self.lines}"
         return (*(f"{each}{release}" for each in self.tables), *self.folders)
 
 
 def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stores) -> UnreadReaders:
     """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
     did not read them; and the folders of other formats that are still there."""
-    live, cold, root = config.catalogs.live, config.catalogs.cold, config.operations.root
+    live = config.catalogs.named.get(catalog.name, config.catalogs.live)
+    cold, root = config.catalogs.cold, config.operations.root
     reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
     found, errors = catalog.loadable()
-    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else ())}
+    named = [each.name for each in config.catalogs.iceberg if in_one_database(each, live)]
+    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else (), named=named)}
     never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
     never |= {name: error.what for name, error in errors.items()}
     problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
@@ -98,7 +101,7 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     kinds["of which the newest commits are not readable: other tables' files wait for them"] = newest
     sentences, named = list[str](), list[str]()
     for kind, tables in kinds.items():
-        open_ones = sorted(name for name in tables if is_addressable(name) and not live.is_isolated(name))
+        open_ones = sorted(name for name in tables if is_addressable(name) and not config.catalogs.is_isolated(name))
         named += open_ones
         if open_ones:
             sentences.append(f"tables {kind}: {'; '.join(f'{name} ({tables[name]})' for name in open_ones)}")
@@ -108,7 +111,8 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
         for folder in claims(stores, seen)
     ]
     lines = json.dumps([*live.isolated, *map(escape, sorted(named))], ensure_ascii=False)
-    return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}")
+    key = "live" if live is config.catalogs.live else live.name
+    return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}", key)
 
 
 # --- tonight ----------------------------------------------------------------------------------------------------------
@@ -176,7 +180,7 @@ def _positions(
     operations, config = resources.operations, resources.config
     windows = {table: window_for(config.policy(table).quiet_window) for table in tables}
     # Another table may have the name of a dropped one. The dropped one's plans and scans do not apply to it.
-    known = operations.known_tables.of_catalog(config.catalogs.live.name)
+    known = [each for name in resources.catalogs.names for each in operations.known_tables.of_catalog(name)]
     dropped = {each.table_uuid for each in known if each.missing_since}
     dropped -= {each.table_uuid for each in known if not each.missing_since}
     plans = defaultdict(list)
@@ -435,7 +439,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 freed_bytes=sum(freed.get(table, {}).values()),
                 freeable_bytes=left,
                 orphan_share=scan.files / listed if scan is not None and listed else None,
-                **_costs(config, held.get(table)),
+                **_costs(config, table, held.get(table)),
                 health_score=None if health is None else health.score,
                 scanned_at=None if scan is None else scan.created_at,
                 health_at=None if health is None else health.measured_at,
@@ -447,22 +451,24 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     days: tuple[FleetDay, ...] = ()
     if history:
         overdue = sum(table.overdue for table in found)
-        days = fleet_history(operations, config.catalogs.live.name, governed, freed, now, FREED_OVER, overdue)
+        days = fleet_history(operations, config.catalogs.results, governed, freed, now, FREED_OVER, overdue)
     others = tuple(
         f"outside of the tables below, {table} waits for {each}" for table, those in waits.items() for each in those
     )
     try:
-        others += unread_readers(config, resources.live_catalog, resources.live_stores).sentences
+        answers, errors = resources.catalogs.answering(lambda each: unread_readers(config, each, resources.live_stores))
+        others += tuple(said for unread in answers.values() for said in unread.sentences)
+        others += tuple(error.what for error in errors.values())
     except LifecycleError as error:
         others += (f"which tables cannot be read is unknown: {error.what}",)
     return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
 
 
-def _costs(config: LifecycleConfig, held: HeldBytes | None) -> dict[str, Any]:
+def _costs(config: LifecycleConfig, table: str, held: HeldBytes | None) -> dict[str, Any]:
     if held is None:
         return {"stored_bytes": None, "cost_per_month": None, "costed_at": None}
     return {
         "stored_bytes": held.live + (held.cold or 0) + (held.deep_archive or 0),
-        "cost_per_month": storage_classes(config).per_month(held, config.prices),
+        "cost_per_month": storage_classes(config, table).per_month(held, config.prices),
         "costed_at": held.measured_at,
     }

@@ -163,6 +163,9 @@ class DeletionContext:
     """Raises the reason, if any, why every deletion must stop now: another deployment uses the catalog, or clocks
     disagree."""
 
+    other_catalogs: tuple[str, ...] = ()
+    """The other live catalogs, whose dropped tables are readers, too."""
+
     own: tuple[str, ...] | None = None
     """Where this deletion may take files from, if not from the table's own locations: a job's quarantine folder."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.identifier import CatalogEntry, is_addressable
+from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
@@ -47,6 +47,8 @@ class Neighbor:
 
     Any other object of the catalog, such as a view, has no snapshots (`is_readable` False): what is in its places is
     its own. `reads_folder`: a table of another format reads all files in its location, whoever wrote them.
+
+    `unanswered`: a root of a catalog that does not answer; without `locations`, it may be anywhere.
     """
 
     table: str
@@ -58,11 +60,12 @@ class Neighbor:
     is_readable: bool = True
     reads_folder: bool = False
     known_as: str | None = None
+    unanswered: str | None = None
 
 
 @dataclass(frozen=True)
-class _LastKnown:
-    """The pointer of a dropped table."""
+class LastKnown:
+    """The pointer of a table whose catalog lacks it, or does not answer."""
 
     metadata_location: str
     previous_metadata_location: str | None = None
@@ -134,8 +137,9 @@ class Neighbors:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
-        for known in self._context.operations.known_tables.of_catalog(self._context.catalog_name):
-            self._seen_pointers[known.table_uuid].add(known.metadata_location)
+        for catalog in self._catalogs:
+            for known in self._context.operations.known_tables.of_catalog(catalog):
+                self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -155,7 +159,7 @@ class Neighbors:
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
         dropped = [other for other in self._dropped() if other.metadata_location]
-        lost = {other.table: _LastKnown(other.metadata_location) for other in dropped}
+        lost = {other.table: LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
         others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
@@ -190,8 +194,8 @@ class Neighbors:
         if other.table in self._objects:
             self._list_objects()
             # Gone: like a dropped table, it counts with its last metadata until the next survey.
-            return self._objects.get(other.table, _LastKnown(other.metadata_location))
-        return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
+            return self._objects.get(other.table, LastKnown(other.metadata_location))
+        return LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
         """Return the folders that a neighbor and its open plans read, as far as known."""
@@ -203,6 +207,9 @@ class Neighbors:
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
+        if other.unanswered is not None:
+            places = [(one, another) for one in other.locations for another in locations]
+            return not places or any(folders.overlap(one, another) for one, another in places)
         reads = self.reads(other)
         if other.problem is not None and not is_addressable(other.table):
             # With a location `..`, its path surrounds all tables. That must not block files in their own places.
@@ -277,6 +284,9 @@ class Neighbors:
 
     def _object(self, name: str, entry: CatalogEntry) -> Neighbor:
         places = outermost([normalize(entry.location.rstrip("/"), self._context.rules)] if entry.location else [])
+        if entry.type == UNANSWERED:
+            problem = f"Catalog {entry.catalog} does not answer"
+            return Neighbor(name, None, "", places, problem, is_readable=False, unanswered=entry.catalog)
         if not entry.metadata_location:
             return Neighbor(name, None, "", places, is_readable=False, reads_folder=True)
         return self._behind(name, entry.metadata_location, places)
@@ -336,19 +346,24 @@ class Neighbors:
         return found
 
     def _not_present(self) -> Iterator[KnownTable]:
-        """Yield the tables that were seen in this catalog, or in another one of its database, and whose names are gone.
+        """Yield the tables that were seen in a live catalog, or in another of its database, and whose names are gone.
         A second name of a present table is a reader of its own, with its own last state."""
         context, known_tables = self._context, self._context.operations.known_tables
         present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
         present.add((self._table_uuid, context.table))
-        for known in known_tables.of_catalog(context.catalog_name):
-            if known.gone_at is None and (known.table_uuid, known.table) not in present:
-                yield known
-        # No command lists or deletes these: they count for their time.
+        # No command lists or deletes those beside: they count for their time.
         since = context.operations.clock.now() - context.policy.dropped.keep
-        for known in known_tables.of_catalog(beside_catalog(context.catalog_name)):
-            if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
-                yield known
+        for catalog in self._catalogs:
+            for known in known_tables.of_catalog(catalog):
+                if known.gone_at is None and (known.table_uuid, known.table) not in present:
+                    yield known
+            for known in known_tables.of_catalog(beside_catalog(catalog)):
+                if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
+                    yield known
+
+    @property
+    def _catalogs(self) -> tuple[str, ...]:
+        return self._context.catalog_name, *self._context.other_catalogs
 
     def _name_of(self, name: str) -> str:
         return self._objects[name].identifier if name in self._objects else name

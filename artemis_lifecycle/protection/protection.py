@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import Busy, Held, MissingFile, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import Busy, Held, MissingFile, OperationsUnavailable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import types
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.holds import Heartbeat, Hold
@@ -680,6 +680,16 @@ class Protection:
     def _neighbors(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
         found = self.neighbors.overlapping(locations)
         for other in found:
+            if other.unanswered is not None:
+                raise OperationsUnavailable(
+                    f"Catalog {other.unanswered} does not answer, and its tables may read files of this one: their "
+                    "roots overlap",
+                    table=self._deletion.table,
+                    path=next(iter(other.locations), None),
+                    untouched="all files that were not deleted before",
+                    hint=f"run this again when catalog {other.unanswered} answers; one whose warehouse is no location "
+                    "counts everywhere",
+                )
             if other.problem is not None:
                 raise self._unreadable(other.table, other.problem, other.metadata_location)
         for name, problem in self.neighbors.unread().items():

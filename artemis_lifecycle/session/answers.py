@@ -17,7 +17,7 @@ ANSWERS_WITHIN = 15.0
 """Seconds for which all catalogs together are awaited. Dagster ends a tick of a sensor after 60."""
 
 
-def ask_all(questions: Mapping[str, Callable[[], T]]) -> dict[str, T | LifecycleError]:
+def ask_all(questions: Mapping[str, Callable[[], T]], within: float | None = None) -> dict[str, T | LifecycleError]:
     """Return what each question returns or raises, by its name; OperationsUnavailable for one without an answer in
     time. Raises what is not a LifecycleError."""
     found: dict[str, T | LifecycleError] = {}
@@ -35,17 +35,18 @@ def ask_all(questions: Mapping[str, Callable[[], T]]) -> dict[str, T | Lifecycle
     threads = [Thread(target=ask, args=each, daemon=True) for each in questions.items()]
     for thread in threads:
         thread.start()
-    until = elapsed() + ANSWERS_WITHIN
+    seconds = ANSWERS_WITHIN if within is None else within
+    until = elapsed() + seconds
     for thread in threads:
         thread.join(max(0.0, until - elapsed()))
     if unexpected:
         raise unexpected[0]
-    return {name: found[name] if name in found else _late(name) for name in questions}
+    return {name: found[name] if name in found else _late(name, seconds) for name in questions}
 
 
-def _late(name: str) -> OperationsUnavailable:
+def _late(name: str, seconds: float) -> OperationsUnavailable:
     return OperationsUnavailable(
-        f"Catalog {name} does not answer within {ANSWERS_WITHIN:g} s",
+        f"Catalog {name} does not answer within {seconds:g} s",
         untouched="its tables",
         hint="check its server, and the way to it",
     )

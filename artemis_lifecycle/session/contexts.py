@@ -23,6 +23,7 @@ from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
+from artemis_lifecycle.session.policies import effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Step
 from artemis_lifecycle.spark.java_errors import java_errors
@@ -83,10 +84,16 @@ def retention_settings(
     retain_last: int | None = None,
     snapshot_ids: Sequence[int] | None = None,
 ) -> RetentionSettings:
-    """Return the settings of the table's policy. Arguments of the call take precedence."""
+    """Return the settings of the table's policy (`retention.from`). Arguments of the call take precedence."""
+    policy, is_set = resources.config.policy(table).retention, resources.config.explicit_window(table) is not None
+    if policy.sources != ("lifecycle.yaml",):
+        found = effective_policy(resources, table)
+        given = {"window": found.window, "min_snapshots": found.min_snapshots}
+        policy = policy.model_copy(update={name: value for name, value in given.items() if value is not None})
+        is_set = is_set or found.window is not None
     return RetentionSettings.of(
-        resources.config.policy(table).retention,
-        explicit_window=resources.config.explicit_window(table) is not None,
+        policy,
+        explicit_window=is_set,
         older_than_ms=None if older_than is None else milliseconds(resources.instant("older_than", older_than)),
         retain_last=retain_last,
         explicit_ids=snapshot_ids or (),
@@ -186,12 +193,15 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         beside = _nessie_locations(resources, context.catalog_name)
         return replace(context, dropped=dropped, reserved=(*context.reserved, *beside))
     config = resources.config
-    live = config.catalogs.live
-    # No table of the live catalog owns the roots of the other tiers and catalogs, whatever its metadata says.
+    live = config.catalogs.of(table)
+    # No table of a live catalog owns the roots of the other tiers and formats, whatever its metadata says.
     others = (each.warehouse for each in config.catalogs.others.values())
     tiers = (config.catalogs.cold.root, config.quarantine.root, *others, *_nessie_locations(resources, live.name))
+    context = context_of(resources, table)
+    if dropped is not None:
+        context = replace(context, catalog=resources.readers_of(table, strict=True))
     return replace(
-        context_of(resources, table),
+        context,
         reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
         roots=live.places,
         archived=partial(_archived, resources),
@@ -206,21 +216,23 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
 
 def context_of(resources: Resources, table: str) -> DeletionContext:
     """Return what protection needs for files of a table of any kind, without what depends on its kind."""
-    live = resources.config.catalogs.live
+    catalogs = resources.config.catalogs
+    live = catalogs.of(table)
     return DeletionContext(
         spark=resources.start_spark,
         stores=resources.live_stores,
         operations=resources.operations,
-        # Tables of the live catalog's database may read files of any table, and some were dropped from it.
-        catalog=resources.database_catalogs,
+        # Tables of the live catalogs' databases may read files of any table, and some were dropped from them.
+        catalog=resources.readers_of(table),
         catalog_name=live.name,
-        confirm=resources.confirm,
+        other_catalogs=tuple(each.name for each in catalogs.iceberg if each is not live),
+        confirm=partial(resources.confirm, table),
         table=table,
         policy=resources.config.policy(table),
         root=resources.root,
         rules=resources.rules(table),
         rules_of=resources.rules,
-        isolated=live.is_isolated,
+        isolated=catalogs.is_isolated,
     )
 
 
@@ -252,7 +264,7 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         lambda metadata: cold_index(resources, table, metadata),
     )
     side.current()
-    others = (config.catalogs.live.root, config.quarantine.root)
+    others = (*(each.root for each in config.catalogs.iceberg), config.quarantine.root)
     return side, DeletionContext(
         spark=resources.start_spark,
         stores=resources.cold_stores,

@@ -8,32 +8,35 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import commit_with_retry
+from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, commit_with_retry
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
+from artemis_lifecycle.catalogs.rest_commit import RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
-from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
+from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
     ClocksDisagree,
+    ConfigError,
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
@@ -43,8 +46,11 @@ from artemis_lifecycle.metadata.table_metadata import read_metadata_json
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
+from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local.store import local_path
@@ -260,6 +266,8 @@ class Resources:
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
+        self._readers: dict[tuple[str, bool], AllReaders] = {}
+        self._rest: dict[str, RestCommitter] = {}
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
@@ -296,20 +304,21 @@ class Resources:
         for other in self.others.values():
             other.close()
         self.__dict__.pop("database_catalogs", None)
-        self.__dict__.pop("rest", None)
-        for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
+        self._rest.clear()
+        self._readers.clear()
+        for name in ("unchecked_operations", "catalogs", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
 
     def other(self, table: str) -> OtherTables | None:
-        """Return the catalog in `catalogs.others` with which the table's name begins; None for a table of the live
+        """Return the catalog of another format with which the table's key begins; None for a table of a live
         catalog."""
         catalog, colon, _ = table.partition(":")
         return self.others.get(catalog) if colon else None
 
     def kind(self, table: str) -> Kind:
-        """Return the kind of the table: iceberg (of the live catalog), nessie or paimon."""
+        """Return the kind of the table: iceberg (of a live catalog), nessie or paimon."""
         other = self.other(table)
         return "iceberg" if other is None else other.kind
 
@@ -402,43 +411,76 @@ class Resources:
             self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
-    def require_deployment(self, *, record: bool = True) -> None:
-        """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
-        assigned to this one, unless `record` is False."""
-        records = self.live_catalog.deployments(self.live_stores)
+    def require_deployment(self, table: str = "", *, record: bool = True) -> None:
+        """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
+        its first use it is assigned to this one, unless `record` is False."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
-        require_deployment(records, self.live_catalog.name, ours, who=self.owner, record=record)
+        for name in dict.fromkeys((self.live_catalog.name, self.config.catalogs.of(table).name)):
+            records = self.catalogs.reader(name).deployments(self.live_stores)
+            require_deployment(records, name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
     @cached_property
     def live_stores(self) -> Stores:
-        """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return self._stores(self.config.catalogs.live)
+        """The object stores of the live warehouses, and of sealed plans, listings and scans."""
+        own, buckets = self._settings(self.config.catalogs.live), dict[str, StoreSettings]()
+        for catalog in self.config.catalogs.iceberg:
+            settings = replace(self._settings(catalog), storage_class=own.storage_class)
+            roots = (*catalog.places, *((self.root,) if catalog is self.config.catalogs.live else ()))
+            for bucket in (split(root).authority for root in roots if root is not None and on_s3(root)):
+                if buckets.setdefault(bucket, settings) != settings:
+                    raise ConfigError(
+                        f"Bucket {bucket} belongs to live catalogs with different S3 settings, catalog {catalog.name} "
+                        "among them",
+                        untouched="everything",
+                        hint="give them the same s3.* and client.* properties, or each a bucket of its own",
+                    )
+        elsewhere = tuple((name, each) for name, each in sorted(buckets.items()) if each != own)
+        return Stores(replace(own, elsewhere=elsewhere), self.s3_client_factory)
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return self._stores(self.config.catalogs.cold)
+        return Stores(self._settings(self.config.catalogs.cold), self.s3_client_factory)
 
     @cached_property
     def live_catalog(self) -> CatalogReader:
-        """The live catalog's tables."""
+        """The catalog `catalogs.live`, which also has the result tables."""
         return CatalogReader(self.config.catalogs.live)
 
     @cached_property
-    def rest(self) -> RestCommitter | None:
-        """Commits to a live catalog of type rest; None for any other."""
-        if self.config.catalogs.live.type != "rest":
-            return None
-        client, records = self.live_catalog.rest_client(), self.unchecked_operations.rest_commits
-        return RestCommitter(client, records, partial(read_metadata_json, self.live_stores), self.owner)
+    def catalogs(self) -> LiveCatalogs:
+        """All live catalogs, by the keys of tables."""
+        return LiveCatalogs(self.config.catalogs, lambda: self.live_catalog)
 
-    @property
-    def commit_table(self) -> CommitTable:
-        """The live catalog's committer: Iceberg's core in Spark's driver, or the protocol of `catalogs/rest.py`."""
-        return self.rest or partial(commit_with_retry, self.spark, self.config.catalogs.live.name)
+    def rest_of(self, table: str) -> RestCommitter | None:
+        """Return what commits to the table's catalog if that is of type rest; None for any other."""
+        catalog = self.config.catalogs.of(table)
+        if catalog.type != "rest" or self.other(table) is not None:
+            return None
+        if catalog.name not in self._rest:
+            client, records = self.catalogs.reader(catalog.name).rest_client(), self.unchecked_operations.rest_commits
+            read = partial(read_metadata_json, self.live_stores)
+            self._rest[catalog.name] = RestCommitter(client, records, read, self.owner)
+        return self._rest[catalog.name]
+
+    def commit_table(
+        self,
+        table: str,
+        change: Callable[[BaseState], Change | None],
+        *,
+        swaps: Swaps = UNRECORDED,
+        lineage: Mapping[str, str] = MappingProxyType({}),
+    ) -> CommitResult:
+        """Commit to the table's catalog: by Iceberg's core in Spark's driver, or by the protocol of
+        `catalogs/rest.py`."""
+        rest = self.rest_of(table)
+        if rest is not None:
+            return rest(table, change, swaps=swaps, lineage=lineage)
+        name = self.config.catalogs.of(table).name
+        return commit_with_retry(self.spark, name, table, change, swaps=swaps, lineage=lineage)
 
     @property
     def results(self) -> ResultReader:
@@ -452,16 +494,29 @@ class Resources:
 
     @cached_property
     def database_catalogs(self) -> CatalogsOfDatabase:
-        """Every table that may read files of a live table, or have files among them."""
-        live, cold = self.config.catalogs.live, self.config.catalogs.cold
-        without = (cold.name,) if in_one_database(live, cold) else ()
-        return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
+        """Every table of the live catalog's database that may read files of a live table, or have files among them."""
+        return catalogs_of_database(self.config.catalogs, self.live_catalog.name, self.live_catalog, self.confirm)
 
-    def confirm(self) -> None:
+    def readers_of(self, table: str, *, strict: bool = False) -> TablesOfCatalog:
+        """Return every table that may read files of `table`, or have files among them: of all live catalogs. `strict`:
+        all catalogs must answer, as for a table that may live on in another."""
+        catalogs = self.config.catalogs
+        own = catalogs.of(table).name
+        if not catalogs.named:
+            return self.database_catalogs
+
+        def around(name: str) -> CatalogsOfDatabase:
+            confirm = partial(self.confirm, table) if name == own else (lambda: None)
+            return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
+
+        known = self.unchecked_operations.known_tables.of_catalog
+        return self._readers.setdefault((own, strict), AllReaders(own, catalogs, around, known, strict=strict))
+
+    def confirm(self, table: str = "") -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
-        self.require_deployment()
+        self.require_deployment(table)
         self.require_clocks()
 
     @property
@@ -491,11 +546,10 @@ class Resources:
         require_agreement(self.clock.now, due.values(), self.config.clocks.max_difference)
         self._clocks_seen_at |= dict.fromkeys(due, now)
 
-    def _stores(self, catalog: Catalog) -> Stores:
-        settings = StoreSettings.from_catalog(
+    def _settings(self, catalog: Catalog) -> StoreSettings:
+        return StoreSettings.from_catalog(
             catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
         )
-        return Stores(settings, self.s3_client_factory)
 
     @property
     def root(self) -> str:
@@ -505,7 +559,8 @@ class Resources:
 
     def require_apart(self) -> None:
         """Raise ConfigError if two tiers share a folder, by name or on the disk. A link can appear at any time."""
-        require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
+        rules = LocationRules.from_config(self.config.defaults.orphans)
+        require_apart(self.config.roots(), rules, self.config.shared_roots)
 
     def rules(self, table: str) -> LocationRules:
         """Return how paths of `table` become locations."""

@@ -13,7 +13,9 @@ from datetime import date
 from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.siblings import Beside
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
@@ -37,6 +39,7 @@ from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
+from artemis_lifecycle.session.live_catalogs import catalogs_of_database
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
@@ -57,17 +60,30 @@ class Steps:
     resources: Resources
 
     def tables(self) -> list[str]:
-        """The live catalog's tables, without the project's own result tables."""
-        found = [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
-        both = next((name for name in found if self.resources.other(name) is not None), None)
+        """The tables of all live catalogs, without the project's own result tables. Raises OperationsUnavailable if one
+        does not answer."""
+        found, errors = self.answering_tables()
+        for error in errors.values():
+            raise error
+        return found
+
+    def answering_tables(self) -> tuple[list[str], dict[str, LifecycleError]]:
+        """Return `tables()` of the catalogs that answer in time, and the errors of the others by name. Raises the error
+        of `catalogs.live`."""
+        answers, errors = self.resources.catalogs.answering(CatalogReader.tables)
+        live, *named = answers.values()
+        found = [name for name in live if parse(name).namespace[0] != NAMESPACE]
+        catalogs = self.resources.config.catalogs
+        keys = {*self.resources.others, *catalogs.named}
+        both = next((name for name in found if ":" in name and name.partition(":")[0] in keys), None)
         if both is not None:
             raise ConfigError(
-                f"Catalog {self.resources.live_catalog.name} has a table whose name begins like those of a catalog in "
-                "catalogs.others",
+                f"Catalog {self.resources.live_catalog.name} has a table whose name begins like those of another "
+                "catalog in lifecycle.yaml",
                 table=both,
                 hint="give that catalog another name in lifecycle.yaml",
             )
-        return found
+        return [*found, *(name for tables in named for name in tables)], errors
 
     def table_state(self, table: str) -> TableState:
         """Return the current table of the live catalog. Raises NoSuchTable, UnreadableMetadata; NotApplicable for a
@@ -82,7 +98,7 @@ class Steps:
         # The instant before the read: metadata counts as newer than a listing only if all of it was read after the
         # listing.
         read_at = self.resources.clock.now()
-        entry = self.resources.live_catalog.entry(table)
+        entry = self.resources.catalogs.entry(table)
         return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
 
     def any_state(self, table: str) -> TableState:
@@ -116,7 +132,7 @@ class Steps:
     def again(self, state: TableState) -> TableState:
         """Return the table as it is now, e.g. under its lease. Raises as `state_of`; NoSuchTable if it was renamed."""
         if state.catalog is None:
-            entry = self.resources.live_catalog.entry(state.name)
+            entry = self.resources.catalogs.entry(state.name)
             if entry.metadata_location == state.metadata.metadata_location:
                 return state
         now = self.any_state(state.name)
@@ -125,7 +141,7 @@ class Steps:
 
     def _name_of(self, table_uuid: str, table: str) -> str | None:
         """Return the current name of a table, as far as its catalog was seen."""
-        catalog = self.resources.live_catalog.name
+        catalog = self.resources.config.catalogs.of(table).name
         if self.resources.other(table) is None:
             self.observe()
         else:
@@ -134,8 +150,9 @@ class Steps:
         return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
 
     def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
-        """Record the tables of the live catalog. See `orphans.dropped.observe`."""
-        resources = self.resources
+        """Record the tables of all live catalogs. See `orphans.dropped.observe`. What a named one had last stays known
+        while it does not answer."""
+        resources, catalogs = self.resources, self.resources.config.catalogs
         # A table that is missing from now on becomes due some time later.
         resources.require_clocks()
         catalog = resources.live_catalog
@@ -143,16 +160,36 @@ class Steps:
         # Tables of the other catalogs of the database are readers, too: also once they are dropped.
         beside = beside_catalog(catalog.name)
         observe(resources.database_catalogs.beside(), stores, operations, beside, rules, most)
-        return observe(catalog, stores, operations, catalog.name, rules, most)
+        missing, problems = observe(catalog, stores, operations, catalog.name, rules, most)
+        if not catalogs.named:
+            return missing, problems
+
+        def seen(reader: CatalogReader) -> tuple[Beside, Beside]:
+            if reader is catalog:
+                return Beside({}), Beside({})
+            siblings = catalogs_of_database(catalogs, reader.name, reader).beside()
+            return Beside(reader.pointers(), reader.others()), siblings
+
+        answers, errors = resources.catalogs.answering(seen)
+        for name in catalogs.named:
+            if name in errors:
+                problems[f"catalog {name}"] = errors[name].what
+                missing += operations.known_tables.missing(name)
+                continue
+            tables, siblings = answers[name]
+            observe(siblings, stores, operations, beside_catalog(name), rules, most)
+            lost, unread = observe(tables, stores, operations, name, rules, most)
+            missing, problems = missing + lost, problems | unread
+        return missing, problems
 
     def saw(self, state: TableState) -> None:
         """Record a table before anything is done to it: if it is dropped or moves, its files are found by this."""
         operations, metadata = self.resources.unchecked_operations, state.metadata
-        catalog = state.catalog or self.resources.live_catalog.name
+        catalog = state.catalog or self.resources.config.catalogs.of(state.name).name
         names = operations.known_tables.names(catalog, metadata.table_uuid)
         if state.catalog is None and names and state.name not in names:
             # Renamed, or a second name: all names together tell.
-            live, stores = self.resources.live_catalog, self.resources.live_stores
+            live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
         locations = own_locations(metadata, self.resources.rules(state.name))
@@ -166,7 +203,8 @@ class Steps:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have
         happened since. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. A
         plan that a person closed is not waited for."""
-        rest, operations, table_uuid = self.resources.rest, self.resources.operations, state.metadata.table_uuid
+        rest, table_uuid = self.resources.rest_of(state.name), state.metadata.table_uuid
+        operations = self.resources.operations
         for each in () if rest is None else operations.rest_commits.open(table_uuid):
             record = None if each.plan_id is None else operations.plans.get(each.plan_id)
             if record is not None and record.status is PlanStatus.CLOSED:
@@ -204,7 +242,7 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment(record=not dry_run)
+        self.resources.require_deployment(state.name, record=not dry_run)
         self.resources.progress.require()
         if not pausable:
             with self._leased(state, step, dry_run=dry_run) as running:

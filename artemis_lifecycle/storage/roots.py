@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
 from artemis_lifecycle.errors import ConfigError, StorageError
@@ -23,8 +23,9 @@ Place = tuple[str, str]
 """A file system object's identity, and the path below it."""
 
 
-def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None:
+def require_apart(roots: Mapping[str, str | None], rules: LocationRules, shared: Collection[str] = frozenset()) -> None:
     """Raise ConfigError if two of `roots` (by configuration key) are equal or nested, or if that cannot be determined.
+    Those in `shared` may overlap one another.
     They are compared by location on every store, with `.` and `..` resolved, and physically on this machine's disk.
 
     Links and mounts can appear later: call this again before each step that relies on the result.
@@ -32,6 +33,8 @@ def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None
     named = {key: root for key, root in roots.items() if root is not None}
     places = {key: dict(_places(key, root)) for key, root in named.items()}
     for one, other in combinations(named, 2):
+        if one in shared and other in shared:
+            continue
         a, b = (resolve_dots(normalize(named[key], rules)) for key in (one, other))
         if overlap(a, b, rules):
             raise _one_place(one, named[one], other, named[other], "by their names")

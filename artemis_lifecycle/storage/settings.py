@@ -51,6 +51,8 @@ class StoreSettings:
     limits: ReadLimits = DEFAULT_LIMITS
     pace: PaceSettings | None = None
     """The bucket that all processes share. Without it, or while it does not answer, each process has a separate one."""
+    elsewhere: tuple[tuple[str, StoreSettings], ...] = ()
+    """The settings of S3 buckets that other ones reach, by name: those of the other live catalogs."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:
@@ -99,8 +101,8 @@ class StoreSettings:
     def shared_by(self, tasks: int) -> StoreSettings:
         """Return the settings for each of `tasks` processes that read at the same time: together they keep to the
         budget."""
-        rate = self.requests_per_second
-        return self if rate is None else replace(self, requests_per_second=rate / max(1, tasks))
+        rate, others = self.requests_per_second, tuple((name, each.shared_by(tasks)) for name, each in self.elsewhere)
+        return self if rate is None else replace(self, requests_per_second=rate / max(1, tasks), elsewhere=others)
 
     def secrets(self) -> tuple[str, ...]:
         """Values that must never be shown."""

@@ -80,7 +80,8 @@ class Stores:
         self.settings = settings
         self._s3_client_factory = s3_client_factory
         self._local = LocalStore()
-        self._s3: S3Store | None = None
+        self._elsewhere = dict(settings.elsewhere)
+        self._s3: dict[StoreSettings, S3Store] = {}
 
     def __getstate__(self) -> StoreSettings:
         return self.settings
@@ -147,7 +148,7 @@ class Stores:
         """`head` of each path, in the given order. Faster than separate calls, especially for files in the same
         folders."""
         found: list[StoredFile | None] = []
-        for _, group in groupby(paths, lambda path: "file" if is_local(path) else split(path).scheme):
+        for _, group in groupby(paths, self._place):
             several = list(group)
             found += self._store(several[0]).heads(several)
         return found
@@ -275,7 +276,7 @@ class Stores:
 
     def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
         if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
-            target, start = self._s3_store(), origin._s3_store()
+            target, start = self._s3_store(destination), origin._s3_store(source)
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
                 verify = _verifier(size, lambda: (size, expected))
@@ -323,7 +324,18 @@ class Stores:
         (`FileStatuses.etags`) goes only if it still has it, where the store honors that; else it is deleted like the
         others."""
         if _all_in_s3(paths):
-            return self._s3_store().remove(paths, until=until, etags=etags)
+            rows: dict[S3Store, list[int]] = {}
+            for row, path in enumerate(paths.to_pylist() if self._elsewhere else paths[:1].to_pylist()):
+                rows.setdefault(self._s3_store(path), []).append(row)
+            if len(rows) == 1:
+                return next(iter(rows)).remove(paths, until=until, etags=etags)
+            found = Removals(np.zeros(len(paths), np.int8))
+            for store, own in rows.items():
+                given = {place: etags[row] for place, row in enumerate(own) if etags and row in etags}
+                done = store.remove(paths.take(pa.array(own)), until=until, etags=given)
+                found.outcomes[own] = done.outcomes
+                found.errors.update((own[place], error) for place, error in done.errors.items())
+            return found
         return Removals.of(self.delete(paths.to_pylist(), until=until))
 
     def touch(self, path: str, last_modified: datetime) -> None:
@@ -372,7 +384,14 @@ class Stores:
         """Return the store of the path's scheme. Another kind of store is added here."""
         if is_local(path):
             return self._local
-        return self._s3_store() if split(path).scheme in S3_SCHEMES else None
+        return self._s3_store(path) if split(path).scheme in S3_SCHEMES else None
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return what paths of one store have in common."""
+        if is_local(path):
+            return "file", ""
+        place = split(path)
+        return place.scheme, place.authority if self._elsewhere else ""
 
     def _store(self, path: str) -> Store:
         store = self._found(path)
@@ -387,18 +406,20 @@ class Stores:
     def _s3_of(self, span: Span) -> S3Store:
         """Return the store of a span. Raises StorageError for a store without spans."""
         if split(span.prefix).scheme in S3_SCHEMES:
-            return self._s3_store()
+            return self._s3_store(span.prefix)
         raise StorageError(
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
         )
 
-    def _s3_store(self) -> S3Store:
-        if self._s3 is None:
+    def _s3_store(self, path: str = "") -> S3Store:
+        other = self._elsewhere.get(split(path).authority) if self._elsewhere else None
+        settings = other or self.settings
+        if settings not in self._s3:
             # boto3 takes a fifth of a second to load, and a local warehouse never needs it.
             from artemis_lifecycle.storage.s3.store import S3Store
 
-            self._s3 = S3Store(self.settings, self._s3_client_factory)
-        return self._s3
+            self._s3[settings] = S3Store(settings, None if other else self._s3_client_factory)
+        return self._s3[settings]
 
 
 def _all_in_s3(paths: pa.Array) -> bool:

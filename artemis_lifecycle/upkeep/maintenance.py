@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 
 from artemis_lifecycle.audit.ledger import unrecorded
@@ -152,7 +153,7 @@ class Measuring:
 
     def _scored(self, state: TableState, health: TableHealth) -> TableHealth:
         config = self.resources.config
-        rates = Rates(config.prices, config.catalogs.live.storage_class or STANDARD)
+        rates = Rates(config.prices, config.catalogs.of(state.name).storage_class or STANDARD)
         return scored(health, self._upkeep(state), config.policy(state.name), rates)
 
     def _upkeep(self, state: TableState) -> Upkeep:
@@ -245,10 +246,10 @@ def window_opening(quiet: QuietWindow, now: Callable[[], datetime]) -> Callable[
     return opened
 
 
-def storage_classes(config: LifecycleConfig) -> StorageClasses:
-    """Return what each tier's files are stored as."""
+def storage_classes(config: LifecycleConfig, table: str) -> StorageClasses:
+    """Return what each tier's files of a table are stored as."""
     return StorageClasses(
-        live=config.catalogs.live.storage_class or STANDARD,
+        live=config.catalogs.of(table).storage_class or STANDARD,
         cold=config.catalogs.cold.storage_class or STANDARD,
         deep=config.deep_archive.storage_class,
     )
@@ -281,13 +282,13 @@ class Maintenance:
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
         resources, state = self.resources, self.steps.table_state(table)
-        policy, name = resources.config.policy(table), resources.config.catalogs.live.name
+        policy, name = resources.config.policy(table), resources.config.catalogs.of(table).name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             health = self.measuring.measured(state)
             ranking: tuple[RankedPartition, ...] = ()
             if why_compact(health, policy.compaction) is not None:
                 work = partitions_with_work(resources.start_spark, resources.live_stores, state.metadata)
-                ranking = ranked(work, policy.compaction, self._seconds)
+                ranking = ranked(work, policy.compaction, partial(self._seconds, table))
             pace = CompactionPace(
                 policy.budgets.compaction_bandwidth_share,
                 resources.config.defaults.budgets.object_store_bytes_per_second,
@@ -332,7 +333,7 @@ class Maintenance:
             health = self.measuring.measured(state)
             done = compacted_manifests(
                 self.resources.start_spark,
-                self.resources.config.catalogs.live.name,
+                self.resources.config.catalogs.of(table).name,
                 table,
                 health,
                 self.steps.worker("manifest-compaction"),
@@ -344,15 +345,16 @@ class Maintenance:
         before, after = self._figures(table, health, changed=done.snapshot_id is not None)
         return replace(done, before=before, after=after)
 
-    def _seconds(self, files: int, size_in_bytes: int) -> float:
+    def _seconds(self, table: str, files: int, size_in_bytes: int) -> float:
         config = self.resources.config
-        return config.prices.seconds(config.catalogs.live.storage_class or STANDARD, files, size_in_bytes)
+        return config.prices.seconds(config.catalogs.of(table).storage_class or STANDARD, files, size_in_bytes)
 
     def _figures(self, table: str, before: TableHealth, *, changed: bool) -> tuple[Fitness, Fitness | None]:
         """What planning and reading cost before, and after a commit. Measured after the step has ended: a schedule may
         go on with what is left."""
         after = self.measuring.measured(self.steps.table_state(table)) if changed else None
-        return Fitness.of(before, self._seconds), None if after is None else Fitness.of(after, self._seconds)
+        seconds = partial(self._seconds, table)
+        return Fitness.of(before, seconds), None if after is None else Fitness.of(after, seconds)
 
     def commit_costs(self, table: str) -> CommitCosts:
         """Return what each commit of the table wrote besides its data, beside the size of its change; and whether that
@@ -371,7 +373,7 @@ class Maintenance:
         view, cold = present_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)
         known = curve or curve_of(self.resources, table, view, self.resources.instant("now", None), windows=())
         holdings = None if cold is None else self._cold_holdings(table, cold)
-        found = table_costs(table, view, known.refs, holdings, storage_classes(config), config.prices)
+        found = table_costs(table, view, known.refs, holdings, storage_classes(config, table), config.prices)
         held = {tier.tier: tier.size_in_bytes for tier in found.tiers}
         with where_allowed():
             self.resources.operations.held_bytes.note(
@@ -411,5 +413,5 @@ def commit_costs_of(resources: Resources, state: TableState) -> CommitCosts:
     sizes = [None if found is None else found.size_in_bytes for found in resources.live_stores.heads(paths)]
     with java_errors(state.name):
         written = written_by_snapshot(live_index(resources, state.name, metadata))
-    unfelt = config.prices.bytes_per_request(config.catalogs.live.storage_class or STANDARD)
+    unfelt = config.prices.bytes_per_request(config.catalogs.of(state.name).storage_class or STANDARD)
     return commit_costs(state.name, metadata, written, dict(zip(paths, sizes, strict=True)), unfelt)

@@ -55,7 +55,7 @@ class Publishing:
         """Send lineage events, and publish pending rows, in one commit per result table. Return the number of plans and
         deletions; 0 while another process publishes. Raises what the catalog and the store raise; then everything stays
         pending."""
-        catalog, operations = self.resources.config.catalogs.live.name, self.resources.operations
+        catalog, operations = self.resources.config.catalogs.results, self.resources.operations
         self.events.send()
         if not self._pending():
             return 0
@@ -82,7 +82,7 @@ class Publishing:
             return 0
 
     def _pending(self) -> list[Publication]:
-        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.live.name)
+        pending = self.resources.operations.publications.pending(self.resources.config.catalogs.results)
         return [each for each in pending if each.result_table != LINEAGE_EVENTS]
 
     def _append(self, table: ResultTable, publications: list[Publication]) -> None:
@@ -90,7 +90,7 @@ class Publishing:
         rows = list(self._rows(publications))
         if rows:
             with worker_errors():
-                publish(resources.spark, resources.live_stores, resources.config.catalogs.live.name, table, rows)
+                publish(resources.spark, resources.live_stores, resources.config.catalogs.results, table, rows)
         for each in publications:
             resources.operations.publications.published(each)
             if table.name in _OF_LINEAGE:
@@ -153,7 +153,7 @@ class Publishing:
         return files, snapshots_to_expire(metadata, older_than, milliseconds(now), after_commit=commits)
 
     def _compacted(self, table: str, now: datetime) -> tuple[int, int]:
-        spark, catalog = self.resources.spark, self.resources.config.catalogs.live.name
+        spark, catalog = self.resources.spark, self.resources.config.catalogs.results
         older_than = (now - _KEEP).strftime("%Y-%m-%d %H:%M:%S+00:00")
         snapshots = f"{sql_name(catalog, NAMESPACE, table.removeprefix(f'{NAMESPACE}.'))}.snapshots"
         call = f"CALL {sql_name(catalog)}.system"

@@ -11,7 +11,7 @@ from itertools import islice
 
 from artemis_lifecycle.audit import schema_history as lineage
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
@@ -135,7 +135,8 @@ class TableChecks:
 
     def _rows(self, state: TableState, snapshot_id: int) -> int:
         """Count the rows that a reader gets. Iceberg answers from metadata, unless the snapshot has delete files."""
-        name = parse(state.name).sql(self.resources.config.catalogs.live.name)
+        catalog = self.resources.config.catalogs.of(state.name).name
+        name = parse_in(state.name, catalog).sql(catalog)
         with java_errors(state.name):
             return int(self.resources.spark.read.option("versionAsOf", snapshot_id).table(name).count())
 

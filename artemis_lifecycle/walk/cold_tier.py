@@ -221,7 +221,7 @@ class ColdTier:
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
             if archived is not None and live.snapshot(snapshot_id) is None:
-                require_readable(table, self.reading.described(table_uuid, Route("cold", snapshot_id)))
+                require_readable(table, self.reading.described(table, table_uuid, Route("cold", snapshot_id)))
             source = archived or live.snapshot(snapshot_id)
             summary = NO_SUMMARY if source is None else source.summary
             operator = who or person()
@@ -232,9 +232,9 @@ class ColdTier:
                     live_stores=self.resources.live_stores,
                     cold_stores=self.resources.cold_stores,
                     operations=self.resources.operations,
-                    live_catalog=self.resources.config.catalogs.live.name,
+                    live_catalog=self.resources.config.catalogs.of(table).name,
                     commit_table=self.resources.commit_table,
-                    managed=self.resources.config.catalogs.live.managed,
+                    managed=self.resources.config.catalogs.of(table).managed,
                     root=self.resources.root,
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),
@@ -392,7 +392,9 @@ class ColdTier:
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
         table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
-        routes = [self.reading.described(table_uuid, self.reading.found(table, live, each)) for each in selectors]
+        routes = [
+            self.reading.described(table, table_uuid, self.reading.found(table, live, each)) for each in selectors
+        ]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
             raise BadInput(

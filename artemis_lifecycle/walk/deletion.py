@@ -73,7 +73,7 @@ def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
             metadata = steps.any_state(job.table).metadata
         place = metadata_locations(metadata, resources.rules(job.table))[0]
         is_its = metadata.table_uuid == job.table_uuid
-    if resources.other(job.table) is None and resources.config.catalogs.live.managed:
+    if resources.other(job.table) is None and resources.config.catalogs.of(job.table).managed:
         place = f"{resources.root}/receipts/{job.table_uuid}"
     folder = receipt_folder(place, job.job_id)
     journal = resources.operations.journal.job(job.job_id)
@@ -260,7 +260,7 @@ class Deletion:
             pause=pause,
         )
         if not dry_run and report.has_outcomes:
-            resources.operations.publications.deletion(resources.config.catalogs.live.name, job.job_id)
+            resources.operations.publications.deletion(resources.config.catalogs.results, job.job_id)
         return report
 
     def _closed(self, plan_id: str) -> str | None:
@@ -318,7 +318,7 @@ class Deletion:
             self._context(job_of(record), absence),
             record.scan_id,
             lease=lease,
-            results_catalog=self.resources.config.catalogs.live.name,
+            results_catalog=self.resources.config.catalogs.results,
             settings=self.settings(record.table),
             dry_run=dry_run,
             pause=pause,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 
-from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -257,9 +257,11 @@ class DroppedTables:
         places = resources.operations.table_locations.of_table(known.table_uuid)[::-1]
         metadata = dropped.last_metadata(resources.live_stores, resources.root, known, places)
         other = known.catalog if resources.other(known.table) is not None else None
-        name = known.table if other is None else known.table.removeprefix(f"{other}:")
-        entry = CatalogEntry(known.catalog, parse(name), metadata.metadata_location)
-        catalog = deletion_context(resources, known.table).catalog
+        name, prefix = parse_in(known.table, known.catalog), resources.catalogs.prefix(known.table)
+        entry = CatalogEntry(known.catalog, name, metadata.metadata_location, prefix=prefix)
+        # It may live on in a catalog that does not answer.
+        catalog = resources.readers_of(known.table, strict=True)
+        catalog = catalog if other is None else deletion_context(resources, known.table).catalog
         absence = dropped.absence_of(resources.operations, catalog, resources.live_stores, known, metadata)
         return TableState(entry, metadata, now, is_dropped=True, catalog=other), absence
 

@@ -9,7 +9,6 @@ from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
-from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.rest import require_provable
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
@@ -56,6 +55,7 @@ from artemis_lifecycle.session.contexts import (
     present_index,
     retention_settings,
 )
+from artemis_lifecycle.session.policies import EXPIRY, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, TableState
 from artemis_lifecycle.storage.bounded import bounded_json
@@ -90,7 +90,7 @@ class Cleaning:
         """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
         # REST's protocol removes no sort orders, and does not detect a writer that just began to use a schema or spec.
-        if not policy.retention.clean_metadata or self.resources.config.catalogs.live.type == "rest":
+        if not policy.retention.clean_metadata or self.resources.config.catalogs.of(self.table).type == "rest":
             return Unused(), False
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
@@ -140,16 +140,17 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        rest, grace = self.resources.rest, self.resources.config.policy(table).deletion.grace
+        rest, grace = self.resources.rest_of(table), self.resources.config.policy(table).deletion.grace
         if rest is not None:
             # Before anything is copied for it.
-            require_provable(rest.client.load(parse(table)), grace, table)
+            require_provable(rest.answer(table), grace, table)
+        effective_policy(self.resources, table).require(EXPIRY)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
             # A ref may have been put back when the step began.
-            state = state if self.resources.rest is None else self.steps.again(state)
+            state = state if rest is None else self.steps.again(state)
             asked = wanted.is_specific
             earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
             if isinstance(earlier, ExpirationPlan):
@@ -182,7 +183,7 @@ class Expiration:
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
             if record.files:
-                catalog = self.resources.config.catalogs.live.name
+                catalog = self.resources.config.catalogs.results
                 self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
             self.past.look(table, state.metadata, confirm=step.check)
             # Nothing depends on this.
@@ -217,7 +218,8 @@ class Expiration:
         holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
         settings = retention_settings(self.resources, table)
         decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
-        if decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata):
+        due = decision.expired or decision.expired_refs or Cleaning(self.resources, table, None).is_due(metadata)
+        if due and EXPIRY not in effective_policy(self.resources, table).disabled:
             return False
         policy = self.resources.config.policy(table)
         day, digest = policy.quiet_window.day(now), policy.retention.digest
@@ -234,7 +236,7 @@ class Expiration:
         gone = [each for each in lost if cold is not None and cold.holding(each) is not None]
         if not gone:
             return
-        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.live.name
+        ids, name = ", ".join(map(str, gone)), self.resources.config.catalogs.of(table).name
         to_rescue = (
             f"artemis restore {quote(table)} {live.current_snapshot_id} --branch BRANCH, make that current, and then "
         )
@@ -342,6 +344,7 @@ class Expiration:
         plan, state = self.steps.resumed(plan)
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
+        effective_policy(self.resources, plan.table).require(EXPIRY)
         self._require_left_out_gone(plan, record, state)
         self.checks.require(plan, record)
         self.require_kept(plan, state)
@@ -383,8 +386,8 @@ class Expiration:
             if done is None and (expires or cleaning(state.metadata, ())):
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
-                    self.resources.require_deployment()
-                    rest = self.resources.rest
+                    self.resources.require_deployment(plan.table)
+                    rest = self.resources.rest_of(plan.table)
                     done = commit_plan(
                         self.resources.commit_table if rest is None else rest.of_plan(plan.plan_id),
                         self.resources.live_stores,
@@ -456,7 +459,7 @@ class Expiration:
         return *holds_and_tags(self.resources, plan.table_uuid), policy
 
     def _swaps(self, plan: ExpirationPlan) -> Swaps:
-        operations, catalog = self.resources.operations, self.resources.config.catalogs.live.name
+        operations, catalog = self.resources.operations, self.resources.config.catalogs.of(plan.table).name
         swaps = operations.table_locations.swaps(catalog, plan.table, plan.table_uuid)
 
         def begin(base_location: str, updated_ms: int) -> None:

@@ -26,7 +26,7 @@ def take_listing(resources: Resources, state: TableState, location: str | None, 
 def listed_locations(resources: Resources, state: TableState, location: str | None = None) -> list[str]:
     """Return the folders to list: the table's locations, or `location`, which may be a former one, or a folder in any.
     Raises BadInput for another."""
-    metadata, rules, live = state.metadata, resources.rules(state.name), resources.config.catalogs.live
+    metadata, rules, live = state.metadata, resources.rules(state.name), resources.config.catalogs.of(state.name)
     recorded = resources.operations.table_locations.of_table(metadata.table_uuid)
     return folders_to_list(
         state.name,

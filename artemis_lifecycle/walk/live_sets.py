@@ -312,6 +312,6 @@ class _Pointers:
     steps: Steps
 
     def pointers(self) -> Mapping[str, CatalogEntry]:
-        own = set(self.steps.tables())
+        own = set(self.steps.answering_tables()[0])
         found = self.steps.resources.live_catalog.pointers()
         return {name: entry for name, entry in found.items() if name in own}

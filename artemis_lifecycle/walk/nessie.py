@@ -178,10 +178,11 @@ class NessieTables:
         resources, config = self._resources, self._resources.config
         tables = self.current(table)
         others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
-        tiers = (config.catalogs.live.root, config.catalogs.cold.root, config.quarantine.root, *others)
+        live = (each.root for each in config.catalogs.iceberg)
+        tiers = (*live, config.catalogs.cold.root, config.quarantine.root, *others)
         return replace(
             context_of(resources, table),
-            catalog=_BesideLive(tables, resources.database_catalogs, f"{self.name}:"),
+            catalog=_BesideLive(tables, resources.readers_of(table), f"{self.name}:"),
             catalog_name=self.name,
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
             roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),

@@ -60,15 +60,19 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
         part(None, schema, "CREATE ON DATABASE", lambda: operations.exists, operations.make)
         part(None, f"roles {', '.join(_ROLES)}", "CREATEROLE", partial(_has_roles, operations.engine), lambda: None)
         sql = {
-            tier.name: stack.enter_context(connected(require_uri(tier))) for tier in (live, cold) if tier.type == "sql"
+            tier.name: stack.enter_context(connected(require_uri(tier)))
+            for tier in (*catalogs.iceberg, cold)
+            if tier.type == "sql"
         }
-        for tier in (each for each in (live, cold) if each.name in sql):
+        for tier in (each for each in (*catalogs.iceberg, cold) if each.name in sql):
             what = f"{tier.name}: iceberg_tables with iceberg_type, and iceberg_namespace_properties"
             ready = partial(has_tables, sql[tier.name]), partial(ensure_tables, sql[tier.name], upgrade=True)
             part(tier, what, "CREATE ON SCHEMA, or to own them", *ready)
-        records = resources.live_catalog.deployments(resources.live_stores)
-        what = f"{live.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
-        part(live, what, "CREATE ON DATABASE", lambda: bool(records.newest()), resources.require_deployment)
+        for tier in catalogs.iceberg:
+            records = resources.catalogs.reader(tier.name).deployments(resources.live_stores)
+            what = f"{tier.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
+            claim = partial(resources.require_deployment, "" if tier is live else f"{tier.name}:")
+            part(tier, what, "CREATE ON DATABASE", lambda of=records: bool(of.newest()), claim)  # type: ignore[misc]
         if cold.name in sql:
             what = f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables"
             guard = (
@@ -90,12 +94,15 @@ def _has_roles(engine: Engine) -> bool:
 
 def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:
     """See `Lifecycle.take_over`."""
-    require_said(f"catalog {resources.live_catalog.name}", who=who, why=why)
-    records = resources.live_catalog.deployments(resources.live_stores)
+    live, *named = resources.catalogs.names
+    require_said(f"catalog {live}", who=who, why=why)
     # This accepts a database that was restored to an earlier time.
-    found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
-    # Another deployment may be taking it over at the same time.
-    resources.require_deployment()
+    anew, found = resources.progress.accept(), list[DeploymentRecord]()
+    for name in (live, *named):
+        records = resources.catalogs.reader(name).deployments(resources.live_stores)
+        found += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        # Another deployment may be taking it over at the same time.
+        resources.require_deployment("" if name == live else f"{name}:")
     return found
 
 

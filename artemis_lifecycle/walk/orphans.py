@@ -21,6 +21,7 @@ from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
 from artemis_lifecycle.protection.future import evidence, unsettled
 from artemis_lifecycle.session.contexts import cold_context, deletion_context
+from artemis_lifecycle.session.policies import REMOVAL, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.storage.location import normalize, split
@@ -106,12 +107,14 @@ class Orphans:
         if state.catalog is None:
             # What is dropped before the next scan is known by then, and keeps its files for its time.
             self.steps.observe()
+        found = effective_policy(self.resources, table)
+        found.require(REMOVAL)
         with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
                 deletion_context(self.resources, table),
                 taken,
                 ScanSettings(
-                    min_age=policy.orphans.min_age,
+                    min_age=found.min_age,
                     min_age_floor=policy.orphans.min_age_floor,
                     metadata_min_age=policy.retention.window,
                     prefix_mismatch=policy.orphans.prefix_mismatch,
@@ -227,6 +230,7 @@ class Orphans:
             if not dry_run and record.files:
                 stored_receipt(self.steps, job_of(record))
             return self.deletion.run_scan(record, None, dry_run=dry_run)
+        effective_policy(self.resources, record.table).require(REMOVAL)
         with self._judged(record):
             record, state = self.steps.resumed(record)
             self.deletion.require_small_or_approved(record)

@@ -77,7 +77,7 @@ class Reading:
         """
         live = self.steps.table_state(table).metadata
         found = self.found(table, live, Selector(as_of, snapshot_id, tag))
-        return self.described(live.table_uuid, found)
+        return self.described(table, live.table_uuid, found)
 
     def found(self, table: str, live: TableMetadata, selector: Selector) -> Route:
         """Return the tier and the snapshot that answer `selector`. Raises NoSuchSnapshot."""
@@ -96,12 +96,13 @@ class Reading:
 
         return find_route(table, live, cold, selector, states, current_at, is_gone)
 
-    def described(self, table_uuid: str, found: Route) -> Route:
+    def described(self, table: str, table_uuid: str, found: Route) -> Route:
         """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
         if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
-        catalog = self.resources.config.catalogs.live if found.tier == "live" else self.resources.config.catalogs.cold
+        catalogs = self.resources.config.catalogs
+        catalog = catalogs.of(table) if found.tier == "live" else catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
@@ -141,7 +142,7 @@ class Reading:
         catalogs = self.resources.config.catalogs
         with java_errors(table):
             if found.cold_table is None:
-                return read_rows(self.resources.spark, catalogs.live.name, table, found)
+                return read_rows(self.resources.spark, catalogs.of(table).name, table, found)
             return read_rows(self.resources.spark, catalogs.cold.name, found.cold_table, found)
 
 
@@ -191,13 +192,16 @@ class Queries:
                 live=self.resources.config.catalogs.live.name,
                 cold=self.resources.config.catalogs.cold.name,
                 listed_as=self.resources.live_catalog.listed_as,
+                named={name: partial(self._listed_in, name) for name in self.resources.config.catalogs.named},
                 route=lambda name, asked: self.reading.route(name, asked.as_of, asked.snapshot_id, asked.tag),
             ),
             as_of,
         )
 
+    def _listed_in(self, catalog: str, identifier: Identifier) -> str | None:
+        return self.resources.catalogs.reader(catalog).listed_as(identifier)
+
     def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
-        live = self.resources.config.catalogs.live.name
         named = statement.table and self._named(statement.table)
         if named and table and named != table:
             raise BadInput(
@@ -210,11 +214,15 @@ class Queries:
         if snapshot is None:
             raise no_such_snapshot(found, statement.snapshot_id, "its refs")
         age = max_ref_age_ms(statement.retain, self.resources.instant("now", None), snapshot.timestamp_ms)
-        return spark_tag(statement, found, live, age)
+        return spark_tag(statement, found, self.resources.config.catalogs.of(found).name, age)
 
     def _named(self, table: str) -> str:
         """Return the spelling under which the catalog lists a table in a statement."""
-        identifier = parse(table)
+        identifier, named = parse(table), self.resources.config.catalogs.named
+        if identifier.namespace[0] in named and len(identifier.namespace) > 1:
+            listed = self._listed_in(identifier.namespace[0], Identifier.of(identifier.parts[1:]))
+            if listed is not None:
+                return listed
         if identifier.namespace[0] == self.resources.config.catalogs.live.name and len(identifier.namespace) > 1:
             # The catalog's name may be included, as in Spark SQL.
             identifier = Identifier.of(identifier.parts[1:])

@@ -151,7 +151,8 @@ class TagsAndHolds:
         self, state: TableState, change: Callable[[BaseState], Change | None], what: str, who: str | None
     ) -> CommitResult:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
-        catalog, locations = self.resources.config.catalogs.live.name, self.resources.operations.table_locations
+        catalog = self.resources.config.catalogs.of(state.name).name
+        locations = self.resources.operations.table_locations
         return self.resources.commit_table(
             state.name,
             change,
@@ -204,7 +205,7 @@ class TagsAndHolds:
         if state.catalog is None and not state.is_dropped:
             # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
             ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
-                {table: state.entry}, resources.database_catalogs.tables()
+                {table: state.entry}, resources.readers_of(table).tables()
             )
         if not state.is_dropped:
             self.steps.saw(state)

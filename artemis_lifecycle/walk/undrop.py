@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY, OPERATION
 from artemis_lifecycle.deletion.quarantine import put_back
-from artemis_lifecycle.errors import NotApplicable, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, NotApplicable, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -85,13 +85,19 @@ class Undrop:
         table or view has the name; StalePlan if the table is in the catalog; LeaseTaken; MissingFile after a purge.
         """
         resources, operator = self.steps.resources, who or person()
-        operations, stores, catalog = resources.operations, resources.live_stores, resources.live_catalog
+        operations, stores = resources.operations, resources.live_stores
         if any(resources.other(each) is not None for each in (table, as_name or table)):
-            raise NotApplicable("Only a table of the live catalog can be registered again", table=table, hint="none")
+            raise NotApplicable("Only a table of a live catalog can be registered again", table=table, hint="none")
         if incomplete:
             require_said(table, who=who or "", why=why)
         known = self.dropped.missing(table, table_uuid=uuid)
-        name = parse(as_name or known.table)
+        catalog = resources.catalogs.reader(known.catalog)
+        key = as_name or known.table
+        if resources.config.catalogs.of(key).name != known.catalog:
+            raise BadInput(
+                f"{key} is a name in another catalog than {known.catalog}", table=table, hint="name it there"
+            )
+        name = parse(key.removeprefix(catalog.prefix))
         catalog.require_free(name)
         state, absence = self.dropped.lost(known)
         with self.steps.run(state, "undrop", pausable=False) as step:
@@ -108,27 +114,27 @@ class Undrop:
             if stores.head(metadata.metadata_location) is None:
                 stores.copy(saved_metadata(resources.root, known), metadata.metadata_location)
             # What the catalog was seen to have under this name passed the gate; a file on top may be a refused commit.
-            old = seen.snapshots if str(name) == known.table else ()
+            old = seen.snapshots if key == known.table else ()
             new = (each for each in metadata.snapshots if each not in old)
             summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
             catalog.register(name, metadata.metadata_location, summaries)
             operations.known_tables.undrop(known, operator, why)
-            self.steps.saw(self.steps.state_of(str(name), known.table_uuid))
+            self.steps.saw(self.steps.state_of(key, known.table_uuid))
             for job_id in restored:
                 # The table protects them from here on.
                 operations.quarantines.close(job_id, operator, f"undrop of {known.table_uuid}")
             worker = replace(self.steps.worker("undrop"), trigger_type="manual", operator=operator)
-            noted = Gate(resources).noted(str(name), {**worker.summary(), OPERATION: "undrop"})
+            noted = Gate(resources).noted(key, {**worker.summary(), OPERATION: "undrop"})
             if noted:
                 change = Change(set_properties={COMMIT_PROPERTY: "{}"})
-                swaps = operations.table_locations.swaps(catalog.name, str(name), known.table_uuid)
-                resources.commit_table(str(name), lambda _: change, swaps=swaps, lineage=noted)
+                swaps = operations.table_locations.swaps(catalog.name, key, known.table_uuid)
+                resources.commit_table(key, lambda _: change, swaps=swaps, lineage=noted)
             undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
-            self.recording.record_expiration(str(name), known.table_uuid, undrop_id, worker, at, operation="undrop")
+            self.recording.record_expiration(key, known.table_uuid, undrop_id, worker, at, operation="undrop")
             count = sum(restored.values())
             step.counts = {"files": files, "restored": count, "missing": len(lost)}
         paths = tuple(each.path for each in lost[:_NAMED])
-        return Undropped(str(name), known.table_uuid, at, metadata.current_snapshot_id, files, count, len(lost), paths)
+        return Undropped(key, known.table_uuid, at, metadata.current_snapshot_id, files, count, len(lost), paths)
 
     def _restore(self, known: KnownTable, who: str, why: str, step: Step) -> dict[str, int]:
         """Copy what deletions of the dropped table moved into quarantine back to its paths. Return the number of files

@@ -16,7 +16,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, jdbc_url, pyiceberg_properties, spark_conf
 from artemis_lifecycle.config.deployment import Catalog, Catalogs
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.jars import GATED_CATALOG
+from artemis_lifecycle.embedded.jars import GATED_CATALOG, ICEBERG_AWS, needed
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
@@ -251,6 +251,54 @@ def test_glue_credentials_that_are_given_once_reach_spark_too(
     assert all("Credential=KEYOFGLUE/" in said for said in Glue.asked)
     own = catalog.model_copy(update={"properties": {**properties, "client.credentials-provider": "org.example.Mine"}})
     assert catalog_conf(own)["spark.sql.catalog.by_glue.client.credentials-provider"] == "org.example.Mine"
+
+
+class Signed(BaseHTTPRequestHandler):
+    """Answers as an empty REST catalog, and notes the signatures."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers.get("Authorization", "none"))
+        body = b'{"defaults": {}, "overrides": {}}' if "/v1/config" in self.path else b'{"namespaces": []}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_requests_to_the_rest_front_of_glue_are_signed_by_both_clients_with_keys_given_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Signed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        properties = {
+            "rest.sigv4-enabled": "true",
+            "rest.signing-name": "glue",
+            "rest.signing-region": "us-east-1",
+            "client.region": "us-east-1",
+            "client.access-key-id": "KEYOFALL",
+            "client.secret-access-key": "hush",
+        }
+        uri = f"http://127.0.0.1:{server.server_port}/iceberg"
+        catalog = Catalog(name="by_rest", type="rest", uri=uri, warehouse="123456789012", properties=properties)
+        add_catalogs(spark, catalog_conf(catalog))
+        try:
+            assert CatalogReader(catalog).namespaces() == []
+            by_pyiceberg = len(Signed.asked)
+            spark.sql("SHOW NAMESPACES IN by_rest").collect()
+        finally:
+            server.shutdown()
+            for key in catalog_conf(catalog):
+                spark.conf.unset(key)
+    assert 0 < by_pyiceberg < len(Signed.asked)
+    assert all("Credential=KEYOFALL/" in said and "/us-east-1/glue/aws4_request" in said for said in Signed.asked)
+    assert ICEBERG_AWS in needed(LifecycleConfig(catalogs=Catalogs(live=catalog)))
 
 
 def test_a_session_without_the_class_for_glue_s_credentials_is_refused(

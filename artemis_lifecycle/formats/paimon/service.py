@@ -167,7 +167,8 @@ class PaimonTables:
         options = now.main.schema.options
         external = [each.strip() for key in _EXTERNAL for each in options.get(key, "").split(",") if each.strip()]
         # Neither the other tiers nor other tables of the warehouse may lie in what this table owns.
-        tiers = (config.catalogs.cold.root, config.catalogs.live.root, config.quarantine.root)
+        live = (each.root for each in config.catalogs.iceberg)
+        tiers = (config.catalogs.cold.root, *live, config.quarantine.root)
         others = [place for each in self.databases() for place in self._folders(each) if place != now.location]
         return replace(
             context_of(resources, table),
@@ -346,7 +347,7 @@ class PaimonTables:
         record = resources.operations.plans.get(plan.plan_id)
         self.checks.check(plan, record, PLAN_CHECKS)
         if record.files:
-            catalog = resources.config.catalogs.live.name
+            catalog = resources.config.catalogs.results
             resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
         return plan
 

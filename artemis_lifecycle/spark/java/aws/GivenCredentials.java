@@ -1,7 +1,6 @@
 package artemis.lifecycle;
 
 import java.util.Map;
-import java.util.Properties;
 import software.amazon.awssdk.auth.credentials.AwsBasicCredentials;
 import software.amazon.awssdk.auth.credentials.AwsCredentials;
 import software.amazon.awssdk.auth.credentials.AwsCredentialsProvider;
@@ -21,16 +20,14 @@ public class GivenCredentials implements AwsCredentialsProvider {
     }
 
     public static AwsCredentialsProvider create(Map<String, String> properties) {
-        // Janino knows what type a property has, and not what type a map's value has.
-        Properties settings = new Properties();
-        settings.putAll(properties);
-        String profile = settings.getProperty("profile-name");
+        // Iceberg's properties have nulls, too. Janino needs the casts.
+        String profile = (String) properties.get("profile-name");
         if (profile != null) {
             return new GivenCredentials(ProfileCredentialsProvider.create(profile));
         }
-        String key = settings.getProperty("access-key-id");
-        String secret = settings.getProperty("secret-access-key");
-        String token = settings.getProperty("session-token");
+        String key = (String) properties.get("access-key-id");
+        String secret = (String) properties.get("secret-access-key");
+        String token = (String) properties.get("session-token");
         AwsCredentials credentials = token == null
             ? (AwsCredentials) AwsBasicCredentials.create(key, secret)
             : (AwsCredentials) AwsSessionCredentials.create(key, secret, token);

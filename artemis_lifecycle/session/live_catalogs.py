@@ -1,0 +1,208 @@
+"""Several live catalogs in one deployment: which one has a table, and what reads files in all of them. Belongs here:
+the questions that go to more than one. Does not belong here: how one catalog answers (`catalogs/`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, Identifier
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import in_one_database
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
+from artemis_lifecycle.config.deployment import Catalogs
+from artemis_lifecycle.errors import LifecycleError, OperationsUnavailable
+from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
+from artemis_lifecycle.protection.neighbors import LastKnown
+from artemis_lifecycle.reachability.reached import Pointer
+from artemis_lifecycle.session.answers import ask_all
+from artemis_lifecycle.storage.instants import elapsed
+
+T = TypeVar("T")
+
+_SURVEY_WITHIN = 120.0
+"""Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question
+of a sensor may take."""
+_SILENT_FOR = 600.0
+"""Seconds for which a catalog that did not answer is not asked again by the same process: each question may hang."""
+
+
+class LiveCatalogs:
+    """Every live catalog by name, opened at first use. A table's key leads to its catalog."""
+
+    def __init__(self, catalogs: Catalogs, live: Callable[[], CatalogReader]) -> None:
+        self._catalogs = catalogs
+        self._live = live
+        self._opened: dict[str, CatalogReader] = {}
+        self._opening = {name: Lock() for name in catalogs.named}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all live catalogs, that of `catalogs.live` first."""
+        return tuple(each.name for each in self._catalogs.iceberg)
+
+    def reader(self, name: str) -> CatalogReader:
+        """Return the catalog of that name. Raises OperationsUnavailable."""
+        if name not in self._opening:
+            return self._live()
+        with self._opening[name]:
+            if name not in self._opened:
+                self._opened[name] = CatalogReader(self._catalogs.named[name], prefix=f"{name}:")
+            return self._opened[name]
+
+    def prefix(self, table: str) -> str:
+        """Return what a table's key has before its name in its catalog."""
+        catalog = self._catalogs.of(table)
+        return "" if catalog is self._catalogs.live else f"{catalog.name}:"
+
+    def of(self, table: str) -> CatalogReader:
+        """Return the catalog that has the table, by its key. Raises OperationsUnavailable."""
+        return self.reader(self._catalogs.of(table).name)
+
+    def entry(self, table: str) -> CatalogEntry:
+        """As `CatalogReader.entry`."""
+        return self.of(table).entry(table)
+
+    def answering(self, ask: Callable[[CatalogReader], T]) -> tuple[dict[str, T], dict[str, LifecycleError]]:
+        """Ask all catalogs. Return the answers, and the errors of named ones that do not answer in time, by name.
+        Raises the error of `catalogs.live`."""
+        live, *named = self.names
+        found, errors = {live: ask(self._live())}, dict[str, LifecycleError]()
+        for name, answer in ask_all({name: partial(self._ask, name, ask) for name in named}).items():
+            if isinstance(answer, LifecycleError):
+                errors[name] = answer
+            else:
+                found[name] = answer
+        return found, errors
+
+    def pointers(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
+        """Return the row of every table of the catalogs that answer, by key, and the errors of the others by name."""
+        found, errors = self.answering(CatalogReader.pointers)
+        return {key: entry for rows in found.values() for key, entry in rows.items()}, errors
+
+    def close(self) -> None:
+        """Close the named catalogs."""
+        for reader in self._opened.values():
+            reader.close()
+
+    def _ask(self, name: str, ask: Callable[[CatalogReader], T]) -> T:
+        return ask(self.reader(name))
+
+
+class AllReaders:
+    """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, and of their
+    databases. Implements `TablesOfCatalog`.
+
+    `own` must answer. Of another catalog that does not, the last observed tables count, and each of its roots as a
+    place that nobody can look into (`UNANSWERED`): a deletion there waits. With `strict`, all must answer.
+    """
+
+    def __init__(
+        self,
+        own: str,
+        catalogs: Catalogs,
+        around: Callable[[str], CatalogsOfDatabase],
+        known: Callable[[str], list[KnownTable]],
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._own = own
+        self._catalogs = catalogs
+        self._around = around
+        self._known = known
+        self._strict = strict
+        self._silent: dict[str, float] = {}
+        self._seen: dict[str, Mapping[str, Pointer]] = {}
+
+    def tables(self) -> list[str]:
+        """Return every name, sorted."""
+        found = self._asked(CatalogsOfDatabase.tables, lambda name: list(self._last_known(name)))
+        return sorted(table for tables in found.values() for table in tables)
+
+    def entry(self, table: str) -> Pointer:
+        """Return the table's row, or its last known one. Raises NoSuchTable; OperationsUnavailable."""
+        name = self._catalogs.of(table).name
+        beside = table.partition(":")[0].partition("+")
+        if beside[1] and beside[0] in {each.name for each in self._catalogs.iceberg}:
+            name = beside[0]
+
+        def last_known(name: str) -> Pointer:
+            found = self._last_known(name).get(table)
+            if found is None:
+                raise OperationsUnavailable(
+                    f"Catalog {name} does not answer", table=table, untouched="all files", hint="check its server"
+                )
+            return found
+
+        return self._asked(lambda around: around.entry(table), last_known, only=name)[name]
+
+    def pointers(self) -> Mapping[str, Pointer]:
+        """Return the row of every table, or its last known one, by name."""
+        found = self._asked(CatalogsOfDatabase.pointers, self._last_known)
+        self._seen |= found
+        return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
+
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table, and the roots of catalogs that do not answer."""
+        found = self._asked(CatalogsOfDatabase.others, self._unanswered)
+        return [entry for entries in found.values() for entry in entries]
+
+    def _asked(
+        self, ask: Callable[[CatalogsOfDatabase], T], instead: Callable[[str], T], only: str | None = None
+    ) -> dict[str, T]:
+        names = [each.name for each in self._catalogs.iceberg] if only is None else [only]
+        found = {name: ask(self._around(name)) for name in names if name == self._own}
+        others, now = [name for name in names if name != self._own], elapsed()
+        asked = {name: partial(self._ask, name, ask) for name in others if self._silent.get(name, now) <= now}
+        answers = ask_all(asked, _SURVEY_WITHIN)
+        for name in others:
+            answer = answers.get(name)
+            # What one table's metadata or name is wrong with is no silence, and is raised by its own question.
+            if isinstance(answer, LifecycleError) and (self._strict or not isinstance(answer, OperationsUnavailable)):
+                raise answer
+            if name not in answers or isinstance(answer, OperationsUnavailable):
+                if name in answers:
+                    self._silent[name] = elapsed() + _SILENT_FOR
+                found[name] = instead(name)
+            else:
+                self._silent.pop(name, None)
+                found[name] = answer  # type: ignore[assignment]
+        return found
+
+    def _ask(self, name: str, ask: Callable[[CatalogsOfDatabase], T]) -> T:
+        return ask(self._around(name))
+
+    def _last_known(self, name: str) -> Mapping[str, Pointer]:
+        known = [*self._known(name), *self._known(beside_catalog(name))]
+        # What this object saw is newer than what a step recorded; a table may have come since either.
+        recorded = {each.table: LastKnown(each.metadata_location) for each in known if each.missing_since is None}
+        return {**recorded, **self._seen.get(name, {})}
+
+    def _unanswered(self, name: str) -> list[CatalogEntry]:
+        catalog = next(each for each in self._catalogs.iceberg if each.name == name)
+        located = [root for root in catalog.places if ":/" in root]
+        roots: list[str | None] = [*located] or [None]
+        names = (Identifier(("root",), str(number)) for number in range(len(roots)))
+        return [
+            CatalogEntry(name, each, "", type=UNANSWERED, location=root)
+            for each, root in zip(names, roots, strict=True)
+        ]
+
+
+def catalogs_of_database(
+    catalogs: Catalogs, name: str, reader: CatalogReader, confirm: Callable[[], None] = lambda: None
+) -> CatalogsOfDatabase:
+    """Return a live catalog with those beside it in its database, of which the named ones answer for themselves. Those
+    of a database that several live catalogs share are beside the first of them."""
+    own = catalogs.named.get(name, catalogs.live)
+    sharing = [each.name for each in catalogs.iceberg if in_one_database(each, own)]
+    return CatalogsOfDatabase(
+        reader,
+        (catalogs.cold.name,) if in_one_database(own, catalogs.cold) else (),
+        confirm,
+        named=[each for each in sharing if each != name],
+        keys=tuple(catalogs.named),
+        has_siblings=sharing[:1] in ([], [name]),
+    )

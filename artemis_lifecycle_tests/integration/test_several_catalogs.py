@@ -1,0 +1,235 @@
+"""Several live catalogs in one deployment: each has its own keys, and the readers of all of them protect files."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.errors import OperationsUnavailable, StalePlan
+from artemis_lifecycle_tests import conftest
+from artemis_lifecycle_tests.conftest import MakeConfig
+
+LATER = datetime.now(UTC) + timedelta(days=60)
+POLICY = {"retention": {"window": "1d"}, "deletion": {"grace": "0s"}, "orphans": {"max_share": 1}}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["one database", "two databases"])
+def config(
+    request: pytest.FixtureRequest, make_config: MakeConfig, postgres: EmbeddedPostgres, tmp_path: Path
+) -> Iterator[LifecycleConfig]:
+    """`catalogs.live`, and a catalog with the name in `finance(config)`."""
+    name, database = f"finance_{next(_numbers)}", f"finance_{next(_numbers)}"
+    said: dict[str, Any] = {"type": "sql", "warehouse": f"file://{tmp_path}/finance"}
+    if request.param == "two databases":
+        conftest._execute(postgres, f"CREATE DATABASE {database}")
+        said["uri"] = postgres.uri(database)
+    else:
+        said["uri"] = request.getfixturevalue("postgres_uri")
+    config = make_config(catalogs={name: said}, defaults=POLICY, tables={"*": {}})
+    yield config
+    conftest._forget(request.getfixturevalue("spark"), name)
+    conftest._clear_rows(str(said["uri"]), [name])
+    if request.param == "two databases":
+        conftest._execute(postgres, f"DROP DATABASE {database} WITH (FORCE)")
+
+
+@pytest.fixture
+def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    with conftest.open_lifecycle(config, spark) as lifecycle:
+        yield lifecycle
+
+
+def finance(lifecycle: Lifecycle) -> str:
+    return next(iter(lifecycle.config.catalogs.named))
+
+
+def made(spark: SparkSession, catalog: str, first: int) -> None:
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.db")
+    spark.sql(f"CREATE TABLE {catalog}.db.t (id int) USING iceberg")
+    for number in range(first, first + 3):
+        spark.sql(f"INSERT OVERWRITE {catalog}.db.t VALUES ({number})")
+
+
+def test_each_catalog_s_table_walks_under_its_own_key(lifecycle: Lifecycle, spark: SparkSession) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    made(spark, other, 10)
+    keys = {"db.t": 0, f"{other}:db.t": 10}
+    assert lifecycle.tables() == list(keys)
+    plans = {key: lifecycle.plan_expiration(key, now=LATER) for key in keys}
+    assert {key: plan.table for key, plan in plans.items()} == {key: key for key in keys}
+    hold = lifecycle.hold(f"{other}:db.t", "lawyer", "case 1", snapshot_ids=plans[f"{other}:db.t"].expired_snapshots)
+    assert hold.table == f"{other}:db.t" and not lifecycle.holds("db.t")
+    lifecycle.release(hold.hold_id)
+    for key, first in keys.items():
+        plan = plans[key]
+        oldest = plan.expired_snapshots[0]
+        assert lifecycle.hand_off(plan).archived
+        lifecycle.commit_expiration(plan)
+        doomed = [row["path"] for row in plan.files().collect()]
+        report = lifecycle.delete_files(plan)
+        assert (report.deleted, report.kept, report.failed) == (len(doomed), 0, 0)
+        assert not any(Path(path.removeprefix("file:")).exists() for path in doomed)
+        assert [row["id"] for row in lifecycle.read(key).collect()] == [first + 2]
+        assert lifecycle.route(key, snapshot_id=oldest).tier == "cold"
+        assert [row["id"] for row in lifecycle.read(key, snapshot_id=oldest).collect()] == [first]
+        restored = lifecycle.restore(key, oldest, "back")
+        assert restored.branch == "back"
+        lifecycle.tag(key, "kept", lifecycle.snapshot_history(key).refs["main"].snapshot_id)
+        assert lifecycle.scan_orphans(key).summary.orphan_files == 0
+        assert lifecycle.health(key).score >= 0
+    # In SQL, a catalog is named as in Spark; without one, the table is in `catalogs.live`.
+    rows = lifecycle.query(f"SELECT id FROM {other}.db.t UNION ALL SELECT id FROM db.t")
+    assert sorted(row["id"] for row in rows.collect()) == [2, 12]  # type: ignore[union-attr]
+
+
+def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecycle, spark: SparkSession) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    spark.sql(f"CREATE NAMESPACE {other}.db")
+    at = lifecycle.get_current("db.t").metadata_location
+    spark.sql(f"CALL {other}.system.register_table(table => 'db.t', metadata_file => '{at}')")
+    key = f"{other}:db.t"
+    assert lifecycle.steps.table_uuid(key) == lifecycle.steps.table_uuid("db.t")
+    history = [each.snapshot_id for each in lifecycle.snapshot_history("db.t").snapshots]
+
+    def rows(table: str, ids: list[int]) -> Mapping[int, list[int]]:
+        read = {each: spark.read.option("versionAsOf", each).table(table).collect() for each in ids}
+        return {each: [row["id"] for row in found] for each, found in read.items()}
+
+    before = rows(f"{other}.db.t", history)
+    # The live catalog's line goes on, and expires what the other one still has.
+    spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (3)")
+    plan = lifecycle.plan_expiration("db.t", now=LATER)
+    assert set(plan.expired_snapshots) == set(history)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    report = lifecycle.delete_files(plan)
+    assert report.deleted == 0 and report.kept > 0
+    assert rows(f"{other}.db.t", history) == before
+
+
+def test_a_catalog_that_hangs_stops_only_deletions_where_roots_overlap(
+    lifecycle: Lifecycle, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    made(spark, other, 10)
+    # A table of the other catalog that lies in the live warehouse, where no root of its own is.
+    inside = f"{lifecycle.config.catalogs.live.warehouse}/inside"
+    spark.sql(f"CREATE TABLE {other}.db.inside (id int) USING iceberg LOCATION '{inside}'")
+    spark.sql(f"INSERT INTO {other}.db.inside VALUES (1)")
+    lifecycle.observe_catalog()
+    monkeypatch.setattr("artemis_lifecycle.session.answers.ANSWERS_WITHIN", 0.3)
+    monkeypatch.setattr("artemis_lifecycle.session.live_catalogs._SURVEY_WITHIN", 0.3)
+    with monkeypatch.context() as hung:
+        _answers(hung, lifecycle, other, lambda *_: time.sleep(5))
+        found, errors = lifecycle.answering_tables()
+        assert found == ["db.t"] and list(errors) == [other]
+        with pytest.raises(OperationsUnavailable):
+            lifecycle.tables()
+        assert lifecycle.observe_catalog() == {f"catalog {other}": errors[other].what}
+        assert [each.table for each in lifecycle.fleet().tables] == ["db.t"]
+        plan = lifecycle.plan_expiration("db.t", now=LATER)
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        assert lifecycle.delete_files(plan).deleted == plan.summary.files
+    key = f"{other}:db.t"
+    plan = lifecycle.plan_expiration(key, now=LATER)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    with monkeypatch.context() as silent:
+        _answers(silent, lifecycle, other, _refused)
+        with pytest.raises(OperationsUnavailable, match="does not answer"):  # It is the table's own.
+            lifecycle.delete_files(plan)
+    assert lifecycle.delete_files(plan).deleted == plan.summary.files
+
+
+def _answers(patch: pytest.MonkeyPatch, lifecycle: Lifecycle, catalog: str, answer: Any) -> None:
+    for name in ("tables", "loadable", "entry", "others", "beside"):
+        patch.setattr(lifecycle.resources.catalogs.reader(catalog)._source, name, answer)
+
+
+def _refused(*_: object) -> Any:
+    raise OperationsUnavailable("Catalog finance does not answer", hint="start it")
+
+
+def test_where_roots_overlap_a_silent_catalog_stops_deletions(
+    make_config: MakeConfig, spark: SparkSession, postgres_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make_config()
+    name = f"finance_{next(_numbers)}"
+    warehouse = base.catalogs.live.warehouse
+    config = make_config(
+        catalogs={
+            "live": {"warehouse": warehouse},
+            name: {"type": "sql", "uri": postgres_uri, "warehouse": f"{warehouse}/finance"},
+        },
+        defaults=POLICY | {"cold_tier": {"enabled": False}},
+        tables={"*": {}},
+    )
+    with conftest.open_lifecycle(config, spark) as lifecycle:
+        live = config.catalogs.live.name
+        spark.sql(f"CREATE NAMESPACE {live}.db")
+        spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg LOCATION '{warehouse}/finance/t'")
+        for number in range(3):
+            spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES ({number})")
+        plan = lifecycle.plan_expiration("db.t", now=LATER)
+        lifecycle.commit_expiration(plan)
+        with monkeypatch.context() as silent:
+            _answers(silent, lifecycle, name, _refused)
+            with pytest.raises(OperationsUnavailable, match="their roots overlap"):
+                lifecycle.delete_files(plan)
+        lifecycle.resources._readers.clear()
+        assert lifecycle.delete_files(plan).deleted == plan.summary.files
+    conftest._forget(spark, name)
+
+
+def test_a_dropped_table_goes_only_when_every_catalog_says_that_it_lacks_it(
+    lifecycle: Lifecycle, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    spark.sql(f"CREATE NAMESPACE {other}.db")
+    at = lifecycle.get_current("db.t").metadata_location
+    lifecycle.observe_catalog()
+    spark.sql(f"DROP TABLE {live}.db.t")
+    lifecycle.observe_catalog()
+    with monkeypatch.context() as silent:
+        _answers(silent, lifecycle, other, _refused)
+        with pytest.raises(OperationsUnavailable):
+            lifecycle.scan_dropped("db.t")
+    spark.sql(f"CALL {other}.system.register_table(table => 'db.moved', metadata_file => '{at}')")
+    with pytest.raises(StalePlan):
+        lifecycle.scan_dropped("db.t")
+
+
+def test_a_dropped_table_of_a_named_catalog_is_found_and_registered_again(
+    lifecycle: Lifecycle, spark: SparkSession
+) -> None:
+    other = finance(lifecycle)
+    key = f"{other}:db.t"
+    made(spark, other, 0)
+    table_uuid = lifecycle.steps.table_uuid(key)
+    lifecycle.observe_catalog()
+    spark.sql(f"DROP TABLE {other}.db.t")
+    lifecycle.observe_catalog()
+    (dropped,) = [each for each in lifecycle.dropped_tables() if each.table_uuid == table_uuid]
+    assert dropped.table == key
+    assert lifecycle.undrop(key).table == key
+    assert lifecycle.steps.table_uuid(key) == table_uuid
+    with CatalogReader(lifecycle.config.catalogs.live) as live:
+        assert not live.exists("db.t")
