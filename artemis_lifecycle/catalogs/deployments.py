@@ -246,12 +246,16 @@ class DeploymentsInProperties:
             )
 
     def _records(self) -> list[DeploymentRecord]:
-        from pyiceberg.exceptions import NoSuchNamespaceError
+        from pyiceberg.exceptions import NoSuchNamespaceError, RESTError, ServerError, ServiceUnavailableError
 
         with self._answering():
             try:
                 properties = self._catalog.load_namespace_properties(NAMESPACE)
             except (NoSuchNamespaceError, NotImplementedError):
+                return []
+            except RESTError as error:
+                if self._sole is None or isinstance(error, ServerError | ServiceUnavailableError):
+                    raise
                 return []
         place = f"namespace {NAMESPACE}, property {PROPERTY}"
         with _reading(place):

@@ -193,6 +193,9 @@ class RestCommitter:
         with around("catalog.commit"):
             answer = self.client.commit(parse_in(table, self.client.name), request, marker)
         reach("rest:answered")
+        if answer.location is not None and not doomed:
+            # Only the removal of snapshots can lose a ref.
+            return CommitResult(answer.location, base.location, number, changed=True)
         # Even a refusal is looked up: what passes requests on may have sent this one twice.
         proof = self._proof_of(table, attempt, answer)
         if proof.verdict is Verdict.ABSENT and answer.happened is False:
