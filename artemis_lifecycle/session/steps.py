@@ -197,7 +197,9 @@ class Steps:
         log = [entry.metadata_file for entry in metadata.metadata_log]
         former = names.get(state.name, metadata.metadata_location)
         lost = lost_since([former], metadata.metadata_location, log)
-        operations.table_locations.lost(metadata.table_uuid, lost)
+        # Another step may have seen a commit since `state` was read.
+        if lost and state.catalog is None and self.again(state) is state:
+            operations.table_locations.lost(metadata.table_uuid, lost)
 
     def settle(self, state: TableState) -> None:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have

@@ -564,6 +564,16 @@ def test_a_lost_commit_counts_beyond_the_metadata_log_and_whatever_the_writers_c
         lifecycle.scan_orphans(table)
 
 
+def test_a_step_that_read_the_table_before_another_one_takes_no_commit_for_lost(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    lifecycle.observe_catalog()
+    before = lifecycle.steps.table_state("db.t")
+    append(lifecycle, "db.t", 2)
+    lifecycle.observe_catalog()
+    lifecycle.steps.saw(before)
+    assert not lifecycle.operations.table_locations.lost_pointers(before.metadata.table_uuid)
+
+
 def test_a_tag_that_a_restored_catalog_lost_keeps_its_snapshots_files(lifecycle: Lifecycle) -> None:
     table = create(lifecycle, "db.t")
     [tagged] = (table / "data").glob("*.parquet")
