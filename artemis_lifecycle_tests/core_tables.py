@@ -68,6 +68,8 @@ def answer(spark: SparkSession, statement: str) -> list[Row]:
 def _make_namespace(spark: SparkSession, catalog: str, name: str, may_exist: bool) -> None:
     """With the property that Spark gives it."""
     jvm: Any = spark._jvm
+    # The settings are those of the thread's active session.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     of_spark: Any = spark._jsparkSession.sessionState().catalogManager().catalog(catalog)
     names = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
     names[0] = name

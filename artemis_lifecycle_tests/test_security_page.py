@@ -56,7 +56,7 @@ PROMISES = {
         "postgres: a_link_planted_where_root_places_postgres_is_not_followed",
     ],
     "warnings of windows, graces and ages of zero": ["config: each_delay_of_zero_is_a_warning_where_it_is_set"],
-    "what cannot work (REST commits": ["config: a_catalog_that_cannot_work_is_refused_at_once"],
+    "what cannot work (expirations over REST": ["config: a_catalog_that_cannot_work_is_refused_at_once"],
 }
 
 

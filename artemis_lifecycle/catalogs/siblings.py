@@ -75,7 +75,8 @@ class CatalogsOfDatabase:
     def entry(self, table: str) -> CatalogEntry:
         """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier."""
         own, sibling = self._live.prefix, table.removeprefix(f"{self._live.name}+")
-        asked = self._has_siblings and ":" in table and not (own and table.startswith(own))
+        is_own = ":" not in table or (own and table.startswith(own))
+        asked = self._has_siblings and not is_own and self._key(sibling) == table
         other = self._live.beside(self._without, sibling, self._named).get(sibling) if asked else None
         return other or self._live.entry(table)
 
@@ -96,11 +97,11 @@ class CatalogsOfDatabase:
 
     def _others(self) -> dict[str, CatalogEntry]:
         found = self._live.beside(self._without, named=self._named) if self._has_siblings else {}
-        plain = not self._live.prefix
-        return {
-            name if plain and name.partition(":")[0] not in self._keys else f"{self._live.name}+{name}": entry
-            for name, entry in found.items()
-        }
+        return {self._key(name): entry for name, entry in found.items()}
+
+    def _key(self, name: str) -> str:
+        plain = not self._live.prefix and name.partition(":")[0] not in self._keys
+        return name if plain else f"{self._live.name}+{name}"
 
     def _apart(self, live: Collection[str], others: Collection[str]) -> list[str]:
         """Return all these names. Raises LocationConflict if one would stand for two tables."""

@@ -132,12 +132,12 @@ class Absence:
             self._require_no_commit(*self._listed, [pointers[name] for name in self._apart.intersection(pointers)])
 
     def _may_be_own(self, path: str) -> bool:
-        """Return True for a metadata file of the table, and for one that cannot be read."""
+        """Return True for a metadata file of the table, and for one that does not say whose it is."""
         try:
             found = described(self._stores, path)
         except UnreadableMetadata:
             return True
-        return found.table_uuid == self.metadata.table_uuid or (found.is_table and found.table_uuid is None)
+        return found.table_uuid == self.metadata.table_uuid or (found.table_uuid is None and not found.is_view)
 
     def _require_no_commit(self, seen: str, listed: Collection[str], apart: Sequence[Pointer]) -> None:
         # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.

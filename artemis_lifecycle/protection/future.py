@@ -354,14 +354,23 @@ def ahead_of(
     lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
     lineage.add(normalize(metadata.metadata_location, rules))
     oldest = min((version_of(path) or 0 for path in lineage), default=0)
-    left = (path for path in sorted({*seen, *lost}) if normalize(path, rules) not in lineage)
-    found = []
-    for path in (path for path in left if path in lost or (version_of(path) or oldest) >= oldest):
-        each = _read(stores, path)
-        if each is None:
+    # Pointers of other formats, such as Paimon's snapshots, have other names.
+    left = (path for path in sorted({*seen, *lost}) if ".json" in path and normalize(path, rules) not in lineage)
+    wanted = (path for path in left if path in lost or (version_of(path) or oldest) >= oldest)
+    found = {path: each for path in wanted if (each := _read(stores, path)) is not None}
+    # What a lost line expired itself, as its later commits show, is gone by its own decision.
+    followed = {
+        normalize(entry.metadata_file, rules)
+        for each in found.values()
+        if isinstance(each, TableMetadata)
+        for entry in each.metadata_log
+    }
+    commits = []
+    for path, each in found.items():
+        if normalize(path, rules) in followed:
             continue
         if isinstance(each, UnreadableMetadata):
-            found.append(LostCommit(metadata.table_uuid, path, problem=each))
+            commits.append(LostCommit(metadata.table_uuid, path, problem=each))
         elif each.table_uuid == metadata.table_uuid and (
             (path in lost and version_of(path) is not None) or _is_in_reach(each, metadata, oldest)
         ):
@@ -372,8 +381,8 @@ def ahead_of(
             now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
             moved = {ref.snapshot_id for name, ref in each.refs.items() if now.get(name) != ref.snapshot_id}
             kept = (one for one in each.snapshots if one.snapshot_id not in had or one.snapshot_id in moved)
-            found.append(LostCommit(each.table_uuid, path, replace(each, snapshots=tuple(kept))))
-    return found
+            commits.append(LostCommit(each.table_uuid, path, replace(each, snapshots=tuple(kept))))
+    return commits
 
 
 def _read(stores: Stores, path: str) -> TableMetadata | UnreadableMetadata | None:

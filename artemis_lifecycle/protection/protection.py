@@ -285,14 +285,18 @@ class Protection:
         for reason, each in lost:
             if not unsettled(stores, [each.path], settled[each.table_uuid], rules):
                 continue
-            if each.metadata is None:
-                raise self._unreadable_commit(each.path, each.problem)
-            try:
-                self._ahead.append((reason, self._files_of(each.metadata)))
-            except (UnreadableMetadata, MissingFile) as error:
-                if not is_purged(self._context, each.metadata):
-                    raise self._unreadable_commit(each.path, error) from error
-                _log.warning("What a lost commit reached is gone: %s", error.what)
+            problem: UnreadableMetadata | MissingFile | None = each.problem
+            if each.metadata is not None:
+                try:
+                    self._ahead.append((reason, self._files_of(each.metadata)))
+                except (UnreadableMetadata, MissingFile) as error:
+                    problem = None if is_purged(self._context, each.metadata) else error
+            if problem is None:
+                continue
+            # Of a uuid with two names it may be the other one's, which is a reader of its own.
+            if len(operations.known_tables.names(self._context.catalog_name, each.table_uuid)) < 2:
+                raise self._unreadable_commit(each.path, problem) from problem
+            _log.warning("What a lost commit reached is no longer known: %s", problem.what)
 
     def consider(self, paths: Iterable[pa.Array]) -> None:
         """Compare files, given as Arrow arrays, with everything that the tables reach. The driver holds eight bytes per

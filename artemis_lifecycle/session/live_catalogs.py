@@ -3,7 +3,7 @@ the questions that go to more than one. Does not belong here: how one catalog an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
 from typing import TypeVar
@@ -13,7 +13,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalogs
-from artemis_lifecycle.errors import LifecycleError, OperationsUnavailable
+from artemis_lifecycle.errors import ConfigError, LifecycleError, OperationsUnavailable
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.neighbors import LastKnown
 from artemis_lifecycle.reachability.reached import Pointer
@@ -27,6 +27,20 @@ _SURVEY_WITHIN = 120.0
 of a sensor may take."""
 _SILENT_FOR = 600.0
 """Seconds for which a catalog that did not answer is not asked again by the same process: each question may hang."""
+
+
+def require_own_keys(catalogs: Catalogs, live: Iterable[str]) -> None:
+    """Raise ConfigError if a table of `catalogs.live` has a key of another catalog's table."""
+    beside = {*catalogs.named, *catalogs.others}
+    both = next((key for key in live if ":" in key and key.partition(":")[0] in beside), None)
+    if both is not None:
+        raise ConfigError(
+            f"Catalog {catalogs.live.name} has a table whose name begins like those of another catalog in "
+            "lifecycle.yaml",
+            table=both,
+            untouched="everything",
+            hint="give that catalog another name in lifecycle.yaml",
+        )
 
 
 class LiveCatalogs:
@@ -80,6 +94,7 @@ class LiveCatalogs:
     def pointers(self) -> tuple[dict[str, CatalogEntry], dict[str, LifecycleError]]:
         """Return the row of every table of the catalogs that answer, by key, and the errors of the others by name."""
         found, errors = self.answering(CatalogReader.pointers)
+        require_own_keys(self._catalogs, found[self._catalogs.live.name])
         return {key: entry for rows in found.values() for key, entry in rows.items()}, errors
 
     def close(self) -> None:
@@ -119,6 +134,7 @@ class AllReaders:
     def tables(self) -> list[str]:
         """Return every name, sorted."""
         found = self._asked(CatalogsOfDatabase.tables, lambda name: list(self._last_known(name)))
+        require_own_keys(self._catalogs, found[self._catalogs.live.name])
         return sorted(table for tables in found.values() for table in tables)
 
     def entry(self, table: str) -> Pointer:
@@ -141,6 +157,7 @@ class AllReaders:
     def pointers(self) -> Mapping[str, Pointer]:
         """Return the row of every table, or its last known one, by name."""
         found = self._asked(CatalogsOfDatabase.pointers, self._last_known)
+        require_own_keys(self._catalogs, found[self._catalogs.live.name])
         self._seen |= found
         return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
 

@@ -8,22 +8,21 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import RLock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.rest_commit import RestCommitter
+from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
@@ -46,7 +45,6 @@ from artemis_lifecycle.metadata.table_metadata import read_metadata_json
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
-from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
@@ -466,21 +464,10 @@ class Resources:
             self._rest[catalog.name] = RestCommitter(client, records, read, self.owner)
         return self._rest[catalog.name]
 
-    def commit_table(
-        self,
-        table: str,
-        change: Callable[[BaseState], Change | None],
-        *,
-        swaps: Swaps = UNRECORDED,
-        lineage: Mapping[str, str] = MappingProxyType({}),
-    ) -> CommitResult:
-        """Commit to the table's catalog: by Iceberg's core in Spark's driver, or by the protocol of
+    def committer(self, table: str) -> CommitTable:
+        """Return what commits to the table's catalog: Iceberg's core in Spark's driver, or the protocol of
         `catalogs/rest.py`."""
-        rest = self.rest_of(table)
-        if rest is not None:
-            return rest(table, change, swaps=swaps, lineage=lineage)
-        name = self.config.catalogs.of(table).name
-        return commit_with_retry(self.spark, name, table, change, swaps=swaps, lineage=lineage)
+        return self.rest_of(table) or partial(commit_with_retry, self.spark, self.config.catalogs.of(table).name)
 
     @property
     def results(self) -> ResultReader:

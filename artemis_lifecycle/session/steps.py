@@ -20,7 +20,6 @@ from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
-    ConfigError,
     LifecycleError,
     NoSuchTable,
     NotApplicable,
@@ -39,7 +38,7 @@ from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
-from artemis_lifecycle.session.live_catalogs import catalogs_of_database
+from artemis_lifecycle.session.live_catalogs import catalogs_of_database, require_own_keys
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
@@ -73,16 +72,7 @@ class Steps:
         answers, errors = self.resources.catalogs.answering(CatalogReader.tables)
         live, *named = answers.values()
         found = [name for name in live if parse(name).namespace[0] != NAMESPACE]
-        catalogs = self.resources.config.catalogs
-        keys = {*self.resources.others, *catalogs.named}
-        both = next((name for name in found if ":" in name and name.partition(":")[0] in keys), None)
-        if both is not None:
-            raise ConfigError(
-                f"Catalog {self.resources.live_catalog.name} has a table whose name begins like those of another "
-                "catalog in lifecycle.yaml",
-                table=both,
-                hint="give that catalog another name in lifecycle.yaml",
-            )
+        require_own_keys(self.resources.config.catalogs, found)
         return [*found, *(name for tables in named for name in tables)], errors
 
     def table_state(self, table: str) -> TableState:

@@ -233,7 +233,7 @@ class ColdTier:
                     cold_stores=self.resources.cold_stores,
                     operations=self.resources.operations,
                     live_catalog=self.resources.config.catalogs.of(table).name,
-                    commit_table=self.resources.commit_table,
+                    commit_table=self.resources.committer(table),
                     managed=self.resources.config.catalogs.of(table).managed,
                     root=self.resources.root,
                     check=step.check,

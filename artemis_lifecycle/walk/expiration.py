@@ -389,7 +389,7 @@ class Expiration:
                     self.resources.require_deployment(plan.table)
                     rest = self.resources.rest_of(plan.table)
                     done = commit_plan(
-                        self.resources.commit_table if rest is None else rest.of_plan(plan.plan_id),
+                        self.resources.committer(plan.table) if rest is None else rest.of_plan(plan.plan_id),
                         self.resources.live_stores,
                         plan,
                         lambda: self._guards(plan),

@@ -153,7 +153,7 @@ class TagsAndHolds:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
         catalog = self.resources.config.catalogs.of(state.name).name
         locations = self.resources.operations.table_locations
-        return self.resources.commit_table(
+        return self.resources.committer(state.name)(
             state.name,
             change,
             swaps=locations.swaps(catalog, state.name, state.metadata.table_uuid),

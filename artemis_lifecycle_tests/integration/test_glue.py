@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -83,21 +84,21 @@ def test_a_glue_table_expires_by_its_version_with_keys_given_once(
         plan = lifecycle.plan_expiration("db.t", now=LATER)
         assert len(plan.expired_snapshots) == 2
         table = pyiceberg_catalog(config.catalogs.live).load_table("db.t")
-        saw, raced = type(lifecycle.operations.table_locations).attempts_of, list[bool]()
+        record, raced = type(lifecycle.operations.table_locations).swaps, list[bool]()
 
-        def and_another_commits(self: Any, table_uuid: str) -> Any:
-            record = saw(self, table_uuid)
+        def and_another_commits(self: Any, *table: str) -> Any:
+            swaps = record(self, *table)
 
             def recorded(base: str, updated_ms: int) -> None:
-                record(base, updated_ms)
+                swaps.begin(base, updated_ms)
                 if not raced:
                     # After the base was read, and before the swap: the first attempt must lose.
                     raced.append(True)
                     table.transaction().set_properties({"other": "writer"}).commit_transaction()
 
-            return recorded
+            return replace(swaps, begin=recorded)
 
-        monkeypatch.setattr(type(lifecycle.operations.table_locations), "attempts_of", and_another_commits)
+        monkeypatch.setattr(type(lifecycle.operations.table_locations), "swaps", and_another_commits)
         commit = lifecycle.commit_expiration(plan)
         assert commit.attempts == 2
         now = table.refresh()

@@ -121,7 +121,7 @@ class Doubles:
         )
 
     def _commit(
-        self, _spark: object, stores: Any, _catalog: str, plan: Any, guards: Callable[[], Any], begin_swap: Any, *_: Any
+        self, _committer: object, stores: Any, plan: Any, guards: Callable[[], Any], swaps: Any, *_: Any
     ) -> ExpirationCommit:
         self._fail()
         location = self.tables.location(plan.table)
@@ -129,8 +129,9 @@ class Doubles:
         change = removal(plan, base, *guards())
         if change is None:
             return ExpirationCommit(plan.plan_id, location, attempts=0)
-        begin_swap(location, int(self.clock.now.timestamp() * 1000))
+        swaps.begin(location, int(self.clock.now.timestamp() * 1000))
         swapped = self.tables.remove(plan.table, change.expire_snapshot_ids, self.clock.now)
+        swaps.made(swapped)
         self._happened("commit", plan.plan_id)
         return ExpirationCommit(plan.plan_id, swapped, 1, snapshots_removed=len(change.expire_snapshot_ids))
 

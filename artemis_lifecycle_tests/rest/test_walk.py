@@ -237,7 +237,7 @@ def test_the_base_of_a_commit_reads_as_metadata(opened: Open) -> None:
     """The loaded answer and the file behind it are one."""
     lifecycle = opened()
     table = table_of(lifecycle)
-    rest = lifecycle.resources.rest
+    rest = lifecycle.resources.rest_of(table)
     assert rest is not None
     base = rest.load(table)
     assert read_table_metadata(lifecycle.live_stores, base.location).refs["audit"].snapshot_id == base.heads["audit"]
