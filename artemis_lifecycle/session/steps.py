@@ -20,6 +20,7 @@ from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
+    CommitStateUnknown,
     LifecycleError,
     NoSuchTable,
     NotApplicable,
@@ -193,15 +194,19 @@ class Steps:
 
     def settle(self, state: TableState) -> None:
         """Prove the table's earlier commits through a REST catalog that are not proven yet, of which any may have
-        happened since. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. A
-        plan that a person closed is not waited for."""
+        happened since. Raises CommitStateUnknown for one that may have lost a ref: until then, no file is deleted. What
+        cannot be proven of a plan that a person closed is not waited for."""
         rest, table_uuid = self.resources.rest_of(state.name), state.metadata.table_uuid
         operations = self.resources.operations
-        for each in () if rest is None else operations.rest_commits.open(table_uuid):
-            record = None if each.plan_id is None else operations.plans.get(each.plan_id)
-            if record is not None and record.status is PlanStatus.CLOSED:
-                operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
-        if rest is not None:
+        if rest is None:
+            return
+        try:
+            rest.settle(state.name, table_uuid)
+        except CommitStateUnknown:
+            for each in operations.rest_commits.open(table_uuid):
+                record = None if each.plan_id is None else operations.plans.get(each.plan_id)
+                if record is not None and record.status is PlanStatus.CLOSED:
+                    operations.rest_commits.settle(each.marker, RestState.CLOSED, why=record.closed_why)
             rest.settle(state.name, table_uuid)
 
     def table_uuid(self, table: str) -> str:

@@ -86,8 +86,8 @@ def test_a_glue_table_expires_by_its_version_with_keys_given_once(
         table = pyiceberg_catalog(config.catalogs.live).load_table("db.t")
         record, raced = type(lifecycle.operations.table_locations).swaps, list[bool]()
 
-        def and_another_commits(self: Any, *table: str) -> Any:
-            swaps = record(self, *table)
+        def and_another_commits(self: Any, *which: str) -> Any:
+            swaps = record(self, *which)
 
             def recorded(base: str, updated_ms: int) -> None:
                 swaps.begin(base, updated_ms)

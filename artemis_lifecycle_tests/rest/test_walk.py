@@ -205,6 +205,27 @@ def test_a_worker_that_dies_between_the_commit_and_its_proof_is_resumed(opened: 
     assert lifecycle.receipt(plan).details["refs_put_back"][0]["ref"] == "late"
 
 
+def test_a_plan_that_was_closed_before_it_was_proven_loses_no_ref(opened: Open) -> None:
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    ids = ids_of(lifecycle, table)
+    before, plan = rows(lifecycle, table, ids[2]), lifecycle.plan_expiration(table, now=LATER)
+
+    def act(name: str) -> None:
+        if name == "catalog.commit:before":
+            lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]}")
+        if name == "rest:answered":
+            raise Killed(name)
+
+    with crash_points.installed(act), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    lifecycle.close_plan(plan.plan_id, who="ada", why="not now")
+    lifecycle.plan_expiration(table, now=LATER)
+    assert "late" in lifecycle.snapshot_history(table).refs
+    assert rows(lifecycle, table, ids[2]) == before
+
+
 def test_what_could_not_be_proven_is_refused_at_the_plan(opened: Open) -> None:
     lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
     table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
