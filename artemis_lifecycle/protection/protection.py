@@ -625,7 +625,7 @@ class Protection:
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             # A writer of a table that had this name before goes on writing to the name.
-            named = state.table if state is self._own else None
+            named = self._deletion.table if state is self._own else None
             live = [each for each in self._heartbeats if each.table_uuid == state.table_uuid or each.table == named]
             had = context.operations.table_locations.of_table(state.table_uuid) if live else ()
             # A writer of a table that reads from here may be using a file from here.

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,7 +20,7 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
-from artemis_lifecycle.errors import NewerFormat, StaleMetadata, UnreadableMetadata
+from artemis_lifecycle.errors import LifecycleError, NewerFormat, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -533,6 +535,22 @@ def test_what_a_commit_took_up_that_a_restored_catalog_lost_stays(lifecycle: Lif
     overwrite(lifecycle, "db.owner", 3)
     lifecycle.expire("db.owner")
     assert shared.exists()
+
+
+def test_a_writer_of_a_table_that_has_a_dropped_ones_name_keeps_its_files(lifecycle: Lifecycle) -> None:
+    table = create(lifecycle, "db.t")
+    uuid = drop(lifecycle, "db.t")
+    kept = stray(table, "data/in-flight.parquet")
+    make_all_old(warehouse(lifecycle, "live"))
+    # Of a table that was made anew and dropped again, all between two looks.
+    lifecycle.operations.heartbeats.beat(str(uuid4()), "db.t", "writer", None, timedelta(hours=1))
+    lifecycle.observe_catalog()
+    is_over(lifecycle, uuid)
+    scan = lifecycle.scan_dropped(uuid)
+    lifecycle.approve(scan.scan_id, who="ann", why="nobody needs it")
+    with suppress(LifecycleError):
+        lifecycle.delete_dropped(scan)
+    assert kept.exists()
 
 
 @pytest.mark.parametrize("whose", ["reader", "owner"])
