@@ -35,7 +35,7 @@ def _kept(look_up: Any, named: str) -> Any:
         key = (self._gateway_client, getattr(self, named), name)
         if key not in found:
             answer = look_up(self, name)
-            # What is no class yet can be one later, when its jar is there.
+            # A name that is not a class yet can become one, once its jar is there.
             if not isinstance(answer, JavaClass) and not (isinstance(answer, JavaPackage) and name.islower()):
                 return answer
             found[key] = answer

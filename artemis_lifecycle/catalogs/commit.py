@@ -150,22 +150,34 @@ def commit_with_retry(
     StorageError if metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
     committer = _Committer(spark, catalog_name, table, swaps.begin, lineage)
+    return until_accepted(lambda: committer.attempt(change), committer.gave_up, swaps, attempts, longest_wait)
+
+
+def until_accepted(
+    attempt: Callable[[], CommitResult],
+    gave_up: Callable[[LostAttempt], Exception],
+    swaps: Swaps,
+    attempts: int,
+    longest_wait: float,
+) -> CommitResult:
+    """Call `attempt` until it is not lost, with full jitter up to `longest_wait` seconds, and record what it made.
+    `gave_up` returns the error if every attempt was."""
     retrying = Retrying(
         stop=stop_after_attempt(attempts),
         wait=wait_random_exponential(multiplier=0.05, max=longest_wait),
-        retry=retry_if_exception_type(_Lost),
+        retry=retry_if_exception_type(LostAttempt),
         reraise=True,
     )
     try:
-        done: CommitResult = retrying(committer.attempt, change)
-    except _Lost as lost:
-        raise committer.gave_up(lost) from lost.__cause__
+        done: CommitResult = retrying(attempt)
+    except LostAttempt as lost:
+        raise gave_up(lost) from lost.__cause__
     if done.changed:
         swaps.made(done.metadata_location)
     return done
 
 
-class _Lost(Exception):  # noqa: N818
+class LostAttempt(Exception):  # noqa: N818
     """As far as known, this attempt changed nothing: another was faster, or the catalog's connection broke."""
 
 
@@ -215,7 +227,7 @@ class _Committer:
             self._operations = catalog.loadTable(_java_identifier(spark, identifier)).operations()
 
     def attempt(self, change: Callable[[BaseState], Change | None]) -> CommitResult:
-        """Run one round: refresh, guard, build, swap. Raises _Lost if another round may succeed."""
+        """Run one round: refresh, guard, build, swap. Raises LostAttempt if another round may succeed."""
         with self._reading():
             base = self._operations.refresh()
         location = str(base.metadataFileLocation())
@@ -242,7 +254,7 @@ class _Committer:
             return self._settle(this, error)
         return CommitResult(self._location_of_success(this), location, self._tried, changed=True)
 
-    def gave_up(self, lost: _Lost) -> CommitConflict | CommitStateUnknown:
+    def gave_up(self, lost: LostAttempt) -> CommitConflict | CommitStateUnknown:
         """Return the error for a commit that lost every attempt."""
         why = brief(lost.__cause__) if lost.__cause__ is not None else "the last attempt was lost"
         if self._tries:
@@ -291,7 +303,7 @@ class _Committer:
                 "would be dropped unseen",
                 table=self._table,
                 untouched="the table",
-                hint="commit to it through RestCommitter, which proves the commit afterwards",
+                hint="give the catalog type: rest in lifecycle.yaml: then each commit is proven afterwards",
             )
         try:
             updated = self._updated(base, change, location)
@@ -417,7 +429,7 @@ class _Committer:
         elif said_failed:
             self._tries.remove(this)
         if said_failed or _may_pass(error, kinds):
-            raise _Lost from error
+            raise LostAttempt from error
         known = ahead_of_clock(error, self._table, current.lastUpdatedMillis) or as_ours(error, self._table)
         if isinstance(known, Refused) or type(known) is Busy:
             raise known from error

@@ -241,7 +241,7 @@ class DeploymentsInProperties:
             raise Refused(
                 f"Catalog {self._name} keeps no properties of namespaces, where the record of its deployment stands: "
                 "another deployment, with its own holds and plans, would not be seen",
-                hint=f"let its login set properties of namespace {NAMESPACE}; or say in catalogs.live.sole_deployment, "
+                hint=f"let its login set properties of namespace {NAMESPACE}; or say in the catalog's sole_deployment, "
                 "with who and why, that no other deployment works on this catalog",
             )
 

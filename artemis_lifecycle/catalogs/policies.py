@@ -20,7 +20,7 @@ from artemis_lifecycle.errors import OperationsUnavailable, Refused
 SNAPSHOT_EXPIRY = "system.snapshot-expiry"
 ORPHAN_FILE_REMOVAL = "system.orphan-file-removal"
 _VERSION = "2025-02-03"
-_MOST_DAYS = 365_000
+MOST_DAYS = 365_000
 """A longer time is never."""
 
 
@@ -94,4 +94,4 @@ def _days(values: Mapping[str, Any], name: str) -> timedelta | None:
         return None
     if isinstance(given, bool) or float(given) < 0:
         raise ValueError(f"{name} is {given!r}")
-    return timedelta(days=min(float(given), _MOST_DAYS))
+    return timedelta(days=min(float(given), MOST_DAYS))

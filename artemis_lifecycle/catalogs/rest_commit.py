@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult
+from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, LostAttempt, until_accepted
 from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.rest import (
     MARKER,
@@ -62,10 +62,6 @@ class CommitTable(Protocol):
     ) -> CommitResult: ...
 
 
-class _Lost(Exception):  # noqa: N818
-    """This attempt changed nothing, and another may succeed."""
-
-
 @dataclass(frozen=True)
 class RestCommitter:
     """`read` returns a metadata file as JSON, or raises UnreadableMetadata; `who` is recorded with what is put back;
@@ -108,24 +104,15 @@ class RestCommitter:
             tried += 1
             return self._attempt(table, change, tried, swaps.begin, lineage)
 
-        retrying = Retrying(
-            stop=stop_after_attempt(self.attempts),
-            wait=wait_random_exponential(multiplier=0.05, max=self.longest_wait),
-            retry=retry_if_exception_type(_Lost),
-            reraise=True,
-        )
-        try:
-            done: CommitResult = retrying(attempt)
-        except _Lost as lost:
-            raise CommitConflict(
+        def gave_up(lost: LostAttempt) -> CommitConflict:
+            return CommitConflict(
                 f"The catalog accepted none of {tried} attempts: {lost}",
                 table=table,
                 untouched="the table",
                 hint="run the step again when the table is less busy",
-            ) from lost
-        if done.changed:
-            swaps.made(done.metadata_location)
-        return done
+            )
+
+        return until_accepted(attempt, gave_up, swaps, self.attempts, self.longest_wait)
 
     def load(self, table: str) -> MetadataFile:
         """Return the table's current metadata file. Raises NoSuchTable; UnreadableMetadata if the catalog's answer is
@@ -205,7 +192,7 @@ class RestCommitter:
         if proof.verdict is Verdict.ABSENT:
             if answer.in_flight:
                 raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")
-            raise _Lost(answer.said)
+            raise LostAttempt(answer.said)
         if doomed:
             self._settled(table, attempt, proof)
         elif proof.verdict is Verdict.UNKNOWN:
@@ -295,7 +282,7 @@ class RestCommitter:
     def _refusal(self, table: str, base: MetadataFile, answer: Answer) -> Exception:
         # A server reports some conflicts, such as a sequence number that is taken, as a bad request.
         if answer.conflict or self.load(table).location != base.location:
-            return _Lost(answer.said)
+            return LostAttempt(answer.said)
         return Refused(
             f"Catalog {self.client.name} refuses the commit: {answer.said}",
             table=table,

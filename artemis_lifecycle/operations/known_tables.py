@@ -144,6 +144,10 @@ class KnownTables:
         """Return all tables, by name."""
         return self._all(known_tables.c.catalog == catalog)
 
+    def of_uuid(self, table_uuid: str) -> list[KnownTable]:
+        """Return every name under which a table is known, in any catalog."""
+        return self._all(_uuid(table_uuid))
+
     def missing(self, catalog: str) -> list[KnownTable]:
         """Return the tables that the catalog no longer has, by name; including those whose files are already
         deleted."""

@@ -24,7 +24,7 @@ import numpy as np
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import described, parse_table_metadata, read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -34,7 +34,7 @@ from artemis_lifecycle.orphans.origins import Origins
 from artemis_lifecycle.orphans.scan import OrphanScanResult, candidates, listed_parts, require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, Behind, saved_metadata, tables_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
-from artemis_lifecycle.protection.future import evidence, later_files, lost_since
+from artemis_lifecycle.protection.future import evidence, later_files, lost_since, may_be_of
 from artemis_lifecycle.protection.ownership import normal_locations
 from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
 from artemis_lifecycle.storage.location import LocationRules
@@ -132,7 +132,8 @@ def observe(
         if isinstance(behind, Behind):
             former = {each.metadata_location for each in before if (each.table_uuid, each.table) == (uuid, table)}
             operations.table_locations.saw(uuid, normal_locations(behind.locations, rules_of(table)), None)
-            operations.table_locations.lost(uuid, lost_since(former, pointer.metadata_location, behind.log))
+            lost = lost_since(former, pointer.metadata_location, behind.log, rules_of(table))
+            operations.table_locations.lost(uuid, lost)
     if {(known.table_uuid, known.table) for known in before if known.missing_since is None}.difference(present):
         # One of them may be in the catalog as another kind of object.
         others = {each.metadata_location: each.identifier for each in catalog.others() if each.metadata_location}
@@ -183,16 +184,8 @@ def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
     not purged."""
     if any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known))):
         return True
-    return any(_is_of(stores, known, path) for path in later_files(stores, known.metadata_location))
-
-
-def _is_of(stores: Stores, known: KnownTable, path: str) -> bool:
-    try:
-        return described(stores, path).table_uuid == known.table_uuid
-    except MissingFile:
-        return False
-    except UnreadableMetadata:
-        return True  # Nobody knows that it is another table's.
+    later = later_files(stores, known.metadata_location)
+    return any(may_be_of(stores, path, known.table_uuid) for path in later)
 
 
 def _require_same(metadata: TableMetadata, known: KnownTable) -> None:

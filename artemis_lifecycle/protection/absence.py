@@ -16,7 +16,7 @@ from artemis_lifecycle.errors import NewerFormat, NoSuchTable, Refused, StalePla
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
-from artemis_lifecycle.protection.future import later_files
+from artemis_lifecycle.protection.future import later_files, may_be_of
 from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.stores import Stores
@@ -131,21 +131,13 @@ class Absence:
         if self._listed is not None:
             self._require_no_commit(*self._listed, [pointers[name] for name in self._apart.intersection(pointers)])
 
-    def _may_be_own(self, path: str) -> bool:
-        """Return True for a metadata file of the table, and for one that does not say whose it is."""
-        try:
-            found = described(self._stores, path)
-        except UnreadableMetadata:
-            return True
-        return found.table_uuid == self.metadata.table_uuid or (found.table_uuid is None and not found.is_view)
-
     def _require_no_commit(self, seen: str, listed: Collection[str], apart: Sequence[Pointer]) -> None:
         # A second name of the uuid may write to the same folder; as a neighbor it keeps what it reads.
         logs = tables_behind(self._stores, [each.metadata_location for each in apart]).items() if apart else ()
         theirs = {path for at, each in logs for path in (at, *(each.log if isinstance(each, Behind) else ()))}
         later = later_files(self._stores, seen)
         new = [path for path in later if path.rpartition("/")[2] not in listed and path not in theirs]
-        ours = [path for path in new if self._may_be_own(path)]
+        ours = [path for path in new if may_be_of(self._stores, path, self.metadata.table_uuid)]
         if ours:
             raise Refused(
                 f"Metadata files were written after the scan of the dropped table, e.g. {ours[0]}: it lives elsewhere",

@@ -319,13 +319,13 @@ def _is_in_reach(other: TableMetadata, current: TableMetadata, oldest: int) -> b
     return other.last_updated_ms >= _log_since(current) if number is None else number >= oldest
 
 
-def lost_since(seen: Iterable[str], pointer: str, log: Collection[str]) -> set[str]:
+def lost_since(seen: Iterable[str], pointer: str, log: Iterable[str], rules: LocationRules) -> set[str]:
     """Return those of a catalog's earlier pointers that its `pointer` now does not follow: its log (the earlier
     metadata files) reaches back to them and lacks them. The log only gets shorter, so this is found at the first look,
     or never."""
-    line = {pointer, *log}
-    oldest = min((version_of(each) or 0 for each in line), default=0)
-    return {each for each in seen if each not in line and (version_of(each) or oldest) >= oldest}
+    line = {normalize(each, rules) for each in (pointer, *log)}
+    oldest = min(version_of(each) or 0 for each in line)
+    return {each for each in seen if normalize(each, rules) not in line and (version_of(each) or oldest) >= oldest}
 
 
 def _log_since(metadata: TableMetadata) -> int:
@@ -351,13 +351,13 @@ def ahead_of(
 ) -> list[LostCommit]:
     """Return the table as of each pointer that was `seen` and that its metadata log should have, but has not, and of
     each that was found to be `lost`; without what is gone."""
-    lineage = {normalize(entry.metadata_file, rules) for entry in metadata.metadata_log}
-    lineage.add(normalize(metadata.metadata_location, rules))
-    oldest = min((version_of(path) or 0 for path in lineage), default=0)
+    log = [entry.metadata_file for entry in metadata.metadata_log]
+    lineage = {normalize(each, rules) for each in (*log, metadata.metadata_location)}
+    oldest = min(version_of(path) or 0 for path in lineage)
+    wanted = {*lost, *lost_since(seen, metadata.metadata_location, log, rules)}
     # Pointers of other formats, such as Paimon's snapshots, have other names.
-    left = (path for path in sorted({*seen, *lost}) if ".json" in path and normalize(path, rules) not in lineage)
-    wanted = (path for path in left if path in lost or (version_of(path) or oldest) >= oldest)
-    found = {path: each for path in wanted if (each := _read(stores, path)) is not None}
+    left = (path for path in sorted(wanted) if ".json" in path and normalize(path, rules) not in lineage)
+    found = {path: each for path in left if (each := _read(stores, path)) is not None}
     # What a lost line expired itself, as its later commits show, is gone by its own decision.
     followed = {
         normalize(entry.metadata_file, rules)
@@ -374,8 +374,8 @@ def ahead_of(
         elif each.table_uuid == metadata.table_uuid and (
             (path in lost and version_of(path) is not None) or _is_in_reach(each, metadata, oldest)
         ):
-            log = (entry.metadata_file for entry in reversed(each.metadata_log))
-            common = next((path for path in log if normalize(path, rules) in lineage), None)
+            theirs = (entry.metadata_file for entry in reversed(each.metadata_log))
+            common = next((path for path in theirs if normalize(path, rules) in lineage), None)
             base = None if common is None else _read(stores, common)
             had = {one.snapshot_id for one in base.snapshots} if isinstance(base, TableMetadata) else set[int]()
             now = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
@@ -389,8 +389,6 @@ def _read(stores: Stores, path: str) -> TableMetadata | UnreadableMetadata | Non
     """Return the metadata; None if the file is gone."""
     try:
         return read_table_metadata(stores, path)
-    except MissingFile:
-        return None
     except UnreadableMetadata as error:
         return None if stores.head(path) is None else error
 
@@ -399,6 +397,15 @@ def version_of(path: str) -> int | None:
     """Return the number in the name of a metadata file; None if it has none."""
     match = _VERSION.match(path.rpartition("/")[2])
     return None if match is None else int(match[1] or match[2])
+
+
+def may_be_of(stores: Stores, path: str, table_uuid: str) -> bool:
+    """Return True for a metadata file of the table, and for one that does not say whose it is."""
+    try:
+        found = described(stores, path)
+    except UnreadableMetadata:
+        return True
+    return found.table_uuid == table_uuid or (found.table_uuid is None and not found.is_view)
 
 
 def later_files(stores: Stores, seen: str) -> list[str]:
@@ -417,8 +424,6 @@ def later_files(stores: Stores, seen: str) -> list[str]:
             return False
         try:
             log = described(stores, path).log
-        except MissingFile:
-            return False
         except UnreadableMetadata:
             return True
         return number is None or any(each == seen or version_of(each) is None for each in log)

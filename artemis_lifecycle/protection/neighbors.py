@@ -107,6 +107,7 @@ class Neighbors:
         self._ahead: dict[str, list[LostCommit]] = {}
         self._seen_pointers: dict[str, set[str]] = defaultdict(set)
         self._lost_pointers: dict[str, set[str]] = {}
+        self._purged = set[str]()
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
@@ -221,10 +222,15 @@ class Neighbors:
         return any(folders.overlap(one, another) for one in theirs for another in locations)
 
     def _is_purged(self, dropped: Neighbor) -> bool:
+        # Once it is known, its lists are not looked for again before each batch.
+        if dropped.metadata_location in self._purged:
+            return True
         try:
-            return is_purged(self._context, read_table_metadata(self._context.stores, dropped.metadata_location))
+            metadata = read_table_metadata(self._context.stores, dropped.metadata_location)
         except UnreadableMetadata:
             return True  # As its place says: that stays.
+        self._purged |= {dropped.metadata_location} if is_purged(self._context, metadata) else set()
+        return dropped.metadata_location in self._purged
 
     def _is_isolated(self, table: str) -> bool:
         """Return True if a table that was never readable counts only in its own place."""

@@ -294,7 +294,7 @@ class Protection:
             if problem is None:
                 continue
             # Of a uuid with two names it may be the other one's, which is a reader of its own.
-            if len(operations.known_tables.names(self._context.catalog_name, each.table_uuid)) < 2:
+            if len(operations.known_tables.of_uuid(each.table_uuid)) < 2:
                 raise self._unreadable_commit(each.path, problem) from problem
             _log.warning("What a lost commit reached is no longer known: %s", problem.what)
 
@@ -691,8 +691,8 @@ class Protection:
                     table=self._deletion.table,
                     path=next(iter(other.locations), None),
                     untouched="all files that were not deleted before",
-                    hint=f"run this again when catalog {other.unanswered} answers; one whose warehouse is no location "
-                    "counts everywhere",
+                    hint=f"run this again when catalog {other.unanswered} answers; a catalog whose warehouse is not a "
+                    "location counts everywhere",
                 )
             if other.problem is not None:
                 raise self._unreadable(other.table, other.problem, other.metadata_location)

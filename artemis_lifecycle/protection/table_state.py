@@ -331,7 +331,7 @@ def is_purged(context: DeletionContext, metadata: TableMetadata) -> bool:
     it back."""
     scans = context.operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
     lists = [each.manifest_list for each in metadata.snapshots if each.manifest_list is not None]
-    return bool(scans) or all(found is None for found in context.stores.heads(lists))
+    return bool(scans) or (bool(lists) and not any(found is not None for found in context.stores.heads(lists)))
 
 
 class LostNeighborState(TableState):

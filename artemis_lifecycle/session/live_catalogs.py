@@ -176,7 +176,7 @@ class AllReaders:
         answers = ask_all(asked, _SURVEY_WITHIN)
         for name in others:
             answer = answers.get(name)
-            # What one table's metadata or name is wrong with is no silence, and is raised by its own question.
+            # An error about one table's metadata or name does not mean that the catalog is silent.
             if isinstance(answer, LifecycleError) and (self._strict or not isinstance(answer, OperationsUnavailable)):
                 raise answer
             if name not in answers or isinstance(answer, OperationsUnavailable):

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from artemis_lifecycle.catalogs.policies import ORPHAN_FILE_REMOVAL, SNAPSHOT_EXPIRY, CatalogPolicy
+from artemis_lifecycle.catalogs.policies import MOST_DAYS, ORPHAN_FILE_REMOVAL, SNAPSHOT_EXPIRY, CatalogPolicy
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.retention.rules import MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS_TO_KEEP
 from artemis_lifecycle.session.resources import Resources
-
-_NEVER = timedelta(days=365_000)
 
 WINDOW, MIN_SNAPSHOTS, MIN_AGE = "retention.window", "retention.min_snapshots", "orphans.min_age"
 EXPIRY, REMOVAL = "snapshot expiry", "orphan file removal"
@@ -116,14 +114,14 @@ def _add_properties(resources: Resources, table: str, stated: _Stated) -> None:
     wrong = next((key for key, value in given.items() if not value.isdecimal()), None)
     if wrong is not None:
         raise Refused(
-            f"The table's property {wrong} is {given[wrong]!r}, which is no number",
+            f"The table's property {wrong} is {given[wrong]!r}, which is not a number",
             table=table,
             untouched="the table",
             hint="correct the property; or leave `properties` out of retention.from",
         )
     if MAX_SNAPSHOT_AGE in given:
         # People write "never" as 2**63 - 1.
-        longest = _NEVER // timedelta(milliseconds=1)
+        longest = timedelta(days=MOST_DAYS) // timedelta(milliseconds=1)
         stated.windows["properties"] = timedelta(milliseconds=min(int(given[MAX_SNAPSHOT_AGE]), longest))
     if MIN_SNAPSHOTS_TO_KEEP in given:
         stated.counts["properties"] = max(1, int(given[MIN_SNAPSHOTS_TO_KEEP]))

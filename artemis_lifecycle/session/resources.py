@@ -45,6 +45,7 @@ from artemis_lifecycle.metadata.table_metadata import read_metadata_json
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.operations.known_tables import Swaps
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
@@ -463,6 +464,10 @@ class Resources:
             read = partial(read_metadata_json, self.live_stores)
             self._rest[catalog.name] = RestCommitter(client, records, read, self.owner)
         return self._rest[catalog.name]
+
+    def swaps(self, table: str, table_uuid: str) -> Swaps:
+        """Return what records the commits of a table."""
+        return self.operations.table_locations.swaps(self.config.catalogs.of(table).name, table, table_uuid)
 
     def committer(self, table: str) -> CommitTable:
         """Return what commits to the table's catalog: Iceberg's core in Spark's driver, or the protocol of

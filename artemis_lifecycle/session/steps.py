@@ -186,8 +186,8 @@ class Steps:
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
         log = [entry.metadata_file for entry in metadata.metadata_log]
-        former = names.get(state.name, metadata.metadata_location)
-        lost = lost_since([former], metadata.metadata_location, log)
+        former = [names[state.name]] if state.name in names else []
+        lost = lost_since(former, metadata.metadata_location, log, self.resources.rules(state.name))
         # Another step may have seen a commit since `state` was read.
         if lost and state.catalog is None and self.again(state) is state:
             operations.table_locations.lost(metadata.table_uuid, lost)

@@ -459,11 +459,10 @@ class Expiration:
         return *holds_and_tags(self.resources, plan.table_uuid), policy
 
     def _swaps(self, plan: ExpirationPlan) -> Swaps:
-        operations, catalog = self.resources.operations, self.resources.config.catalogs.of(plan.table).name
-        swaps = operations.table_locations.swaps(catalog, plan.table, plan.table_uuid)
+        swaps, plans = self.resources.swaps(plan.table, plan.table_uuid), self.resources.operations.plans
 
         def begin(base_location: str, updated_ms: int) -> None:
-            operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
+            plans.begin_swap(plan.plan_id, base_location, updated_ms)
             swaps.begin(base_location, updated_ms)
 
         return replace(swaps, begin=begin)

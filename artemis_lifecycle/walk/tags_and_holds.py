@@ -151,12 +151,10 @@ class TagsAndHolds:
         self, state: TableState, change: Callable[[BaseState], Change | None], what: str, who: str | None
     ) -> CommitResult:
         worker = replace(self.steps.worker(what), trigger_type="manual", operator=who or person())
-        catalog = self.resources.config.catalogs.of(state.name).name
-        locations = self.resources.operations.table_locations
         return self.resources.committer(state.name)(
             state.name,
             change,
-            swaps=locations.swaps(catalog, state.name, state.metadata.table_uuid),
+            swaps=self.resources.swaps(state.name, state.metadata.table_uuid),
             lineage=Gate(self.resources).noted(state.name, {**worker.summary(), OPERATION: what}),
         )
 

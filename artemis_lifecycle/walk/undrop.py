@@ -127,7 +127,7 @@ class Undrop:
             noted = Gate(resources).noted(key, {**worker.summary(), OPERATION: "undrop"})
             if noted:
                 change = Change(set_properties={COMMIT_PROPERTY: "{}"})
-                swaps = operations.table_locations.swaps(catalog.name, key, known.table_uuid)
+                swaps = resources.swaps(key, known.table_uuid)
                 resources.committer(key)(key, lambda _: change, swaps=swaps, lineage=noted)
             undrop_id, at = f"undrop-{uuid4().hex}", metadata.metadata_location
             self.recording.record_expiration(key, known.table_uuid, undrop_id, worker, at, operation="undrop")

@@ -592,6 +592,19 @@ def test_a_step_that_read_the_table_before_another_one_takes_no_commit_for_lost(
     assert not lifecycle.operations.table_locations.lost_pointers(before.metadata.table_uuid)
 
 
+def test_the_same_pointer_in_another_spelling_is_no_lost_commit(lifecycle: Lifecycle) -> None:
+    create(lifecycle, "db.t")
+    lifecycle.observe_catalog()
+    seen = row_of(lifecycle, "t")[1]
+    path = on_disk(seen)
+    other = f"file:{path}" if seen.startswith("file:///") else f"file://{path}"
+    set_row(lifecycle, "t", metadata_location=other)
+    lifecycle.observe_catalog()
+    lifecycle.plan_expiration("db.t")
+    table_uuid = lifecycle.steps.table_state("db.t").metadata.table_uuid
+    assert not lifecycle.operations.table_locations.lost_pointers(table_uuid)
+
+
 def test_a_tag_that_a_restored_catalog_lost_keeps_its_snapshots_files(lifecycle: Lifecycle) -> None:
     table = create(lifecycle, "db.t")
     [tagged] = (table / "data").glob("*.parquet")
