@@ -37,7 +37,7 @@ from artemis_lifecycle.cold_tier.evolution import (
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
 from artemis_lifecycle.cold_tier.needed import Reuse
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, read_identity, record_reused
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, read_identity, record_reused, written_location
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import manifest_lists
@@ -47,6 +47,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage.instants import instant_text
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -514,7 +515,8 @@ def _demand(
             untouched="both tiers",
             hint=f"plan again: artemis plan {quote(plan.table)}",
         )
-    identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location, dry_run=dry_run)
+    location = written_location(metadata, LocationRules.from_config(context.config.policy(plan.table).orphans))
+    identity = cold_identity(context, plan.table, plan.table_uuid, location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid) as entries:
         newest = entries.newest(identity, plan.plan_id)
     require_one_line(plan, metadata, newest)

@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each
 from artemis_lifecycle.storage.columnar import ParquetReader, parquet_bytes
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.location import hash_location, hash_strings
+from artemis_lifecycle.storage.location import hash_location, hash_strings, normalize
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import FileIdentity, Sameness
@@ -174,13 +175,14 @@ class Ledger:
         work_id: str | None,
         actions: Collection[str] | None,
         wanted: Collection[str] | None = None,
+        under: str | None = None,
     ) -> Rows:
         parts = self._parts(work_id)
         size = sum(part.size_in_bytes for part in parts)
         paths = pa.table({"path": pa.array([part.path for part in parts], pa.string())})
         # Most parts are tiny, so the rows determine the work.
         cost = Cost(rows=size // _BYTES_PER_ROW, size_in_bytes=size)
-        function = partial(_read_parts, self._stores, schema.names, actions, wanted)
+        function = partial(_read_parts, self._stores, schema.names, actions, wanted, under)
         return runner.map(paths, function, schema, cost, self._stores.readers(self._folder, _THREADS))
 
     def _parts(self, work_id: str | None = None) -> list[StoredFile]:
@@ -222,14 +224,35 @@ class Ledger:
 
         return sum(self._each_part(sent, self._parts()))
 
-    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, CopiedFile]:
-        """Return the newest record of each valid copy among these destinations, by destination."""
+    def among(self, runner: Runner, destinations: Collection[str], under: str | None = None) -> dict[str, CopiedFile]:
+        """Return the newest record of each valid copy among these destinations, and of all `under` a folder, by
+        destination; those that were recorded last are last."""
         if not destinations:
             return {}
-        found = self._read(runner, COPIES, None, VERIFIED, frozenset(destinations)).table()
+        found = self._read(runner, COPIES, None, VERIFIED, frozenset(destinations), under).table()
         found = found.sort_by("recorded_at")
         copies = map(CopiedFile, *(column.to_pylist() for column in found.columns))
-        return {copy.destination: copy for copy in copies}
+        last: dict[str, CopiedFile] = {}
+        for copy in copies:
+            last.pop(copy.destination, None)
+            last[copy.destination] = copy
+        return last
+
+    def of_locations(
+        self, runner: Runner, mapping: PathMapping, places: Mapping[str, Collection[str]]
+    ) -> dict[str, list[CopiedFile]]:
+        """Return the valid copies of the files at these live paths, in all spellings that the table has for them, by
+        path; those that were recorded last are last. `places` are those of each path."""
+        rules, asked = mapping.rules, {place for several in places.values() for place in several}
+        paths: dict[str, list[str]] = {}
+        for path in places:
+            paths.setdefault(normalize(path, rules), []).append(path)
+            asked.update(mapping.places(mapping.plain(path)))
+        found: dict[str, list[CopiedFile]] = {}
+        for copy in self.among(runner, asked, mapping.spelled).values():
+            for path in paths.get(normalize(copy.source, rules), ()):
+                found.setdefault(path, []).append(copy)
+        return found
 
 
 def is_still(recorded: FileIdentity | None, checksum: str | None, now: StoredFile, stores: Stores) -> bool:
@@ -266,10 +289,11 @@ def _read_parts(
     columns: Sequence[str],
     actions: Collection[str] | None,
     wanted: Collection[str] | None,
+    under: str | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these columns of the parts, for rows with one of `actions` and to the `wanted` destinations. None means no
-    filter."""
+    """Yield these columns of the parts, for rows with one of `actions` and to the `wanted` destinations, or to those
+    `under` a folder. None means no filter."""
     needed = {*columns, "action", "destination"}
     read = [name for name in COPIES.names if name in needed]
     for path in (path for batch in batches for path in batch.column("path").to_pylist()):
@@ -277,7 +301,7 @@ def _read_parts(
             if actions is not None:
                 rows = rows.filter(pc.is_in(rows.column("action"), pa.array(actions)))
             if wanted is not None:
-                rows = rows.filter(
-                    pa.array([each in wanted for each in rows.column("destination").to_pylist()], pa.bool_())
-                )
+                places = rows.column("destination")
+                chosen = pa.array([each in wanted for each in places.to_pylist()], pa.bool_())
+                rows = rows.filter(chosen if under is None else pc.or_(chosen, pc.starts_with(places, under)))
             yield rows.select(columns)

@@ -141,6 +141,8 @@ class _Located:
         return False
 
 
+ARCHIVED_BEFORE = "it was overwritten: snapshot {} added another file there, which was archived before it"
+
 Decided = tuple[Demand, list[tuple[str, int, int]], list[CopiedFile], tuple[Problem, ...]]
 """The demand with the decisions; the uses of other files than the ledger has, as `ColdIdentity.reused`; records of uses
 of the same files; and problems: uses of files that are gone or cannot be told apart."""
@@ -201,18 +203,19 @@ class Reuse:
         assert isinstance(mapping, PathMapping)
         uses: dict[str, dict[int | None, list[dict[str, Any]]]] = {}
         for row in rows.to_pylist():
-            uses.setdefault(normalize(row["source"], mapping.rules), {}).setdefault(row["added_by"], []).append(row)
+            uses.setdefault(row["source"], {}).setdefault(row["added_by"], []).append(row)
         firsts = [next(iter(by.values()))[0] for by in uses.values()]
         heads = self._source.heads([row["source"] for row in firsts])
-        places = [(row["destination"], *mapping.places(row["source"])) for row in firsts]
-        records = ledger.among(self._runner, {place for several in places for place in several})
+        places = {row["source"]: (row["destination"], *mapping.places(row["source"])) for row in firsts}
+        records = ledger.of_locations(self._runner, mapping, places)
         same = set(demand.same)
         reused: list[tuple[str, int, int]] = []
         aliases: list[CopiedFile] = []
         lost: list[tuple[str, int | None, list[dict[str, Any]]]] = []
-        for (path, by), head, several in zip(uses.items(), heads, places, strict=True):
-            copies = [records[place] for place in several if place in records]
-            held = copies[-1] if copies else None
+        for (path, by), head in zip(uses.items(), heads, strict=True):
+            copies = records.get(path, [])
+            own = {copy.destination: copy for copy in copies}
+            held = next((own[place] for place in reversed(places[path]) if place in own), None)
             if held is not None and head is not None and self._is_aside(held.destination):
                 held = replace(held, source_checksum=None, added_by=None)
             for use in sorted(by, key=self._order):
@@ -226,8 +229,8 @@ class Reuse:
                 elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
                     when = of_microseconds(head.since).isoformat()
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
-                elif (other := self._archived_before(copies, use, head.since, path)) is not None:
-                    why = f"it was overwritten: snapshot {other} added another file there, which was archived before it"
+                elif (other := self.archived_before(copies, use, head.since, path)) is not None:
+                    why = ARCHIVED_BEFORE.format(other)
                 elif held is None and (mapping.owns(place) or not self._is_occupied(self._target.head(place), path)):
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
@@ -284,7 +287,7 @@ class Reuse:
         grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
         return since != NO_TIME and committed is not None and since + grain <= committed
 
-    def _archived_before(self, copies: Sequence[CopiedFile], use: int | None, since: int, path: str) -> int | None:
+    def archived_before(self, copies: Sequence[CopiedFile], use: int | None, since: int, path: str) -> int | None:
         """Return a later snapshot whose file the one at `path` may be: it was archived first, and the live table no
         longer has the snapshot."""
         committed = None if use is None else self.committed.get(use)

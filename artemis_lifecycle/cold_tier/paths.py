@@ -3,6 +3,7 @@ which records the answer once, so that later changes of names or configuration m
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from typing import Any, Protocol
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
-from artemis_lifecycle.storage.location import LocationRules, normalize, overlap, relative_to, split
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.location import LocationRules, PathParts, normalize, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
 
 OUTSIDE = "_outside"
@@ -21,6 +23,11 @@ REUSED = "_reused"
 """The folder in a cold table for files at a path where an earlier file was archived:
 `_reused/<snapshot that added the file>/<scheme>/<authority>/<path>`."""
 
+SPELLED = "_spelled"
+"""The folder in a cold table for paths in another spelling (`file:/x` for `file:///x`, `s3a` for `s3`) than that by
+which their file has its place: `_spelled/<hash of what differs>/<scheme>/<authority>/<path>`. Iceberg's deletes apply
+to a path, letter by letter, so two spellings of one file are two files in cold as they are in live."""
+
 UNPLACED = "_tables"
 """The folder in the cold warehouse for tables whose location has no mirrored place, by table-uuid."""
 
@@ -28,7 +35,7 @@ UNPLACED = "_tables"
 @dataclass(frozen=True)
 class ColdIdentity:
     """One live table's place in the cold tier, decided at its first handoff and permanent. Only `reused` grows: paths
-    with another file than the one that was archived first, as (location, snapshot that added it, its sequence number),
+    with another file than the one that was archived first, as (path, snapshot that added it, its sequence number),
     oldest first.
 
     `mirrored`: the live warehouse's paths keep their relative place under the cold warehouse. Otherwise only the
@@ -98,7 +105,8 @@ class Placing(Protocol):
 
 
 class PathMapping:
-    """Maps a live path to its cold path, as a picklable function of the path alone.
+    """Maps a live path to its cold path, as a picklable function of the path alone. Different paths never have the same
+    cold path, even if they name one file.
 
     `sequences` are the sequence numbers of the table's snapshots, by id; only `meant` needs them. Raises HandoffFailed
     for a relative path, and for one with `.` or `..` that cannot be mirrored.
@@ -109,24 +117,44 @@ class PathMapping:
         self.ids = ids
         self.sequences = sequences or {}
         self._reused: dict[str, dict[int, int]] = {}
-        for location, added_by, sequence in identity.reused:
-            self._reused.setdefault(location, {})[added_by] = sequence
+        for path, added_by, sequence in identity.reused:
+            self._reused.setdefault(path, {})[added_by] = sequence
         self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
         self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
-        self._reserved = tuple(f"{identity.cold_location}/{folder}/" for folder in (OUTSIDE, REUSED))
+        self._reserved = tuple(f"{identity.cold_location}/{folder}/" for folder in (OUTSIDE, REUSED, SPELLED))
 
     @property
     def rules(self) -> LocationRules:
         return self.identity.rules
 
+    @property
+    def spelled(self) -> str:
+        """The folder of everything whose path is not spelled like its place (SPELLED)."""
+        return self._reserved[2]
+
     def __call__(self, path: str) -> str:
-        relative = self._relative(path)
-        if relative is not None:
-            mirrored = f"{self._target}/{relative}"
+        if self.plain(path) != path:
+            return self._reserved[2] + self._outside(path)
+        if path.startswith(self._root + "/"):
+            mirrored = self._target + path[len(self._root) :]
             # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
                 return mirrored
         return self._reserved[0] + self._outside(path)
+
+    def plain(self, path: str) -> str:
+        """Return the spelling of the same location by which its file has its place: in the root as the root is spelled,
+        elsewhere the location itself."""
+        if path.startswith(self._root + "/") and _plain(path[len(self._root) + 1 :]):
+            return path
+        location, rest = self._split(path)
+        spelled = f"{location.scheme}://{location.authority}{rest}"
+        if relative_to(spelled, self._root, self.rules) is None:
+            return spelled
+        root = split(self._root).path.rstrip("/")
+        if location.scheme == "file":
+            root = split(normalize(self._root, self.rules)).path.rstrip("/")
+        return self._root + rest[len(root) :] if rest.startswith(root + "/") else spelled
 
     def used(self, path: str, added_by: int | None) -> str:
         return self._again(path, added_by) if added_by in self._versions(path) else self(path)
@@ -152,37 +180,32 @@ class PathMapping:
         return self(path), *(self._again(path, added_by) for added_by in self._versions(path))
 
     def _versions(self, path: str) -> Mapping[int, int]:
-        return self._reused.get(normalize(path, self.rules), {}) if self._reused else {}
+        return self._reused.get(path, {}) if self._reused else {}
 
     def _again(self, path: str, added_by: int | None) -> str:
-        return f"{self._reserved[1]}{added_by}/{self._outside(path)}"
+        folder = self._reserved[1] if self.plain(path) == path else self._reserved[2]
+        return f"{folder}{added_by}/{self._outside(path)}"
 
     def owns(self, cold_path: str) -> bool:
         """Return True if a cold path is in this table's own location, where no other table has files."""
         return cold_path.startswith(self.identity.cold_location + "/")
 
-    def _relative(self, path: str) -> str | None:
-        rest = path[len(self._root) + 1 :] if path.startswith(self._root + "/") else None
-        if rest is not None and _plain(rest):
-            return rest
-        relative = relative_to(path, self._root, self.identity.rules)
-        if relative is None or split(normalize(path, self.identity.rules)).scheme == "file":
-            return relative
-        # S3 distinguishes a//b from a/b, so the text after the root keeps its spelling.
-        base, full = split(self._root).path.rstrip("/"), split(path).path
-        spelled = full[len(base) + 1 :] if full.startswith(base + "/") else relative
-        return None if "." in spelled.split("/") else spelled
-
     def _outside(self, path: str) -> str:
-        rules = self.identity.rules
-        location = split(normalize(path, rules))
+        location, rest = self._split(path)
+        place = f"{location.scheme}/{location.authority or '_'}{rest}"
+        if self.plain(path) == path:
+            return place
+        return f"{hashlib.sha256(path.removesuffix(rest).encode()).hexdigest()[:16]}/{place}"
+
+    def _split(self, path: str) -> tuple[PathParts, str]:
+        """Return the location's parts, and the path in its store: S3 distinguishes a//b from a/b."""
+        location = split(normalize(path, self.rules))
         if not location.scheme:
             raise _unplaceable("The path is relative", path)
         rest = location.path if location.scheme == "file" else split(path).path
-        rest = rest.removeprefix("/")
-        if not rest or any(segment in (".", "..") for segment in rest.split("/")):
+        if rest in ("", "/") or any(segment in (".", "..") for segment in rest.split("/")):
             raise _unplaceable("The path has . or .. as a name", path)
-        return f"{location.scheme}/{location.authority or '_'}/{rest}"
+        return location, rest
 
 
 def _plain(rest: str) -> bool:
@@ -196,6 +219,18 @@ def _unplaceable(what: str, path: str) -> HandoffFailed:
         untouched="the table and all its files",
         hint="rewrite the table's files under plain paths, then plan again",
     )
+
+
+def written_location(metadata: TableMetadata, rules: LocationRules) -> str:
+    """Return the table's location as its newest manifest list spells it: Hadoop writes `file:/x` in a table at
+    `file:///x`. Most paths begin like that, and have their places by their letters."""
+    location = metadata.location.rstrip("/")
+    for snapshot in sorted(metadata.snapshots, key=lambda each: -each.timestamp_ms):
+        path = snapshot.manifest_list or ""
+        relative = relative_to(path, location, rules)
+        if relative is not None and path.endswith(f"/{relative}"):
+            return path.removesuffix(f"/{relative}")
+    return location
 
 
 def place(
@@ -219,6 +254,8 @@ def place(
     live_warehouse, cold_warehouse = live_warehouse.rstrip("/"), cold_warehouse.rstrip("/")
     live_location = live_location.rstrip("/")
     relative = relative_to(live_location, live_warehouse, rules)
+    if relative is not None and live_location.endswith(f"/{relative}"):
+        live_warehouse = live_location.removesuffix(f"/{relative}")
     taken = list(cold_locations)
     mirrored = relative is not None and not name_is_taken
     if relative is None:

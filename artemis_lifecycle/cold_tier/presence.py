@@ -97,21 +97,27 @@ class ColdCopies:
     def runner(self) -> Runner:
         return Runner(self.spark)
 
-    def recorded(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
-        """Return the required copies of these live files, by live path. Files without one are omitted. Of a path that
+    def recorded(self, paths: Sequence[str]) -> dict[str, tuple[RecordedCopy, ...]]:
+        """Return the required copies of these live files, by live path: one for each spelling by which the table's
+        archive names the file; the one that was recorded last is last. Files without one are omitted. Of a path that
         was used for several files, it is the copy of the last one.
 
         Raises UnreadableMetadata if the ledger lacks a file and the cold table cannot be read.
         """
         placed = {path: places for path in paths if (places := self._places(path))}
-        known = self.ledger.among(self.runner, frozenset(place for places in placed.values() for place in places))
+        copies = self.ledger.of_locations(self.runner, self.mapping, placed)
         found = {
-            path: RecordedCopy.of(path, copy.destination, copy)
-            for path, places in placed.items()
-            for copy in [known[place] for place in places if place in known][-1:]
+            path: tuple(RecordedCopy.of(path, copy.destination, copy) for copy in self._of_last_uses(several))
+            for path, several in copies.items()
         }
         unknown = {path: places[-1] for path, places in placed.items() if path not in found}
         return {**found, **self._reached(unknown)} if unknown else found
+
+    def _of_last_uses(self, copies: Sequence[CopiedFile]) -> list[CopiedFile]:
+        places = {copy.source: self.mapping.places(copy.source) for copy in copies}
+        known = {copy.destination for copy in copies}
+        last = {next((each for each in reversed(several) if each in known), None) for several in places.values()}
+        return [copy for copy in copies if copy.destination in last]
 
     def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
         """Return those for which cold has no file of the right size, or only the live file itself under another
@@ -166,7 +172,7 @@ class ColdCopies:
         except HandoffFailed:
             return ()  # No handoff can archive a snapshot with such a path.
 
-    def _reached(self, placed: dict[str, str]) -> dict[str, RecordedCopy]:
+    def _reached(self, placed: dict[str, str]) -> dict[str, tuple[RecordedCopy, ...]]:
         """Return the required copies that the ledger does not have, but that the cold table reaches."""
         view, rules = self.cold(), self.mapping.rules
         if view is None:
@@ -181,7 +187,7 @@ class ColdCopies:
             return {}
         rows = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
         return {
-            wanted[location]: RecordedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
+            wanted[location]: (RecordedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"]),)
             for row in rows
             if (location := normalize(row["path"], rules)) in wanted
         }
@@ -195,20 +201,20 @@ class PlannedCopies:
         self._copies = copies
         self._paths = paths
         self._few = files <= _AT_ONCE
-        self._recorded: dict[str, RecordedCopy] | None = None
+        self._recorded: dict[str, tuple[RecordedCopy, ...]] | None = None
 
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
         delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
         recorded = self._of(asked := paths.to_pylist())
-        copies = [copy for path in asked if (copy := recorded.get(path)) is not None]
+        copies = [copy for path in asked for copy in recorded.get(path, ())]
         absent = {copy.source for copy in self._copies.absent(copies)}
         return np.array([path in absent for path in asked], np.bool_)
 
     def archived_files(self, paths: Sequence[str]) -> dict[str, ArchivedFile]:
         """Return what those of these live files that are archived were when they were copied, as far as recorded."""
         recorded = self._of(paths)
-        found = ((path, recorded[path]) for path in paths if path in recorded)
+        found = ((path, recorded[path][-1]) for path in paths if path in recorded)
         return {
             path: ArchivedFile(copy.source_identity, copy.source_checksum)
             for path, copy in found
@@ -218,12 +224,13 @@ class PlannedCopies:
     def renew(self, equal: Mapping[str, FileIdentity]) -> None:
         """Record that these live files are still those that were copied: their content was compared."""
         recorded = self._of(list(equal))
-        self._copies.renew({recorded[path].destination: identity for path, identity in equal.items()})
+        self._copies.renew({recorded[path][-1].destination: identity for path, identity in equal.items()})
         if self._recorded is not None:
             for path, identity in equal.items():
-                self._recorded[path] = replace(recorded[path], source_identity=identity)
+                *others, last = recorded[path]
+                self._recorded[path] = (*others, replace(last, source_identity=identity))
 
-    def _of(self, paths: Sequence[str]) -> dict[str, RecordedCopy]:
+    def _of(self, paths: Sequence[str]) -> dict[str, tuple[RecordedCopy, ...]]:
         if self._few and self._recorded is None:
             self._recorded = {
                 path: copy for each in self._paths() for path, copy in self._copies.recorded(each).items()
@@ -237,7 +244,7 @@ def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[Rec
         copy
         for several in paths
         for piece in _pieces(several)
-        for copy in copies.absent(list(copies.recorded(piece).values()))
+        for copy in copies.absent([copy for several in copies.recorded(piece).values() for copy in several])
     ]
 
 

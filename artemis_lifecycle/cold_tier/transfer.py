@@ -37,8 +37,8 @@ from artemis_lifecycle.cold_tier.demand import (
     readers,
 )
 from artemis_lifecycle.cold_tier.ledger import FAILED, LATE, LOST, PRESENT, TAKEN, VERIFIED, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.needed import Reuse, count_needed, seal_work
-from artemis_lifecycle.cold_tier.paths import Placing
+from artemis_lifecycle.cold_tier.needed import ARCHIVED_BEFORE, Reuse, count_needed, seal_work
+from artemis_lifecycle.cold_tier.paths import PathMapping, Placing
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.operations.crash_points import around
@@ -380,11 +380,19 @@ class Transfer:
         files = wanted.copy(batch, excluded)
         late = {file.destination: file for file in files if file.action == LATE}
         if late and self.reuse is not None:
-            rules, checked = self.demand.mapping.rules, replace(wanted.copier, checked=set(late))
+            mapping, checked = self.demand.mapping, replace(wanted.copier, checked=set(late))
+            assert isinstance(mapping, PathMapping)
             done = [file for file in files if file.action != LATE]
-            for file in late.values():
-                by = self.reuse.overwritten(file.source, file.added_by, rules)
+            heads = self.source.heads([file.source for file in late.values()])
+            copies = self.ledger.of_locations(
+                self.runner, mapping, {file.source: (file.destination,) for file in late.values()}
+            )
+            for file, head in zip(late.values(), heads, strict=True):
+                by = self.reuse.overwritten(file.source, file.added_by, mapping.rules)
                 error = None if by is None else f"it was overwritten: snapshot {by} added another there"
+                if error is None and head is not None and file.source in copies:
+                    by = self.reuse.archived_before(copies[file.source], file.added_by, head.since, file.source)
+                    error = None if by is None else ARCHIVED_BEFORE.format(by)
                 if error is None and self._unrecorded:
                     error = _UNDECIDED.format(len(self._unrecorded), self.ledger.folder)
                 if error is not None:

@@ -282,7 +282,7 @@ def test_the_same_file_added_again_is_compared_once_and_not_copied_again(job: Jo
     assert again in done.archived
     copies = cold_copies(job.lifecycle.resources, TABLE, plan.table_uuid)
     assert copies is not None
-    assert copies.recorded([part])[part].destination.endswith("/db/t/data/part-0.parquet")
+    assert copies.recorded([part])[part][-1].destination.endswith("/db/t/data/part-0.parquet")
     job.expect_all_rows()
 
 
@@ -319,7 +319,7 @@ def test_the_ledger_says_what_each_source_was(job: Job) -> None:
     ledger = handoff_ledger(resources.live_stores, resources.root, plan.table_uuid)
     copies = cold_copies(resources, TABLE, plan.table_uuid)
     assert copies is not None
-    copy = copies.recorded([part])[part]
+    copy = copies.recorded([part])[part][-1]
     assert copy.source_identity is not None
     assert (copy.added_by, copy.source_identity.modified) == (first, status.st_mtime_ns // 1000)
     assert (copy.source_checksum, not ledger.is_empty()) == (copy.checksum, True)
@@ -426,7 +426,7 @@ def test_a_lost_copy_is_never_made_again_from_another_file_at_its_path(job: Job)
     job.lifecycle.hand_off(plan)
     copies = cold_copies(job.lifecycle.resources, TABLE, plan.table_uuid)
     assert copies is not None
-    on_disk(copies.recorded([part])[part].destination).unlink()
+    on_disk(copies.recorded([part])[part][-1].destination).unlink()
     job.write(part, 4, 5)
     with pytest.raises(HandoffFailed, match="Another file is at the live path now"):
         job.lifecycle.commit_expiration(plan)
@@ -626,3 +626,81 @@ def test_a_copy_in_the_deep_archive_stands_for_no_file_that_was_written_again(
         lifecycle.expire(TABLE)
         assert not job.exists(path)
         assert job.rows(again) == [1, 2]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_of_one_spelling_of_a_file_leaves_the_other_in_every_tier(job: Job, version: int) -> None:
+    """Iceberg reads a file that was added as `file:///x` and as `file:/x` twice, and deletes rows of one of them."""
+    core_tables.sql(
+        job.lifecycle.spark,
+        f"CREATE TABLE {job.live}.db.s (id int, p int) USING iceberg PARTITIONED BY (p) TBLPROPERTIES ("
+        f"'format-version'='{version}', 'write.delete.mode'='merge-on-read', 'write.delete.granularity'='partition')",
+    )
+    path = f"{job.lifecycle.config.catalogs.live.warehouse}/db/s/data/part-0.parquet"
+    size = job.write(path, 1, 2, 3)
+    jvm: Any = job.lifecycle.spark._jvm
+    spark: Any = job.lifecycle.spark
+    table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, f"{job.live}.db.s")
+    append = table.newAppend()
+    for number, spelled in enumerate([path, path.replace("file:///", "file:/"), path.removeprefix("file://")]):
+        file = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).withPath(spelled).withFormat("parquet")
+        file = file.withPartitionPath(f"p={number}").withFileSizeInBytes(size).withRecordCount(3).build()
+        append.appendFile(file)
+    append.commit()
+    truth: dict[int, list[tuple[int, int]]] = {}
+
+    def change(statement: str) -> None:
+        spark.sql(statement.replace("{}", f"{job.live}.db.s"))
+        table.refresh()
+        rows = spark.sql(f"SELECT p, id FROM {job.live}.db.s").collect()
+        truth[int(table.currentSnapshot().snapshotId())] = sorted((row[0], row[1]) for row in rows)
+
+    change("DELETE FROM {} WHERE id = 2 AND p = 1")
+    change("DELETE FROM {} WHERE id = 1 AND p IN (0, 2)")
+    assert [len(rows) for rows in truth.values()] == [8, 6]
+    *deleted, last = truth.items()
+    change("INSERT OVERWRITE {} VALUES (9, 9)")
+    job.lifecycle.expire("db.s")
+    assert not job.exists(path)
+    for snapshot_id, rows in [*deleted, last]:
+        found = job.lifecycle.read("db.s", snapshot_id=snapshot_id).collect()
+        assert sorted((row["p"], row["id"]) for row in found) == rows
+    job.lifecycle.restore("db.s", snapshot_id=last[0], branch="back", who="ann", why="a test")
+    back = spark.sql(f"SELECT p, id FROM {job.live}.db.s VERSION AS OF 'back'").collect()
+    assert sorted((row[0], row[1]) for row in back) == last[1]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_copy_of_any_spelling_is_missed_before_the_file_goes(job: Job, lost: int) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    size = job.write(part, 1, 2)
+    job.added(part, size, 1, 2)
+    job.added(part.replace("file:///", "file:/"), size, 1, 2)
+    job.overwrite(90)
+    plan = job.lifecycle.plan_expiration(TABLE)
+    job.lifecycle.hand_off(plan)
+    job.lifecycle.commit_expiration(plan)
+    copies = sorted(on_disk(f"{job.lifecycle.config.catalogs.cold.warehouse}").rglob("part-0.parquet"))
+    assert len(copies) == 2
+    copies[lost].unlink()
+    job.lifecycle.delete_files(plan)
+    assert job.exists(part)
+
+
+@pytest.mark.parametrize("archived_first", [True, False])
+def test_a_path_written_again_under_another_spelling_is_another_file(job: Job, archived_first: bool) -> None:
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    if archived_first:
+        job.lifecycle.expire(TABLE)
+    again = part.replace("file:///", "file:/")
+    job.added(again, job.write(part, 4, 5), 4, 5)
+    job.overwrite(91)
+    if archived_first:
+        job.lifecycle.expire(TABLE)
+        job.expect_all_rows()
+    else:
+        with pytest.raises(HandoffFailed, match="overwritten"):
+            job.lifecycle.expire(TABLE)
+        assert job.exists(part)

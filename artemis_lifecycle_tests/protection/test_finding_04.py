@@ -62,7 +62,7 @@ def copies_of(lifecycle: Lifecycle, plan: ExpirationPlan) -> dict[Path, str]:
     kinds = {row["path"]: row["kind"] for row in plan.files().collect()}
     return {
         Path(copy.destination.removeprefix("file://")): kinds[path]
-        for path, copy in copies.recorded(list(kinds)).items()
+        for path, (copy,) in copies.recorded(list(kinds)).items()
     }
 
 
@@ -219,7 +219,7 @@ def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_a
     copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
-    lost = copies.recorded(paths)[paths[0]]
+    lost = copies.recorded(paths)[paths[0]][-1]
     Path(lost.destination.removeprefix("file://")).unlink()
 
     foreseen = walking.delete_files(plan, dry_run=True)
@@ -244,7 +244,7 @@ def test_what_a_closed_plan_left_is_not_an_orphan_while_its_archived_copy_is_los
     copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
-    lost = copies.recorded(paths)[paths[0]]
+    lost = copies.recorded(paths)[paths[0]][-1]
     Path(lost.destination.removeprefix("file://")).unlink()
     for path in warehouse(walking, "live").rglob("*"):
         os.utime(path, (1, 1))

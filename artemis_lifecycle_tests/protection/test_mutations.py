@@ -32,6 +32,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.demand import SEALED
+from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.worker import DeletionSettings
@@ -833,6 +834,22 @@ def a_job_writes_an_archived_path_again(stage: Stage) -> None:
         lifecycle.expire(T)
 
 
+def one_file_is_added_in_two_spellings(stage: Stage) -> None:
+    lifecycle = stage.open(AT_ONCE)
+    create(lifecycle)
+    file = append(lifecycle)
+    other = str(file.location()).replace("file:/", "file:///")
+    assert other != str(file.location())
+    spark: Any = lifecycle.spark
+    again = spark._jvm.org.apache.iceberg.DataFiles.builder(java(lifecycle, T).spec()).copy(file).withPath(other)
+    commit(lifecycle, T, again.build())
+    overwrite(lifecycle)
+    with REFUSED:
+        lifecycle.expire(T)
+    copies = sorted(warehouse(lifecycle, "cold").rglob(on_disk(other).name))
+    stage.others += copies if len(copies) == 2 else [warehouse(lifecycle, "cold") / "a copy for each spelling"]
+
+
 def a_reader_takes_up_a_file_and_is_dropped_unseen(stage: Stage) -> None:
     lifecycle = stage.open()
     create(lifecycle)
@@ -1253,6 +1270,12 @@ GUARDS = (
             *_NO_RECORD,
         ),
         a_job_writes_an_archived_path_again,
+        is_seen_by_the_guardian=False,
+    ),
+    Guard(
+        "two spellings of a file are two files",
+        taken((PathMapping, "plain", lambda self, path: path), (PathMapping, "_outside", lambda *_: "file")),
+        one_file_is_added_in_two_spellings,
         is_seen_by_the_guardian=False,
     ),
     Guard(
