@@ -545,6 +545,7 @@ def _errors(plan: HandoffInput) -> TransferErrors:
         return (
             f"{len(problems)} files that the handoff needs are gone or damaged ({problems[0].reason}); without them "
             f"{len(snapshots)} snapshots cannot be archived: {', '.join(map(str, snapshots[:10]))}"
+            + (". Each stands for its period (cold_tier.archive), which may then have none" if plan.thinned else "")
         )
 
     return TransferErrors(

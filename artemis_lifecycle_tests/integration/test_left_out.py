@@ -173,5 +173,5 @@ def test_of_a_period_the_newest_snapshot_that_is_still_there_is_archived(
     if gone is list_file:
         assert set(place.lifecycle.hand_off(plan).archived) == {ids(place)[1], ids(place)[3]}
     else:  # Found too late to choose another: a person decides.
-        with pytest.raises(HandoffFailed, match=str(ids(place)[2])):
+        with pytest.raises(HandoffFailed, match=rf"{ids(place)[2]}\. Each stands for its period"):
             place.lifecycle.hand_off(plan)
