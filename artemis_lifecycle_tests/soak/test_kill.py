@@ -115,6 +115,9 @@ class World:
         self.address = self.server.start()
         ran = self.child("prepare")
         assert ran.code == 0, ran.said
+        # A copy under another oid would be taken for another deployment's database.
+        oid = self._execute(f"SELECT oid FROM pg_database WHERE datname = '{CATALOGS}'")
+        (self.home / "oid").write_text(str(oid))
         self._execute(f"CREATE DATABASE saved TEMPLATE {CATALOGS}")
         for name in ("warehouse", "state"):
             if (self.home / "demo" / name).exists():
@@ -130,7 +133,10 @@ class World:
 
     def put_back(self) -> None:
         """The beginning: the tables, their files with their times, and all that Postgres knows of them."""
-        self._execute(f"DROP DATABASE IF EXISTS {CATALOGS} WITH (FORCE)", f"CREATE DATABASE {CATALOGS} TEMPLATE saved")
+        oid = (self.home / "oid").read_text()
+        self._execute(
+            f"DROP DATABASE IF EXISTS {CATALOGS} WITH (FORCE)", f"CREATE DATABASE {CATALOGS} TEMPLATE saved OID {oid}"
+        )
         for name in ("warehouse", "state"):
             shutil.rmtree(self.home / "demo" / name, ignore_errors=True)
             if (self.home / "saved" / name).exists():
@@ -190,7 +196,8 @@ class World:
                     )
             yield
 
-    def _execute(self, *statements: str) -> None:
+    def _execute(self, *statements: str) -> object:
+        """What the last statement answers, if it is a query for one value."""
         # By the address: asked for a database of its own that is not there, the server would make it anew.
         connection = psycopg2.connect(f"{self.address.replace('postgresql+psycopg2', 'postgresql')}/postgres")
         try:
@@ -198,6 +205,8 @@ class World:
             with connection.cursor() as cursor:
                 for statement in statements:
                     cursor.execute(statement)
+                row = cursor.fetchone() if cursor.description else None
+                return row and row[0]
         finally:
             connection.close()
 
