@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,14 @@ from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, h
 from artemis_lifecycle.cold_tier.cold_split import ClosedTable, Json, closed_tables, covering
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, no_cold_table, place, read_identity, settle
+from artemis_lifecycle.cold_tier.paths import (
+    ColdIdentity,
+    no_cold_table,
+    place,
+    read_identity,
+    read_published,
+    settle,
+)
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry, MetadataLogEntry, TableMetadata
@@ -62,6 +69,7 @@ class ColdEntries:
     table: str
     table_uuid: str
     handed_off: str | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
     def entry(self, name: str) -> ColdEntry:
         location = self._location(name)
@@ -81,7 +89,7 @@ class ColdEntries:
         or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata.
         The handoff `plan_id` may publish its own file again."""
         # Before the pointer: a publication in between is no step back.
-        recorded = {self.handed_off, self.catalog.published(identity.cold_table)}
+        recorded = {self.handed_off, *self._published(identity.cold_table)}
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
             raise HandoffFailed(
@@ -95,11 +103,14 @@ class ColdEntries:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
         self._require_newest(identity.cold_table, newest, recorded, self.table_uuid)
         for closed in closed_tables((newest.metadata or {}).get("properties")):
-            published = self.catalog.published(closed.name)
+            published = self._published(closed.name) - {None, self._location(closed.name)}
             # Its metadata can be large, and is only read if it is not the published one.
-            if published not in (None, self._location(closed.name)):
-                self._require_newest(closed.name, self.entry(closed.name), {published})
+            if published:
+                self._require_newest(closed.name, self.entry(closed.name), published)
         return newest
+
+    def _published(self, name: str) -> set[str | None]:
+        return {self.catalog.published(name), self.recorded.get(name)}
 
     def _require_newest(
         self, name: str, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
@@ -149,7 +160,8 @@ class ColdEntries:
 @contextmanager
 def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
     with CatalogReader(context.config.catalogs.cold) as catalog:
-        yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off)
+        recorded = read_published(context.live_stores, context.root, table_uuid)
+        yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off, recorded)
 
 
 def cold_identity(

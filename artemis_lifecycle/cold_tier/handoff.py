@@ -37,7 +37,14 @@ from artemis_lifecycle.cold_tier.evolution import (
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, handoff_ledger
 from artemis_lifecycle.cold_tier.needed import Reuse
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, read_identity, record_reused, written_location
+from artemis_lifecycle.cold_tier.paths import (
+    ColdIdentity,
+    PathMapping,
+    read_identity,
+    record_published,
+    record_reused,
+    written_location,
+)
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
 from artemis_lifecycle.errors import CommitConflict, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import manifest_lists
@@ -136,6 +143,8 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                 ensure_guard(engine, cold, context.config.catalogs.live.name)
                 current, changes = _changes(context, entries, what)
                 if not changes:
+                    if current.location is not None:
+                        _record_published(context, plan, {identity.cold_table: current.location})
                     return current.location, attempt - 1
                 written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
                 newest = next(location for change, location in written if change.table == identity.cold_table)
@@ -154,6 +163,7 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                             )
                         if context.record is not None:
                             context.record(connection, newest)
+                    _record_published(context, plan, {change.table: location for change, location in written})
                     return newest, attempt
                 except CommitConflict:
                     if attempt == _PUBLISH_ATTEMPTS:
@@ -162,6 +172,11 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
         raise AssertionError("unreachable")
     finally:
         engine.dispose()
+
+
+def _record_published(context: HandoffContext, plan: HandoffInput, published: dict[str, str]) -> None:
+    with around("handoff.published"):
+        record_published(context.live_stores, context.root, plan.table_uuid, published)
 
 
 def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:

@@ -290,6 +290,35 @@ def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | 
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
 
 
+def record_published(stores: Stores, root: str, table_uuid: str, published: Mapping[str, str]) -> None:
+    """Record the metadata files of cold tables that a handoff published, by name: beside the ledger, where no backup of
+    a database takes it back. The caller holds the table's lease."""
+    known = read_published(stores, root, table_uuid)
+    if not published.items() <= known.items():
+        data = json.dumps({**known, **published}, indent=1, sort_keys=True).encode()
+        stores.write(_published_path(root, table_uuid), data, overwrite=True)
+
+
+def read_published(stores: Stores, root: str, table_uuid: str) -> dict[str, str]:
+    """Return what `record_published` recorded last. Raises StorageError if it is damaged."""
+    path = _published_path(root, table_uuid)
+    if stores.head(path) is None:
+        return {}
+    try:
+        return dict(json.loads(stores.read(path)))
+    except (ValueError, TypeError) as error:
+        raise StorageError(
+            f"The record of a cold table's newest metadata file is damaged: {error}",
+            path=path,
+            untouched="both tiers",
+            hint="remove that file: the next handoff writes it again",
+        ) from error
+
+
+def _published_path(root: str, table_uuid: str) -> str:
+    return f"{root}/cold/{table_uuid}/published.json"
+
+
 def record_reused(
     stores: Stores, root: str, identity: ColdIdentity, reused: Iterable[tuple[str, int, int]]
 ) -> ColdIdentity:

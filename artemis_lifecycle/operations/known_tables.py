@@ -144,6 +144,11 @@ class KnownTables:
         """Return all tables, by name."""
         return self._all(known_tables.c.catalog == catalog)
 
+    def outside(self, catalogs: Collection[str]) -> list[KnownTable]:
+        """Return the tables of all other catalogs: of those beside the live ones, and of those that the configuration
+        named once."""
+        return self._all(known_tables.c.catalog.not_in(catalogs), known_tables.c.gone_at.is_(None))
+
     def of_uuid(self, table_uuid: str) -> list[KnownTable]:
         """Return every name under which a table is known, in any catalog."""
         return self._all(_uuid(table_uuid))

@@ -166,6 +166,9 @@ class DeletionContext:
     other_catalogs: tuple[str, ...] = ()
     """The other live catalogs, whose dropped tables are readers, too."""
 
+    configured: tuple[str, ...] = ()
+    """All catalogs of the configuration. What was seen in any other one is read there for its time."""
+
     own: tuple[str, ...] | None = None
     """Where this deletion may take files from, if not from the table's own locations: a job's quarantine folder."""
 

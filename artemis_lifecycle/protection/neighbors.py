@@ -138,9 +138,8 @@ class Neighbors:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
-        for catalog in self._catalogs:
-            for known in self._context.operations.known_tables.of_catalog(catalog):
-                self._seen_pointers[known.table_uuid].add(known.metadata_location)
+        for known in (*self._known_tables(), *self._outside()):
+            self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
             name: pointer
@@ -352,20 +351,36 @@ class Neighbors:
         return found
 
     def _not_present(self) -> Iterator[KnownTable]:
-        """Yield the tables that were seen in a live catalog, or in another of its database, and whose names are gone.
-        A second name of a present table is a reader of its own, with its own last state."""
-        context, known_tables = self._context, self._context.operations.known_tables
+        """Yield the tables that were seen in a live catalog or beside it, and whose names are gone. A second name of a
+        present table is a reader of its own, with its own last state."""
+        context, operations = self._context, self._context.operations
         present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
         present.add((self._table_uuid, context.table))
-        # No command lists or deletes those beside: they count for their time.
-        since = context.operations.clock.now() - context.policy.dropped.keep
+        for known in self._known_tables():
+            if known.gone_at is None and (known.table_uuid, known.table) not in present:
+                yield known
+        # No command lists or deletes those outside: they count for their time, and while a person keeps them.
+        since = operations.clock.now() - context.policy.dropped.keep
+        beside = {beside_catalog(catalog) for catalog in self._catalogs}
+        on_hold: frozenset[str] | None = None
+        for known in self._outside():
+            if (known.table_uuid, known.table) in present:
+                continue
+            until = known.missing_since or (since if known.catalog in beside else known.last_seen)
+            if until < since and known.kept_at is None:
+                on_hold = on_hold or frozenset(hold.table_uuid for hold in operations.holds.active())
+                if known.table_uuid not in on_hold:
+                    continue
+            yield known
+
+    def _known_tables(self) -> Iterator[KnownTable]:
         for catalog in self._catalogs:
-            for known in known_tables.of_catalog(catalog):
-                if known.gone_at is None and (known.table_uuid, known.table) not in present:
-                    yield known
-            for known in known_tables.of_catalog(beside_catalog(catalog)):
-                if (known.missing_since or since) >= since and (known.table_uuid, known.table) not in present:
-                    yield known
+            yield from self._context.operations.known_tables.of_catalog(catalog)
+
+    def _outside(self) -> list[KnownTable]:
+        """Return the tables that were seen in catalogs that the configuration does not name, or no longer."""
+        configured = self._context.configured
+        return self._context.operations.known_tables.outside(configured) if configured else []
 
     @property
     def _catalogs(self) -> tuple[str, ...]:

@@ -226,6 +226,7 @@ def context_of(resources: Resources, table: str) -> DeletionContext:
         catalog=resources.readers_of(table),
         catalog_name=live.name,
         other_catalogs=tuple(each.name for each in catalogs.iceberg if each is not live),
+        configured=(*(each.name for each in catalogs.iceberg), catalogs.cold.name, *catalogs.others),
         confirm=partial(resources.confirm, table),
         table=table,
         policy=resources.config.policy(table),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,15 +25,14 @@ from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import InputSnapshot
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
-from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
-from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
+from artemis_lifecycle.expiration.plan import ExpirationPlan, read_base
+from artemis_lifecycle.expiration.tags_and_holds import thaw_views
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
-from artemis_lifecycle.metadata.types import NO_SUMMARY, TableMetadata
+from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.decisions import NewDecision, person
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.tables import require_said
-from artemis_lifecycle.retention.rules import view_of
 from artemis_lifecycle.session.contexts import (
     cold_context,
     cold_copies,
@@ -108,7 +107,7 @@ class ColdTier:
                 self.expiration.require_kept(plan, state)
             context = self._handoff_context(plan.table_uuid, step)
             approved = set(record.lost_approved_snapshots or ())
-            wanted = self._to_archive(plan, state.metadata, approved)
+            wanted = self.expiration.to_archive(plan, state.metadata, approved)
             request = HandoffInput(
                 plan_id=plan.plan_id,
                 table=plan.table,
@@ -181,18 +180,6 @@ class ColdTier:
         if identity is not None:
             with open_entries(self._handoff_context(table_uuid, step), table, table_uuid) as entries:
                 entries.newest(identity)
-
-    def _to_archive(self, plan: ExpirationPlan, now: TableMetadata, approved: Collection[int]) -> tuple[int, ...]:
-        """Return which of the plan's snapshots the policy archives: of each period the newest that is still there."""
-        archive_what = self.resources.config.policy(plan.table).cold_tier.archive
-        if archive_what == "every" or not plan.expired_snapshots:
-            return plan.expired_snapshots
-        base = base_metadata(self.resources.live_stores, plan)
-        overtaken = [each for each in base.snapshots if each.manifest_list and now.snapshot(each.snapshot_id) is None]
-        heads = self.resources.live_stores.heads([each.manifest_list or "" for each in overtaken])
-        gone = {each.snapshot_id for each, head in zip(overtaken, heads, strict=True) if head is None}.union(approved)
-        left = tuple(each for each in base.snapshots if each.snapshot_id not in gone)
-        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), archive_what)
 
     def restore(
         self,

@@ -31,12 +31,14 @@ from artemis_lifecycle.expiration.plan import (
     ExpirationPlan,
     PlanRequest,
     Wanted,
+    base_metadata,
     load_plan,
     not_committable,
     overtaken,
     refuse_unexpirable,
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.tags_and_holds import to_archive
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.known_tables import Swaps
@@ -426,7 +428,7 @@ class Expiration:
 
     def _require_left_out_gone(self, plan: ExpirationPlan, record: PlanRecord, state: TableState) -> None:
         """Raise StalePlan if the table has snapshots again that the handoff left out, because another tool had expired
-        them: nobody archived what they read."""
+        them, or if the policy of now archives some that it left out: nobody archived what they read."""
         outcome = read_outcome(self.resources.live_stores, self.resources.root, plan.plan_id)
         # A handoff that is run again calls them lost.
         left_out = set() if outcome is None else {*outcome.overtaken, *outcome.lost}
@@ -440,6 +442,28 @@ class Expiration:
                 untouched="the table and all files",
                 hint=f"artemis close {plan.plan_id}, then plan again: the next handoff archives them",
             )
+        thinned = set[int]() if outcome is None else {*outcome.thinned}
+        named = sorted(thinned.intersection(self.to_archive(plan, state.metadata))) if thinned else []
+        if named:
+            raise StalePlan(
+                "The policy of now (cold_tier.archive) archives snapshots of the plan that its handoff left out: "
+                f"{', '.join(map(str, named[:10]))}",
+                table=plan.table,
+                untouched="the table and all files",
+                hint=f"artemis close {plan.plan_id}, then plan again: the next handoff archives them",
+            )
+
+    def to_archive(self, plan: ExpirationPlan, now: TableMetadata, approved: Collection[int] = ()) -> tuple[int, ...]:
+        """Return which of the plan's snapshots the policy archives: of each period the newest that is still there."""
+        archive_what = self.resources.config.policy(plan.table).cold_tier.archive
+        if archive_what == "every" or not plan.expired_snapshots:
+            return plan.expired_snapshots
+        base = base_metadata(self.resources.live_stores, plan)
+        expired = [each for each in base.snapshots if each.manifest_list and now.snapshot(each.snapshot_id) is None]
+        heads = self.resources.live_stores.heads([each.manifest_list or "" for each in expired])
+        gone = {each.snapshot_id for each, head in zip(expired, heads, strict=True) if head is None}.union(approved)
+        left = tuple(each for each in base.snapshots if each.snapshot_id not in gone)
+        return to_archive(plan.expired_snapshots, view_of(replace(base, snapshots=left)), archive_what)
 
     def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
         """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff

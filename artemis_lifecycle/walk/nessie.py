@@ -184,6 +184,7 @@ class NessieTables:
             context_of(resources, table),
             catalog=_BesideLive(tables, resources.readers_of(table), f"{self.name}:"),
             catalog_name=self.name,
+            other_catalogs=tuple(each.name for each in config.catalogs.iceberg),
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
             roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
             is_branched=True,

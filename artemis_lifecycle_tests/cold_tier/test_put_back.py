@@ -395,7 +395,7 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
         yield lifecycle
 
 
-@pytest.mark.parametrize("lost", ["row", "database"])
+@pytest.mark.parametrize("lost", ["row", "database", "both databases"])
 def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lifecycle, lost: str) -> None:
     place, lifecycle, cold = Place(at_once, "t"), at_once, at_once.config.catalogs.cold.name
     expected: dict[int, Rows] = {}
@@ -414,7 +414,7 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
                 set_to = f"UPDATE iceberg_tables SET metadata_location = :to {at_row}"
                 connection.execute(text(set_to), {**row, "to": to})
                 connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
-                if lost == "database":
+                if lost != "row":
                     of_table = (
                         "DELETE FROM artemis_cold.publications WHERE new_location <> :to AND table_identifier = :t"
                     )
@@ -441,6 +441,10 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
     write(4)
     plan = lifecycle.plan_expiration(place.table)
     before = place.metadata.metadata_location
+    recorded = text("UPDATE lifecycle.plans SET cold_metadata_location = :to WHERE cold_metadata_location = :at")
+    if lost == "both databases":
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(recorded, {"at": newer, "to": backup})
     said = rf"put back in time.* published {re.escape(newer)} \(snapshots only there: 1\)"
     for step in (
         lambda: lifecycle.hand_off(plan, dry_run=True),
@@ -450,6 +454,8 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
     ):
         with pytest.raises(HandoffFailed, match=said) as refused:
             step()
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(recorded, {"at": backup, "to": newer})
     with pytest.raises(HandoffFailed, match="no longer have all its snapshots"):
         lifecycle.delete_files(handed_off)
     assert (pointer(), place.metadata.metadata_location) == (backup, before)

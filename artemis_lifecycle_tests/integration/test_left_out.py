@@ -154,6 +154,21 @@ def test_a_file_that_is_there_but_cannot_be_told_apart_is_never_left_out_as_over
     assert again.exists()
 
 
+def test_a_commit_waits_for_what_the_policy_of_now_archives(make: Callable[..., Place]) -> None:
+    place = make(archive="daily")
+    plan = place.lifecycle.plan_expiration(place.table)
+    done = place.lifecycle.hand_off(plan)
+    assert done.thinned
+    cold_tier = place.lifecycle.config.defaults.cold_tier.model_copy(update={"archive": "every"})
+    place.lifecycle.config.defaults.cold_tier = cold_tier
+    with pytest.raises(StalePlan, match=f"left out: {min(done.thinned)}"):
+        place.lifecycle.commit_expiration(plan)
+    place.lifecycle.close_plan(plan.plan_id)
+    place.lifecycle.expire(place.table)
+    for number in done.thinned:
+        assert place.lifecycle.read(place.table, snapshot_id=number).count() == 1
+
+
 @pytest.mark.parametrize("gone", [data_file, list_file])
 def test_of_a_period_the_newest_snapshot_that_is_still_there_is_archived(
     make: Callable[..., Place], gone: Callable[[Place, int], Path]

@@ -733,6 +733,56 @@ def test_a_dropped_table_of_another_catalog_of_the_database_keeps_its_files_for_
         assert lifecycle.expire("db.owner").deleted > 0
 
 
+def _taken_up(lifecycle: Lifecycle) -> tuple[set[Path], str]:
+    """A reader of another table's files, its state before, and the files."""
+    owner, _ = create(lifecycle, "db.owner"), create(lifecycle, "db.reader")
+    before = lifecycle.snapshot_history("db.reader").metadata_location
+    taken = set((owner / "data").glob("*.parquet"))
+    take_up(lifecycle, "db.reader", owner / "data")
+    return taken, before
+
+
+def _execute(lifecycle: Lifecycle, statement: str, **values: str) -> None:
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text(statement), values)
+
+
+def test_readers_of_a_catalog_that_the_configuration_no_longer_names_count_for_their_time(lifecycle: Lifecycle) -> None:
+    taken, _ = _taken_up(lifecycle)
+    lifecycle.observe_catalog()
+    uuid = lifecycle.steps.table_uuid("db.reader")
+    hold = lifecycle.hold("db.reader", "legal", "case 1")
+    _execute(lifecycle, "UPDATE lifecycle.known_tables SET catalog = 'once' WHERE table_name = 'db.reader'")
+    _execute(lifecycle, "DELETE FROM iceberg_tables WHERE table_name = 'reader'")
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    assert all(path.exists() for path in taken)
+
+    old = "UPDATE lifecycle.known_tables SET last_seen = now() - interval '100 days' WHERE table_uuid = :uuid"
+    _execute(lifecycle, old, uuid=uuid)
+    collect(lifecycle, "db.owner")
+    assert all(path.exists() for path in taken)
+    lifecycle.release(hold.hold_id)
+    overwrite(lifecycle, "db.owner", 3)
+    lifecycle.expire("db.owner")
+    collect(lifecycle, "db.owner")
+    assert not any(path.exists() for path in taken)
+
+
+def test_a_commit_that_another_catalog_of_the_database_lost_counts(lifecycle: Lifecycle) -> None:
+    taken, before = _taken_up(lifecycle)
+    _execute(lifecycle, "UPDATE iceberg_tables SET catalog_name = 'sibling' WHERE table_name = 'reader'")
+    lifecycle.observe_catalog()
+    _execute(
+        lifecycle, "UPDATE iceberg_tables SET metadata_location = :before WHERE table_name = 'reader'", before=before
+    )
+    overwrite(lifecycle, "db.owner", 2)
+    lifecycle.expire("db.owner")
+    collect(lifecycle, "db.owner")
+    assert all(path.exists() for path in taken)
+    _execute(lifecycle, "DELETE FROM iceberg_tables WHERE catalog_name = 'sibling'")
+
+
 def beside(lifecycle: Lifecycle) -> set[str]:
     known = lifecycle.operations.known_tables.of_catalog(beside_catalog(lifecycle.config.catalogs.live.name))
     return {each.table_uuid for each in known}
