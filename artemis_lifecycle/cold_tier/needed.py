@@ -45,17 +45,13 @@ from artemis_lifecycle.cold_tier.demand import (
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
 from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger, is_still
-from artemis_lifecycle.cold_tier.paths import PathMapping, Placing
+from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.metadata.types import (
     CONTENT_KINDS,
-    DATA,
     DELETION_VECTORS,
-    EQUALITY_DELETES,
     MANIFEST,
     MANIFEST_LIST,
-    PARTITION_STATISTICS,
     POSITION_DELETES,
-    STATISTICS,
     UNKNOWN_LENGTH,
     Snapshot,
     TableMetadata,
@@ -64,7 +60,7 @@ from artemis_lifecycle.spark.runner import Rows, Runner, first_of_each
 from artemis_lifecycle.storage.frames import arrow_schema, write_frame
 from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.location import LocationRules, hash_strings, normalize
-from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
+from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.types import NO_TIME
 
 # --- reuse ------------------------------------------------------------------------------------------------------------
@@ -137,9 +133,6 @@ class _Located:
 
     meant = used
 
-    def owns(self, path: str) -> bool:
-        return False
-
 
 ARCHIVED_BEFORE = "it was overwritten: snapshot {} added another file there, which was archived before it"
 
@@ -174,22 +167,6 @@ class Reuse:
         if self._uses is None:
             self._uses = uses_of(self._runner, self._source, self._metadata, rules)
         return self._later(use, self._uses.get(normalize(path, rules), ()))
-
-    def occupied(self, rows: pa.Table) -> pa.Table:
-        """Return the files of `rows` (SEALED) whose place in the target has another file. It is another table's, which
-        took up a file at that path before."""
-        there = self._target.heads(rows.column("destination").to_pylist())
-        sources = rows.column("source").to_pylist()
-        return rows.filter(pa.array(map(self._is_occupied, there, sources), pa.bool_()))
-
-    def _is_occupied(self, there: StoredFile | None, source: str) -> bool:
-        found = None if there is None else self._source.head(source)
-        if there is None or found is None:
-            return False
-        if self._is_aside(there.path):
-            return True
-        other_size = there.size_in_bytes != found.size_in_bytes
-        return other_size or self._target.checksum(there.path) != self._source.checksum(source)
 
     def _is_aside(self, copy: str) -> bool:
         """Return True if the copy is in the deep archive, even if it is readable for a while: it stands for no other
@@ -231,12 +208,11 @@ class Reuse:
                     why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
                 elif (other := self.archived_before(copies, use, head.since, path)) is not None:
                     why = ARCHIVED_BEFORE.format(other)
-                elif held is None and (mapping.owns(place) or not self._is_occupied(self._target.head(place), path)):
+                elif held is None:
                     if size not in (head.size_in_bytes, UNKNOWN_LENGTH):
                         why = f"the file at its path has {head.size_in_bytes} bytes, but the metadata records {size}"
                 elif (
-                    held is not None
-                    and here
+                    here
                     and size in (held.source_size, UNKNOWN_LENGTH)
                     # A rewrite in place may keep all that a disk says of a file, so only the content counts.
                     and is_still(None, held.source_checksum, head, self._source)
@@ -314,11 +290,6 @@ class Reuse:
 
 
 _OF_USE = ("kind", "source", "destination", "size_in_bytes", "added_by", "manifest")
-_PLAIN = pa.array([DATA, EQUALITY_DELETES, STATISTICS, PARTITION_STATISTICS])
-"""Kinds whose copies have the same bytes."""
-
-Occupied = Callable[[pa.Table], pa.Table]
-
 _SIZES = arrow_schema("phase bigint, bucket bigint, files bigint, size_in_bytes bigint")
 
 
@@ -333,11 +304,10 @@ def seal_work(
     files_per_batch: int,
     bytes_per_batch: int,
     problems: tuple[Problem, ...] = (),
-    occupied: Occupied | None = None,
 ) -> Work | pa.Table | tuple[Problem, ...]:
     """Find what is needed in `source` and seal it in `folder`, which `records` can access. If metadata cannot be read,
     return the problems and seal nothing; if uses of paths must be decided first, return these."""
-    with find_needed(runner, source, demand, ledger, occupied) as rows:
+    with find_needed(runner, source, demand, ledger) as rows:
         if not isinstance(rows, Rows):
             return rows
         # A unique name: of two concurrent runs, or after a kill, one frame is sealed and the other is garbage.
@@ -361,11 +331,9 @@ class Needed:
     reused: pa.Table | None = None
 
 
-def count_needed(
-    runner: Runner, source: Stores, demand: Demand, ledger: Ledger, occupied: Occupied | None = None
-) -> Needed:
+def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Needed:
     """Count what is needed in `source`, without sealing it."""
-    with find_needed(runner, source, demand, ledger, occupied) as rows:
+    with find_needed(runner, source, demand, ledger) as rows:
         if isinstance(rows, tuple):
             return Needed(problems=rows)
         if not isinstance(rows, Rows):
@@ -376,11 +344,10 @@ def count_needed(
 
 @contextmanager
 def find_needed(
-    runner: Runner, source: Stores, demand: Demand, ledger: Ledger, occupied: Occupied | None = None
+    runner: Runner, source: Stores, demand: Demand, ledger: Ledger
 ) -> Iterator[Rows | pa.Table | tuple[Problem, ...]]:
     """Yield what is needed (SEALED), which is valid inside the block; or the metadata that cannot be read; or uses of
-    paths that may mean several files (role REUSED), which must be decided first. `occupied` returns which of these
-    files, placed where other tables archive, too, have another one there."""
+    paths that may mean several files (role REUSED), which must be decided first."""
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
         problems = list_problems(lists)
@@ -411,8 +378,6 @@ def find_needed(
         )
         needed = keep(runner.match(candidates, known, "destination", partial(_needed, find_reused), SEALED))
         reused = needed.between("role", REUSED, REUSED).table() if demand.origin is None else pa.table({})
-        if occupied is not None and not reused.num_rows:
-            reused = occupied(needed.map(partial(_beside_others, demand.mapping), SEALED).table())
         if reused.num_rows:
             yield reused
             return
@@ -422,16 +387,6 @@ def find_needed(
             origin = recorded.map(_as_sources, renamed)
             needed = runner.match(needed, origin, "source", _with_checksums, SEALED)
         yield keep(needed)
-
-
-def _beside_others(mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the files that are copied as they are to places outside the table's own location."""
-    for batch in batches:
-        copied = batch.filter(
-            pc.and_kleene(pc.equal(batch.column("role"), COPY), pc.is_in(batch.column("kind"), _PLAIN))
-        )
-        foreign = [not mapping.owns(path) for path in copied.column("destination").to_pylist()]
-        yield copied.filter(pa.array(foreign, pa.bool_()))
 
 
 def _new_manifests(named: pa.Table, known: pa.Table) -> pa.Table:

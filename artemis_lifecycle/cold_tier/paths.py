@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from artemis_lifecycle.storage.location import LocationRules, PathParts, normali
 from artemis_lifecycle.storage.stores import Stores
 
 OUTSIDE = "_outside"
-"""The folder in a cold table for files from outside the live warehouse: `_outside/<scheme>/<authority>/<path>`."""
+"""The folder in a cold table for files from outside the live table's location: `_outside/<scheme>/<authority>/<path>`.
+No two tables share a copy: each rewrites delete files and manifests by its own paths."""
 
 REUSED = "_reused"
 """The folder in a cold table for files at a path where an earlier file was archived:
@@ -28,8 +30,10 @@ SPELLED = "_spelled"
 which their file has its place: `_spelled/<hash of what differs>/<scheme>/<authority>/<path>`. Iceberg's deletes apply
 to a path, letter by letter, so two spellings of one file are two files in cold as they are in live."""
 
+_TAG = re.compile("[0-9a-f]{16}/")
+
 UNPLACED = "_tables"
-"""The folder in the cold warehouse for tables whose location has no mirrored place, by table-uuid."""
+"""The folder in the cold warehouse for tables whose location has no place of the same name there, by table-uuid."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +42,15 @@ class ColdIdentity:
     with another file than the one that was archived first, as (path, snapshot that added it, its sequence number),
     oldest first.
 
-    `mirrored`: the live warehouse's paths keep their relative place under the cold warehouse. Otherwise only the
-    table's own location does, because the mirrored place belongs to another table or does not exist. `rules` say which
-    paths are equal.
+    Paths in the table's location keep their relative place in the cold table's. `rules` say which paths are equal.
     """
 
     table_uuid: str
     live_table: str
     cold_table: str
-    live_warehouse: str
     cold_warehouse: str
     live_location: str
     cold_location: str
-    mirrored: bool
     rules: LocationRules
     reused: tuple[tuple[str, int, int], ...] = ()
 
@@ -100,16 +100,13 @@ class Placing(Protocol):
     def meant(self, path: str, deleted_by: int | None) -> str:
         """Return the path in the other tier of the file at `path` of which this snapshot deleted rows."""
 
-    def owns(self, path: str) -> bool:
-        """Return True if a path of the other tier is where only this table has files."""
-
 
 class PathMapping:
     """Maps a live path to its cold path, as a picklable function of the path alone. Different paths never have the same
     cold path, even if they name one file.
 
     `sequences` are the sequence numbers of the table's snapshots, by id; only `meant` needs them. Raises HandoffFailed
-    for a relative path, and for one with `.` or `..` that cannot be mirrored.
+    for a relative path, and for one with `.` or `..` as names.
     """
 
     def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS, sequences: Mapping[int, int] | None = None) -> None:
@@ -119,8 +116,7 @@ class PathMapping:
         self._reused: dict[str, dict[int, int]] = {}
         for path, added_by, sequence in identity.reused:
             self._reused.setdefault(path, {})[added_by] = sequence
-        self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
-        self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
+        self._root, self._target = identity.live_location.rstrip("/"), identity.cold_location.rstrip("/")
         self._reserved = tuple(f"{identity.cold_location}/{folder}/" for folder in (OUTSIDE, REUSED, SPELLED))
 
     @property
@@ -131,6 +127,14 @@ class PathMapping:
     def spelled(self) -> str:
         """The folder of everything whose path is not spelled like its place (SPELLED)."""
         return self._reserved[2]
+
+    def spelled_location(self, place: str) -> str:
+        """Return the location of the live file whose copy is at a place under `spelled`."""
+        first, _, rest = place.removeprefix(self.spelled).partition("/")
+        if first.isdecimal() and _TAG.match(rest):
+            rest = rest.partition("/")[2]
+        scheme, authority, path = rest.split("/", 2)
+        return normalize(f"{scheme}://{'' if authority == '_' else authority}/{path}", self.rules)
 
     def __call__(self, path: str) -> str:
         if self.plain(path) != path:
@@ -185,10 +189,6 @@ class PathMapping:
     def _again(self, path: str, added_by: int | None) -> str:
         folder = self._reserved[1] if self.plain(path) == path else self._reserved[2]
         return f"{folder}{added_by}/{self._outside(path)}"
-
-    def owns(self, cold_path: str) -> bool:
-        """Return True if a cold path is in this table's own location, where no other table has files."""
-        return cold_path.startswith(self.identity.cold_location + "/")
 
     def _outside(self, path: str) -> str:
         location, rest = self._split(path)
@@ -251,29 +251,18 @@ def place(
     place by its uuid.
     """
     suffix = f"__{table_uuid[:8]}"
-    live_warehouse, cold_warehouse = live_warehouse.rstrip("/"), cold_warehouse.rstrip("/")
-    live_location = live_location.rstrip("/")
+    cold_warehouse, live_location = cold_warehouse.rstrip("/"), live_location.rstrip("/")
     relative = relative_to(live_location, live_warehouse, rules)
-    if relative is not None and live_location.endswith(f"/{relative}"):
-        live_warehouse = live_location.removesuffix(f"/{relative}")
-    taken = list(cold_locations)
-    mirrored = relative is not None and not name_is_taken
-    if relative is None:
+    cold_location = f"{cold_warehouse}/{relative}" + (suffix if name_is_taken else "")
+    if relative is None or any(overlap(cold_location, other, rules) for other in cold_locations):
         cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
-    else:
-        cold_location = f"{cold_warehouse}/{relative}" + (suffix if name_is_taken else "")
-        if any(overlap(cold_location, other, rules) for other in taken):
-            mirrored = False
-            cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
     return ColdIdentity(
         table_uuid=table_uuid,
         live_table=table,
         cold_table=str(parse(table).suffixed(suffix)) if name_is_taken else table,
-        live_warehouse=live_warehouse,
         cold_warehouse=cold_warehouse,
         live_location=live_location,
         cold_location=cold_location,
-        mirrored=mirrored,
         rules=rules,
     )
 

@@ -110,7 +110,7 @@ class ColdCopies:
             path: tuple(RecordedCopy.of(path, copy.destination, copy) for copy in self._of_last_uses(several))
             for path, several in copies.items()
         }
-        unknown = {path: places[-1] for path, places in placed.items() if path not in found}
+        unknown = [path for path in placed if path not in found]
         return {**found, **self._reached(unknown)} if unknown else found
 
     def _of_last_uses(self, copies: Sequence[CopiedFile]) -> list[CopiedFile]:
@@ -172,25 +172,28 @@ class ColdCopies:
         except HandoffFailed:
             return ()  # No handoff can archive a snapshot with such a path.
 
-    def _reached(self, placed: dict[str, str]) -> dict[str, tuple[RecordedCopy, ...]]:
+    def _reached(self, paths: Sequence[str]) -> dict[str, tuple[RecordedCopy, ...]]:
         """Return the required copies that the ledger does not have, but that the cold table reaches."""
-        view, rules = self.cold(), self.mapping.rules
+        view, rules, mapping = self.cold(), self.mapping.rules, self.mapping
         if view is None:
             return {}
-        reached = reaches(view, hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
-        wanted = {
-            normalize(place, rules): path
-            for (path, place), is_reached in zip(placed.items(), reached, strict=True)
-            if is_reached
-        }
-        if not wanted:
+        spellings = {path: {path, mapping.plain(path)} for path in paths}
+        places = {mapping.places(each)[-1]: path for path, several in spellings.items() for each in several}
+        reached = reaches(view, hash_column(pa.array(places, pa.string()), view.index.rules))
+        if not reached.any():
             return {}
+        wanted = {normalize(place, rules): path for place, path in places.items()}
+        by_location = {normalize(path, rules): path for path in paths}
+        found: dict[str, tuple[RecordedCopy, ...]] = {}
         rows = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
-        return {
-            wanted[location]: (RecordedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"]),)
-            for row in rows
-            if (location := normalize(row["path"], rules)) in wanted
-        }
+        for row in rows:
+            path = wanted.get(normalize(row["path"], rules))
+            if path is None and row["path"].startswith(mapping.spelled):
+                path = by_location.get(mapping.spelled_location(row["path"]))
+            if path is not None:
+                copy = RecordedCopy(path, row["path"], row["kind"], None, row["size_in_bytes"])
+                found[path] = (*found.get(path, ()), copy)
+        return found
 
 
 class PlannedCopies:

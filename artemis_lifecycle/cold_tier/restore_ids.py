@@ -111,7 +111,6 @@ class RestoreMapping:
             (identity.cold_location.rstrip("/") + "/", f"{folder}/table/"),
             (identity.cold_warehouse.rstrip("/") + "/", f"{folder}/warehouse/"),
         )
-        self._folder = folder + "/"
         self.rules = identity.rules
         self.ids = ids
 
@@ -131,9 +130,6 @@ class RestoreMapping:
 
     def meant(self, path: str, deleted_by: int | None) -> str:
         return self(path)
-
-    def owns(self, path: str) -> bool:
-        return path.startswith(self._folder)
 
 
 @dataclass(frozen=True)

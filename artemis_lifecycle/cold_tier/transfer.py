@@ -286,8 +286,7 @@ class Transfer:
             return sum(batch.files for batch in left), sum(batch.size_in_bytes for batch in left), known.problems
         demand, problems = self.demand, tuple[Problem, ...]()
         while True:
-            occupied = None if self.reuse is None else self.reuse.occupied
-            found = count_needed(self.runner, self.source, demand, self.ledger, occupied)
+            found = count_needed(self.runner, self.source, demand, self.ledger)
             new = found.problems
             if found.reused is not None:
                 demand, new = self._decide(demand, found.reused, dry_run=True)
@@ -326,7 +325,6 @@ class Transfer:
                     files_per_batch=self.settings.files_per_batch,
                     bytes_per_batch=self.settings.bytes_per_batch,
                     problems=problems,
-                    occupied=None if self.reuse is None else self.reuse.occupied,
                 )
             if isinstance(work, Work):
                 return work, demand.mapping

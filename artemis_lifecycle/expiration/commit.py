@@ -233,7 +233,8 @@ def removal(
     the plan would be made with now.
 
     A plan is stale if the same rule, at the plan's own instant, or `policy`, would now keep what it removes: because of
-    a new ref or hold on an expired snapshot, a rollback to one, a longer setting on a branch, or a longer window. A
+    a new ref or hold on an expired snapshot, a rollback to one, a longer setting on a branch, or a longer window; or if
+    a ref that it removes was moved. A
     concurrent append does not make it stale. Raises StalePlan, AnotherTable, and what `refuse_unexpirable` raises.
     """
     require_uuid(plan.table, base.table_uuid, plan.table_uuid)
@@ -243,6 +244,11 @@ def removal(
     doomed_refs = [ref for ref in plan.expired_refs if ref in base.refs]
     if not doomed and not doomed_refs:
         return None
+    planned = zip(plan.expired_refs, plan.ref_snapshots, strict=True)
+    moved = [ref for ref, snapshot_id in planned if ref in base.refs and base.refs[ref].snapshot_id != snapshot_id]
+    if moved:
+        # The handoff archived what it named: what it names now may be archived by nobody.
+        raise _stale(plan, base, f"refs {', '.join(moved[:3])}, which name other snapshots by now")
     view, at, holds, tags = view_of(base), milliseconds(plan.decided_at), tuple(holds), tuple(tags)
     for settings in dict.fromkeys((plan.settings, policy or plan.settings)):
         try:

@@ -122,9 +122,10 @@ class PlanSummary:
 class ExpirationPlan:
     """What one expiration removes, sealed. The table has not changed yet.
 
-    `expired_snapshots` are ids in the order of the table's history. `kept` has every reason of every kept snapshot.
-    `snapshot_log` is the table's complete log at the plan's base, for the checks of the plan. Long after the plan is
-    over (`records.keep`), `kept` and `snapshot_log` are empty, and its list of files is gone.
+    `expired_snapshots` are ids in the order of the table's history. `ref_snapshots` are those of `expired_refs`. `kept`
+    has every reason of every kept snapshot. `snapshot_log` is the table's complete log at the plan's base, for the
+    checks of the plan. Long after the plan is over (`records.keep`), `kept` and `snapshot_log` are empty, and its list
+    of files is gone.
     """
 
     plan_id: str
@@ -142,6 +143,7 @@ class ExpirationPlan:
     files_location: str
     _spark: Spark = field(repr=False, compare=False)
     _stores: Stores = field(repr=False, compare=False)
+    ref_snapshots: tuple[int, ...] = ()
 
     def files(self) -> DataFrame:
         """Return DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the
@@ -300,6 +302,7 @@ def seal_plan(
         files_location=f"{folder}/files",
         _spark=spark,
         _stores=stores,
+        ref_snapshots=tuple(metadata.refs[ref].snapshot_id for ref in decision.expired_refs),
     )
     if plan.expired_snapshots and metadata.properties.get(_DROPS, "").lower() == "true":
         # If it is already gone, the step that needs it reports a stale plan.
@@ -481,6 +484,7 @@ def _to_json(plan: ExpirationPlan) -> bytes:
         "settings": asdict(plan.settings),
         "expired_snapshots": list(plan.expired_snapshots),
         "expired_refs": list(plan.expired_refs),
+        "ref_snapshots": list(plan.ref_snapshots),
         "kept": [(snapshot, numbers[id(reasons)]) for snapshot, reasons in plan.kept.items()],
         "kept_because": list(sets.values()),
         "snapshot_log": [(entry.timestamp_ms, entry.snapshot_id) for entry in plan.snapshot_log],
@@ -513,6 +517,7 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
         files_location=record.files_location,
         _spark=spark,
         _stores=stores,
+        ref_snapshots=tuple(content["ref_snapshots"]),
     )
 
 

@@ -670,8 +670,9 @@ def test_a_delete_of_one_spelling_of_a_file_leaves_the_other_in_every_tier(job: 
     assert sorted((row[0], row[1]) for row in back) == last[1]
 
 
+@pytest.mark.parametrize("ledger", ["kept", "lost"])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_copy_of_any_spelling_is_missed_before_the_file_goes(job: Job, lost: int) -> None:
+def test_a_lost_copy_of_any_spelling_is_missed_before_the_file_goes(job: Job, lost: int, ledger: str) -> None:
     part = f"{job.folder}/part-0.parquet"
     size = job.write(part, 1, 2)
     job.added(part, size, 1, 2)
@@ -683,6 +684,10 @@ def test_a_lost_copy_of_any_spelling_is_missed_before_the_file_goes(job: Job, lo
     copies = sorted(on_disk(f"{job.lifecycle.config.catalogs.cold.warehouse}").rglob("part-0.parquet"))
     assert len(copies) == 2
     copies[lost].unlink()
+    if ledger == "lost":
+        uuid = job.lifecycle.steps.table_uuid(TABLE)
+        folder = handoff_ledger(job.stores, job.lifecycle.resources.root, uuid).folder
+        shutil.rmtree(on_disk(folder))
     job.lifecycle.delete_files(plan)
     assert job.exists(part)
 
@@ -704,3 +709,33 @@ def test_a_path_written_again_under_another_spelling_is_another_file(job: Job, a
         with pytest.raises(HandoffFailed, match="overwritten"):
             job.lifecycle.expire(TABLE)
         assert job.exists(part)
+
+
+@pytest.mark.parametrize("archived_first", ["the reader's", "the owner's"])
+def test_two_tables_that_share_a_path_archive_copies_of_their_own(job: Job, archived_first: str) -> None:
+    """A clone's rewritten delete files and manifests name its own places, and its file may be another one."""
+    part, lifecycle = f"{job.folder}/part-0.parquet", job.lifecycle
+    job.sql("CREATE TABLE {live}.db.other (id int) USING iceberg")
+    size, spark = job.write(part, 1, 2), job.lifecycle.spark
+    jvm: Any = spark._jvm
+    path = f"{job.live}.db.other"
+    other = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, path)
+    file = jvm.org.apache.iceberg.DataFiles.builder(other.spec()).withPath(part).withFormat("parquet")
+    other.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(2).build()).commit()
+    taken = int(other.currentSnapshot().snapshotId())
+    job.sql("INSERT OVERWRITE {live}.db.other VALUES (7)")
+
+    if archived_first == "the reader's":
+        lifecycle.expire("db.other")
+    job.added(part, job.write(part, 4, 5, 6), 4, 5, 6)
+    job.overwrite(90)
+    if archived_first == "the owner's":
+        lifecycle.hand_off(lifecycle.plan_expiration(TABLE))
+        with pytest.raises(HandoffFailed, match=r"bytes, but the metadata records|overwritten"):
+            lifecycle.expire("db.other")
+    else:
+        lifecycle.expire(TABLE)
+        found = lifecycle.read("db.other", snapshot_id=taken).collect()
+        assert sorted(row["id"] for row in found) == [1, 2]
+        lifecycle.scrub_cold("db.other")
+    job.expect_all_rows()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed, StalePlan
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.test_put_back import Place, put_back
@@ -154,19 +155,44 @@ def test_a_file_that_is_there_but_cannot_be_told_apart_is_never_left_out_as_over
     assert again.exists()
 
 
-def test_a_commit_waits_for_what_the_policy_of_now_archives(make: Callable[..., Place]) -> None:
+def test_a_commit_waits_for_what_the_policy_of_now_archives(
+    make: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = make(archive="daily")
     plan = place.lifecycle.plan_expiration(place.table)
     done = place.lifecycle.hand_off(plan)
     assert done.thinned
-    cold_tier = place.lifecycle.config.defaults.cold_tier.model_copy(update={"archive": "every"})
-    place.lifecycle.config.defaults.cold_tier = cold_tier
+    policy = place.lifecycle.config.policy(place.table)
+    every = policy.cold_tier.model_copy(update={"archive": "every"})
+    changed = policy.model_copy(update={"cold_tier": every})
+    monkeypatch.setattr(LifecycleConfig, "policy", lambda *_: changed)
     with pytest.raises(StalePlan, match=f"left out: {min(done.thinned)}"):
         place.lifecycle.commit_expiration(plan)
-    place.lifecycle.close_plan(plan.plan_id)
+    place.lifecycle.close_plan(plan.plan_id, **WHO)
     place.lifecycle.expire(place.table)
     for number in done.thinned:
         assert place.lifecycle.read(place.table, snapshot_id=number).count() == 1
+
+
+@pytest.mark.parametrize("when", ["before the handoff", "before the commit"])
+def test_a_tag_that_was_moved_since_the_plan_is_not_removed_with_what_it_names_now(
+    make: Callable[..., Place], when: str
+) -> None:
+    place = make(archive="daily")
+    first, second = ids(place)[:2]
+    place.lifecycle.spark.sql(f"ALTER TABLE {place.qualified} CREATE TAG x AS OF VERSION {first} RETAIN 5 DAYS")
+    later = datetime.now(UTC) + timedelta(days=60)
+    plan = place.lifecycle.plan_expiration(place.table, now=later)
+    assert plan.expired_refs == ("x",) and {first, second} <= set(plan.expired_snapshots)
+    move = f"ALTER TABLE {place.qualified} REPLACE TAG x AS OF VERSION {second} RETAIN 5 DAYS"
+    if when == "before the handoff":
+        place.lifecycle.spark.sql(move)
+    place.lifecycle.hand_off(plan)
+    place.lifecycle.spark.sql(move)
+    with pytest.raises(StalePlan, match="refs x, which name other snapshots"):
+        place.lifecycle.commit_expiration(plan)
+    place.lifecycle.expire(place.table, now=later)
+    assert [row["id"] for row in place.lifecycle.read(place.table, tag="x").collect()] == [1]
 
 
 @pytest.mark.parametrize("gone", [data_file, list_file])
