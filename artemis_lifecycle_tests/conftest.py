@@ -348,6 +348,9 @@ def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]
     def make(**sections: Any) -> LifecycleConfig:
         number = next(_numbers)
         home = folder / f"lifecycle-{number}"
+        home.mkdir()
+        # A process that starts a session of its own resolved and compiled them for each home: 5 s.
+        (home / "jars").symlink_to(REPOSITORY / ".artemis" / "jars")
         addresses: dict[str, Any] = {
             "catalogs": {
                 tier: {"name": f"{tier}_{number}", "uri": uri, "warehouse": f"file://{home}/{tier}"}
@@ -446,5 +449,6 @@ def _apart_from_the_developers_stack() -> Iterator[None]:
             patch.delenv(name)
         with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
             if options := class_archive.submit_options():
-                patch.setenv("SPARK_SUBMIT_OPTS", options, prepend=" ")
+                # The sessions of other processes live for seconds, too.
+                patch.setenv("SPARK_SUBMIT_OPTS", f"{options} {class_archive.BRIEFLY}", prepend=" ")
         yield

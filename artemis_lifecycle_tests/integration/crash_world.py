@@ -77,7 +77,7 @@ class Disk:
 
     def save(self) -> Saved:
         folder = self.beside / f"saved-{next(self._names)}"
-        shutil.copytree(self.home, folder)
+        shutil.copytree(self.home, folder, symlinks=True)
         rows = {}
         with self.connected() as cursor:
             for table in _tables(cursor):
