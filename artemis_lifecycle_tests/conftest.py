@@ -20,6 +20,7 @@ import gc
 import itertools
 import os
 import shutil
+import socketserver
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,9 +48,20 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     # A test process has millions of objects, and each collection searches all of them for cycles.
     gc.set_threshold(100_000, 20, 20)
+    _end_servers_at_once()
     config.addinivalue_line("markers", "nightly: a long test, which `make nightly` runs and `make test` skips")
     config.addinivalue_line("markers", "no_guardian(reason): the guardian does not check this test; says why")
     config.pluginmanager.register(guardian.Plugin(), "guardian")
+
+
+def _end_servers_at_once() -> None:
+    """A server looks every half second whether it is to end: half a second for each test with a server of its own."""
+    serve = socketserver.BaseServer.serve_forever
+
+    def serve_forever(server: socketserver.BaseServer, poll_interval: float = 0.5) -> None:
+        serve(server, min(poll_interval, 0.03))
+
+    socketserver.BaseServer.serve_forever = serve_forever  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(trylast=True)
