@@ -6,6 +6,9 @@ it, which was most of what the guardian spent on a manifest.
 
 Each SQL statement is compiled once. SQLAlchemy keeps what it compiled for one engine, but each test module has a
 database of its own, and Dagster makes an engine for every event that it stores in SQLite: a fifth of what its runs did.
+
+Each AWS service's model is parsed once. botocore does so for every session, and a store with settings of its own has
+one: a fifth of what `storage/test_s3.py` did.
 """
 
 from __future__ import annotations
@@ -111,3 +114,22 @@ def _engine_for_each_address(make: Callable[..., Engine]) -> Callable[..., Engin
         return found[key]
 
     return create_engine
+
+
+def parse_models_once() -> None:
+    """Have the sessions of botocore share the JSON that describes services. None changes it."""
+    loader: Any = importlib.import_module("botocore.loaders").JSONFileLoader
+    if not hasattr(loader._load_file, "__wrapped__"):
+        loader._load_file = _once_a_file(loader._load_file)
+
+
+def _once_a_file(load: Any) -> Any:
+    found: dict[str, Any] = {}
+
+    @functools.wraps(load)
+    def load_file(self: Any, path: str, open_method: Any) -> Any:
+        if path not in found:
+            found[path] = load(self, path, open_method)
+        return found[path]
+
+    return load_file
