@@ -22,7 +22,7 @@ from artemis_lifecycle.embedded.locks import file_lock
 
 FOLDER = Path(__file__).resolve().parents[1] / ".artemis" / "classes"
 _SECONDS = 900
-_BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _STATEMENTS = (
     "CREATE NAMESPACE made.ns",
     "CREATE TABLE made.ns.t (id bigint, name string, day date) USING iceberg PARTITIONED BY (days(day))",
@@ -92,7 +92,7 @@ def _use(work: Path, archive: Path, jars: Sequence[str]) -> None:
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={shlex.quote(str(archive))} {_BRIEFLY}",
+        "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={shlex.quote(str(archive))} {BRIEFLY}",
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(jars),
         "spark.sql.catalog.made": "org.apache.iceberg.spark.SparkCatalog",

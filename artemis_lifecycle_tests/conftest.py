@@ -20,6 +20,7 @@ import gc
 import itertools
 import os
 import shutil
+import socketserver
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,9 +48,20 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     # A test process has millions of objects, and each collection searches all of them for cycles.
     gc.set_threshold(100_000, 20, 20)
+    _end_servers_at_once()
     config.addinivalue_line("markers", "nightly: a long test, which `make nightly` runs and `make test` skips")
     config.addinivalue_line("markers", "no_guardian(reason): the guardian does not check this test; says why")
     config.pluginmanager.register(guardian.Plugin(), "guardian")
+
+
+def _end_servers_at_once() -> None:
+    """A server looks every half second whether it is to end: half a second for each test with a server of its own."""
+    serve = socketserver.BaseServer.serve_forever
+
+    def serve_forever(server: socketserver.BaseServer, poll_interval: float = 0.5) -> None:
+        serve(server, min(poll_interval, 0.03))
+
+    socketserver.BaseServer.serve_forever = serve_forever  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(trylast=True)
@@ -71,18 +83,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 _LONG = (
-    "foreign/test_foreign_actors.py",
+    "integration/test_daemon.py",
+    "rest/test_walk.py",
+    "cold_tier/test_reused_paths.py",
+    "protection/test_mutations.py",
     "cold_tier/test_handoff.py",
     "integration/test_crash_matrix.py",
-    "integration/test_short_storm.py",
-    "defs/test_walk.py",
-    "paimon/test_against_paimon.py",
-    "embedded/test_postgres.py",
+    "integration/test_bad_input.py",
+    "protection/test_readers.py",
+    "spark/test_cluster.py",
     "integration/test_browser.py",
-    "reachability/test_exactness.py",
-    "integration/test_two_machines.py",
-    "storage/test_pace.py",
-    "defs/test_resources.py",
+    "defs/test_walk.py",
+    "upkeep/test_compaction.py",
+    "cold_tier/test_put_back.py",
+    "nights/test_thirty_nights.py",
+    "foreign/test_foreign_actors.py",
+    "defs/test_kinds.py",
 )
 
 
@@ -119,6 +135,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         first = int(_seed) % max(len(files), 1)
         order = {path: number for number, path in enumerate(files[first:] + files[:first])}
         items.sort(key=lambda item: order[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What all modules hold stays to the end: collections, of which pytest makes five at its own end, leave it out."""
+    gc.freeze()
 
 
 _PART_ENDS = time.monotonic() + float(os.environ.get("ARTEMIS_PART_SECONDS", "inf"))
@@ -348,6 +369,9 @@ def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]
     def make(**sections: Any) -> LifecycleConfig:
         number = next(_numbers)
         home = folder / f"lifecycle-{number}"
+        home.mkdir()
+        # A process that starts a session of its own resolved and compiled them for each home: 5 s.
+        (home / "jars").symlink_to(REPOSITORY / ".artemis" / "jars")
         addresses: dict[str, Any] = {
             "catalogs": {
                 tier: {"name": f"{tier}_{number}", "uri": uri, "warehouse": f"file://{home}/{tier}"}
@@ -446,5 +470,6 @@ def _apart_from_the_developers_stack() -> Iterator[None]:
             patch.delenv(name)
         with suppress(EnvironmentMissing):  # Tests without Spark need no Java.
             if options := class_archive.submit_options():
-                patch.setenv("SPARK_SUBMIT_OPTS", options, prepend=" ")
+                # The sessions of other processes live for seconds, too.
+                patch.setenv("SPARK_SUBMIT_OPTS", f"{options} {class_archive.BRIEFLY}", prepend=" ")
         yield

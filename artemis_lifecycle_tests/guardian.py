@@ -598,15 +598,25 @@ def on_disk(path: str) -> Path:
 
 
 def _s3(properties: Mapping[str, str]) -> Any:
+    """The client of these properties: to make one for each listing costs more than the listing."""
+    return _client_of(tuple(properties.get(f"s3.{each}") for each in _S3_KEYS))
+
+
+_S3_KEYS = ("endpoint", "region", "access-key-id", "secret-access-key", "session-token")
+
+
+@functools.cache
+def _client_of(given: tuple[str | None, ...]) -> Any:
     import boto3
 
+    endpoint, region, key, secret, token = given
     return boto3.client(
         "s3",
-        endpoint_url=properties.get("s3.endpoint"),
-        region_name=properties.get("s3.region"),
-        aws_access_key_id=properties.get("s3.access-key-id"),
-        aws_secret_access_key=properties.get("s3.secret-access-key"),
-        aws_session_token=properties.get("s3.session-token"),
+        endpoint_url=endpoint,
+        region_name=region,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        aws_session_token=token,
     )
 
 

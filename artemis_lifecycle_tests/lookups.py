@@ -3,15 +3,23 @@ written, and Java searches all jars for a class of each package's name: a sevent
 
 Each Avro schema is understood once. pyiceberg parses the schema of every manifest that it opens, and makes a reader for
 it, which was most of what the guardian spent on a manifest.
+
+Each SQL statement is compiled once. SQLAlchemy keeps what it compiled for one engine, but each test module has a
+database of its own, and Dagster makes an engine for every event that it stores in SQLite: a fifth of what its runs did.
+
+Each AWS service's model is parsed once. botocore does so for every session, and a store with settings of its own has
+one: a fifth of what `storage/test_s3.py` did.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+from sqlalchemy import Engine
 
 
 def remember() -> None:
@@ -69,3 +77,59 @@ def _made(make: Any) -> Any:
         return found[key][0]
 
     return reader
+
+
+_compiled: dict[str, tuple[Any, dict[Any, Any]]] = {}
+
+
+def compile_once(engine: Engine) -> Engine:
+    """Have the engine share what was compiled for others of its kind of database. All are of one server and version."""
+    kind = engine.dialect.name
+    if kind not in _compiled:
+        engine.connect().close()  # The dialect asks for the server's version.
+        _compiled[kind] = (engine.dialect, {})
+    engine.dialect, kept = _compiled[kind]
+    engine.update_execution_options(compiled_cache=kept)
+    return engine
+
+
+def keep_engines(*modules: str) -> None:
+    """Have `create_engine` of these modules, which make an engine for each use, return the last one for its address."""
+    for name in modules:
+        module = importlib.import_module(name)
+        if not hasattr(module.create_engine, "__wrapped__"):
+            module.create_engine = _engine_for_each_address(module.create_engine)  # type: ignore[attr-defined]
+
+
+def _engine_for_each_address(make: Callable[..., Engine]) -> Callable[..., Engine]:
+    found: dict[tuple[str, str], Engine] = {}
+
+    @functools.wraps(make)
+    def create_engine(address: str, **options: Any) -> Engine:
+        key = (address, repr(options))
+        if key not in found:
+            if len(found) > 64:  # Of tests that are over.
+                found.clear()
+            found[key] = compile_once(make(address, **options))
+        return found[key]
+
+    return create_engine
+
+
+def parse_models_once() -> None:
+    """Have the sessions of botocore share the JSON that describes services. None changes it."""
+    loader: Any = importlib.import_module("botocore.loaders").JSONFileLoader
+    if not hasattr(loader._load_file, "__wrapped__"):
+        loader._load_file = _once_a_file(loader._load_file)
+
+
+def _once_a_file(load: Any) -> Any:
+    found: dict[str, Any] = {}
+
+    @functools.wraps(load)
+    def load_file(self: Any, path: str, open_method: Any) -> Any:
+        if path not in found:
+            found[path] = load(self, path, open_method)
+        return found[path]
+
+    return load_file

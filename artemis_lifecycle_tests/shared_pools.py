@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from artemis_lifecycle import postgres
 from artemis_lifecycle.operations import database
+from artemis_lifecycle_tests import lookups
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def sharing(uri: str) -> Iterator[None]:
             return make(url, **options)
         key = repr(sorted(options.items()))
         if key not in pools:
-            pools[key] = make(url, **{**options, "pool_pre_ping": False})
+            pools[key] = lookups.compile_once(make(url, **{**options, "pool_pre_ping": False}))
         engine = pools[key].execution_options()
         engine.dispose = lambda close=True: None  # type: ignore[method-assign]
         return engine

@@ -51,7 +51,7 @@ class Kept:
         self.world, self.folder = world, folder
         self.home = world.live_root.parent
         self.prints = world.prints("live", world.ids())
-        shutil.copytree(self.home, folder)
+        shutil.copytree(self.home, folder, symlinks=True)
         with self.catalog() as connection:
             self.rows = {table: self.rows_of(connection, table) for table in self.TABLES}
 
@@ -70,7 +70,7 @@ class Kept:
 
     def put_back(self) -> World:
         shutil.rmtree(self.home)
-        shutil.copytree(self.folder, self.home)
+        shutil.copytree(self.folder, self.home, symlinks=True)
         with self.catalog() as connection:
             lift_guard(connection, self.world.cold)
             for table in self.TABLES:

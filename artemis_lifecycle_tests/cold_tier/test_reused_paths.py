@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,15 +78,20 @@ class Job:
         return self.added(path, self.write(path, *ids), *ids)
 
     def added(self, path: str, size: int, *ids: int) -> int:
+        return self.commit({path: (size, ids)})
+
+    def commit(self, files: Mapping[str, tuple[int, tuple[int, ...]]]) -> int:
+        """Replace the table's rows by files of these sizes and ids."""
         table, jvm = self.java, self.lifecycle.spark._jvm
         assert jvm is not None
         iceberg = jvm.org.apache.iceberg
-        file = iceberg.DataFiles.builder(table.spec()).withPath(path).withFormat("parquet")
-        file = file.withFileSizeInBytes(size).withRecordCount(len(ids)).build()
         time.sleep(0.02)
         commit = table.newOverwrite().overwriteByRowFilter(iceberg.expressions.Expressions.alwaysTrue())
-        commit.addFile(file).commit()
-        return self.seen(*ids)
+        for path, (size, ids) in files.items():
+            file = iceberg.DataFiles.builder(table.spec()).withPath(path).withFormat("parquet")
+            commit = commit.addFile(file.withFileSizeInBytes(size).withRecordCount(len(ids)).build())
+        commit.commit()
+        return self.seen(*(each for _, ids in files.values() for each in ids))
 
     def overwrite(self, number: int) -> int:
         self.sql(f"INSERT OVERWRITE {{live}}.db.t VALUES ({number})")
@@ -110,22 +115,30 @@ def job(make_config: MakeConfig, spark: SparkSession) -> Iterator[Job]:
         yield Job(opened)
 
 
-@pytest.mark.parametrize("place", ["inside", "outside"])
-@pytest.mark.parametrize("ids", [(4, 5), (4, 5, 6, 7)], ids=["same size", "other size"])
-def test_a_file_at_the_path_of_an_archived_one_is_archived_too(
-    job: Job, place: str, ids: tuple[int, ...], tmp_path: Path
-) -> None:
-    part = f"{job.folder if place == 'inside' else f'file://{tmp_path}/landing'}/part-0.parquet"
-    job.add(part, 1, 2)
+def test_a_file_at_the_path_of_an_archived_one_is_archived_too(job: Job, tmp_path: Path) -> None:
+    """Of the same size and of another one, in the table's folder and outside it: four paths of one job."""
+    places = {"inside": job.folder, "outside": f"file://{tmp_path}/landing"}
+    parts = {(place, rows): f"{at}/part-{rows}.parquet" for place, at in places.items() for rows in (2, 4)}
+
+    def add(first: int, *, again: bool) -> None:
+        """Each path gets two rows, or as many as its name says."""
+        ids = {
+            path: tuple(range(first + 10 * number, first + 10 * number + (rows if again else 2)))
+            for number, ((_, rows), path) in enumerate(parts.items())
+        }
+        job.commit({path: (job.write(path, *each), each) for path, each in ids.items()})
+
+    add(100, again=False)
     job.overwrite(90)
     job.lifecycle.expire(TABLE)
 
-    job.add(part, *ids)
+    add(200, again=True)
     job.overwrite(91)
     job.lifecycle.expire(TABLE)
-    assert job.exists(part) == (place == "outside")  # Which is not owned: the job itself replaces it.
+    for (place, _), path in parts.items():
+        assert job.exists(path) == (place == "outside")  # Which is not owned: the job itself replaces it.
 
-    job.add(part, 8, 9)
+    add(300, again=False)
     job.overwrite(92)
     job.lifecycle.expire(TABLE)
     job.expect_all_rows()

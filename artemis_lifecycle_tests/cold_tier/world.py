@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -42,15 +42,10 @@ Print = tuple[int, str]
 
 
 def fingerprint(frame: DataFrame) -> Print:
-    """Count and order-independent hash of all rows, and the columns they have."""
-    columns = [sf.col(f"`{name}`").cast("string") for name in frame.columns]
-    row = frame.select(
-        sf.xxhash64(sf.lit(1), *[sf.coalesce(column, sf.lit("\0null")) for column in columns])
-        .cast("decimal(38,0)")
-        .alias("h")
-    ).agg(sf.count("*").alias("n"), sf.sum("h").alias("h"))
-    found = row.collect()[0]
-    return found["n"], f"{found['h']}:{','.join(frame.columns)}"
+    """Count and order-independent hash of all rows, and the columns they have. An aggregation in Spark costs five times
+    what these tables' rows cost."""
+    rows = sorted(repr(tuple(row)) for row in frame.collect())
+    return len(rows), f"{sha256(repr(rows).encode()).hexdigest()}:{','.join(frame.columns)}"
 
 
 @dataclass

@@ -31,12 +31,19 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle_tests import core_tables
+from artemis_lifecycle_tests import core_tables, lookups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from artemis_lifecycle_tests.conftest import MakeConfig
+
+_SQLITE = "dagster._core.storage"
+lookups.keep_engines(
+    f"{_SQLITE}.event_log.sqlite.sqlite_event_log",
+    f"{_SQLITE}.runs.sqlite.sqlite_run_storage",
+    f"{_SQLITE}.schedules.sqlite.sqlite_schedule_storage",
+)
 
 TABLE, OTHER = "artemis.passes", "artemis.telemetry"
 

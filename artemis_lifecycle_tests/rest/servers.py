@@ -21,6 +21,9 @@ import pytest
 import requests
 
 from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle_tests.lookups import parse_models_once
+
+parse_models_once()
 
 _PORTS = ("s3.port", "s3.port.iceberg", "master.port", "volume.port", "filer.port", "webdav.port", "admin.port")
 _KEY, _SECRET = "any", "anysecret"

@@ -17,6 +17,9 @@ from unittest.mock import patch
 from artemis_lifecycle.storage.s3.client import make_client, shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.lookups import parse_models_once
+
+parse_models_once()
 
 _numbers = itertools.count(1)
 
