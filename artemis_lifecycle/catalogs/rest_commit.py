@@ -145,7 +145,9 @@ class RestCommitter:
             now = self.load(table)
             require_uuid(table, now.table_uuid, table_uuid)
             attempt = Attempt(each.marker, each.base_location, frozenset(each.snapshot_ids), frozenset(each.refs))
-            done = self._settled(table, attempt, self._proof(attempt, now.location))
+            proof = self._proof(attempt, now.location)
+            harmless = each.is_overtaken and proof.result is None
+            done = None if harmless else self._settled(table, attempt, proof)
             if done is None:
                 self.records.give_up(each.marker)
             else:
@@ -253,6 +255,9 @@ class RestCommitter:
         }
         state = RestState.UNPROVEN if why else RestState.PROVEN
         found = self.records.settle(attempt.marker, state, put_back=again, why=why or None, who=self.who, **places)
+        if proof.used is not None and state is RestState.PROVEN:
+            again_there = {proof.used.heads[ref] for ref in proof.lost}
+            self.records.overtaken(found, attempt.snapshot_ids & proof.used.snapshots.keys() - again_there)
         for each in again:
             _LOG.warning(
                 "Ref %s of %s was made while snapshot %s expired; it was put back", each.ref, table, each.snapshot_id
