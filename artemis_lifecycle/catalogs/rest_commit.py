@@ -184,6 +184,7 @@ class RestCommitter:
         reach("rest:answered")
         if answer.location is not None and not doomed:
             # Only the removal of snapshots can lose a ref.
+            self._require_refs(table, wanted, MetadataFile(answer.location, answer.node))
             return CommitResult(answer.location, base.location, number, changed=True)
         # Even a refusal is looked up: what passes requests on may have sent this one twice.
         proof = self._proof_of(table, attempt, answer)
@@ -200,8 +201,23 @@ class RestCommitter:
         elif proof.verdict is Verdict.UNKNOWN:
             raise self._unknown(table, base.location, proof.why)
         assert proof.result is not None
+        self._require_refs(table, wanted, proof.result)
         used = base.location if proof.used is None else proof.used.location
         return CommitResult(proof.result.location, used, number, changed=True)
+
+    def _require_refs(self, table: str, wanted: Change, result: MetadataFile) -> None:
+        """Raise Refused if the server accepted a commit and left out its refs, as Nessie does."""
+        asked = (*wanted.set_tags, *wanted.set_branches)
+        ignored = [each.name for each in asked if result.heads.get(each.name) != each.snapshot_id]
+        if ignored:
+            raise Refused(
+                f"Catalog {self.client.name} accepted the commit and did not set {', '.join(ignored[:5])}: it keeps no "
+                "such tags or branches in its tables",
+                table=table,
+                path=result.location,
+                untouched="its snapshots and all files",
+                hint="place a hold to keep a snapshot, or use the catalog's own tags",
+            )
 
     def _proof_of(self, table: str, attempt: Attempt, answer: Answer) -> Proof:
         """Return the proof of an attempt that was answered with success, or not at all."""

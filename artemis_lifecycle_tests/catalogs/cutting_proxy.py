@@ -29,6 +29,7 @@ class CuttingProxy:
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     cut: Counter[str] = field(default_factory=Counter)
     call: bytes | None = None
+    calls: list[bytes] = field(default_factory=list)
 
     @contextmanager
     def serving(self) -> Iterator[int]:
@@ -64,6 +65,7 @@ class CuttingProxy:
                         client.sendall(data)
                         continue
                     decides = swapping and data == COMMIT if self.call is None else self.call in data
+                    self.calls += [data] if decides else []
                     fate = self.dice.random() if decides else 1.0
                     swapping = SWAP in data or (swapping and data != COMMIT)
                     if fate < self.before:

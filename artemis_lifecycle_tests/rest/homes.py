@@ -59,7 +59,10 @@ class ThriftProxy:
 
     upstream: str
     fault: Any = None
-    commits: list[str] = field(default_factory=list)
+
+    @property
+    def commits(self) -> list[bytes]:
+        return self.cutting.calls
 
     @contextmanager
     def serving(self) -> Iterator[str]:
@@ -137,6 +140,7 @@ def hive(folder: Path) -> Iterator[Home]:
     jars = f"{Path(pyspark.__file__).parent}/jars/*"
     settings = {
         "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/db;create=true",
+        "datanucleus.connectionPoolingType": "hikaricp",
         "datanucleus.schema.autoCreateAll": "true",
         "hive.metastore.schema.verification": "false",
         "hive.async.log.enabled": "false",
