@@ -238,6 +238,11 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     return requirements, updates
 
 
+def require_expressible(change: Change, table: str, path: str) -> None:
+    """Raise Refused for schemas, specs and numbers that REST's protocol cannot set; `path` is the table's metadata."""
+    _require_possible(MetadataFile(path, {}), change, table)
+
+
 def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
     parts = change.add_schemas or change.add_specs or change.raise_to
     if parts or change.remove_schema_ids or change.remove_spec_ids or change.remove_order_ids:

@@ -112,7 +112,10 @@ def test_a_tag_made_while_it_commits_is_put_back_and_its_files_stay(opened: Open
     assert [rows(lifecycle, table, each) for each in ids] == before
 
 
-def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(opened: Open, server: Server) -> None:
+def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("artemis_lifecycle.catalogs.rest_commit._PUT_BACKS", 2)
     proxy = Proxy(server.uri)
     with proxy.serving() as uri:
         lifecycle = opened(uri=uri, defaults={"cold_tier": {"enabled": False}})
