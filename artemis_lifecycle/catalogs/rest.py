@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -238,6 +238,11 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     return requirements, updates
 
 
+def require_expressible(change: Change, table: str, path: str) -> None:
+    """Raise Refused for schemas, specs and numbers that REST's protocol cannot set; `path` is the table's metadata."""
+    _require_possible(MetadataFile(path, {}), change, table)
+
+
 def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
     parts = change.add_schemas or change.add_specs or change.raise_to
     if parts or change.remove_schema_ids or change.remove_spec_ids or change.remove_order_ids:
@@ -328,12 +333,14 @@ def _set_ref(name: str, ref: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Answer:
     """The answer to a commit. `happened` None: nobody knows, and `in_flight` says if the server may still be at it.
-    `conflict`: a requirement was not met. `location` is the metadata file that the server names."""
+    `conflict`: a requirement was not met. `location` is the metadata file that the server names, `node` its content as
+    the server says."""
 
     happened: bool | None
     conflict: bool = False
     in_flight: bool = False
     location: str | None = None
+    node: Mapping[str, Any] = field(default_factory=dict)
     said: str = ""
 
 
@@ -398,10 +405,11 @@ class RestClient:
 
     def _accepted(self, answer: requests.Response) -> Answer:
         try:
-            location = bounded_json(answer.content, answer.url).get("metadata-location")
+            said = bounded_json(answer.content, answer.url)
+            location, node = said.get("metadata-location"), said.get("metadata")
         except (ValueError, AttributeError) as error:
             return Answer(None, said=f"the answer is cut: {type(error).__name__}")
-        return Answer(True, location=location if isinstance(location, str) else None)
+        return Answer(True, location=location if isinstance(location, str) else None, node=node or {})
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
         from pyiceberg.exceptions import RESTError

@@ -145,7 +145,9 @@ class RestCommitter:
             now = self.load(table)
             require_uuid(table, now.table_uuid, table_uuid)
             attempt = Attempt(each.marker, each.base_location, frozenset(each.snapshot_ids), frozenset(each.refs))
-            done = self._settled(table, attempt, self._proof(attempt, now.location))
+            proof = self._proof(attempt, now.location)
+            harmless = each.is_overtaken and proof.result is None
+            done = None if harmless else self._settled(table, attempt, proof)
             if done is None:
                 self.records.give_up(each.marker)
             else:
@@ -182,6 +184,7 @@ class RestCommitter:
         reach("rest:answered")
         if answer.location is not None and not doomed:
             # Only the removal of snapshots can lose a ref.
+            self._require_refs(table, wanted, MetadataFile(answer.location, answer.node))
             return CommitResult(answer.location, base.location, number, changed=True)
         # Even a refusal is looked up: what passes requests on may have sent this one twice.
         proof = self._proof_of(table, attempt, answer)
@@ -198,8 +201,23 @@ class RestCommitter:
         elif proof.verdict is Verdict.UNKNOWN:
             raise self._unknown(table, base.location, proof.why)
         assert proof.result is not None
+        self._require_refs(table, wanted, proof.result)
         used = base.location if proof.used is None else proof.used.location
         return CommitResult(proof.result.location, used, number, changed=True)
+
+    def _require_refs(self, table: str, wanted: Change, result: MetadataFile) -> None:
+        """Raise Refused if the server accepted a commit and left out its refs, as Nessie does."""
+        asked = (*wanted.set_tags, *wanted.set_branches)
+        ignored = [each.name for each in asked if result.heads.get(each.name) != each.snapshot_id]
+        if ignored:
+            raise Refused(
+                f"Catalog {self.client.name} accepted the commit and did not set {', '.join(ignored[:5])}: it keeps no "
+                "such tags or branches in its tables",
+                table=table,
+                path=result.location,
+                untouched="its snapshots and all files",
+                hint="place a hold to keep a snapshot, or use the catalog's own tags",
+            )
 
     def _proof_of(self, table: str, attempt: Attempt, answer: Answer) -> Proof:
         """Return the proof of an attempt that was answered with success, or not at all."""
@@ -253,6 +271,9 @@ class RestCommitter:
         }
         state = RestState.UNPROVEN if why else RestState.PROVEN
         found = self.records.settle(attempt.marker, state, put_back=again, why=why or None, who=self.who, **places)
+        if proof.used is not None and state is RestState.PROVEN:
+            again_there = {proof.used.heads[ref] for ref in proof.lost}
+            self.records.overtaken(found, attempt.snapshot_ids & proof.used.snapshots.keys() - again_there)
         for each in again:
             _LOG.warning(
                 "Ref %s of %s was made while snapshot %s expired; it was put back", each.ref, table, each.snapshot_id

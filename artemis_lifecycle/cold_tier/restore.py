@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult
 from artemis_lifecycle.catalogs.identifier import parse_in
+from artemis_lifecycle.catalogs.rest import require_expressible
 from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTORED_SNAPSHOT
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
@@ -223,7 +224,7 @@ def commit_restored(
                 hint="run the restore again: it starts over",
             )
         made_as = _snapshot(request, record, now, made, source, identity, found, manifest_list)
-        raises, lost = found.raises(now), found.lost_file
+        lost = found.lost_file
         # A table that was only put back, and not written to, goes on from the archive's line with this commit.
         return Change(
             add_snapshots={made: made_as},
@@ -231,7 +232,7 @@ def commit_restored(
             set_properties={CONTINUES: lost} if lost is not None and found.relation is Relation.BEHIND else {},
             add_schemas=found.schemas,
             add_specs=found.specs,
-            raise_to=_fields(found.marks, now) if raises else {},
+            raise_to=_fields(found.marks, now),
         )
 
     with table_lock(context.operations.engine, request.table_uuid, table=request.table), around("restore.commit"):
@@ -292,8 +293,13 @@ def _snapshot(
 
 def _fields(marks: Marks, live: TableMetadata) -> dict[str, int]:
     """Return the fields of the metadata file to raise. The new snapshot raises the last sequence number."""
-    found = {"last-column-id": marks.column_id, "last-partition-id": marks.partition_id}
-    return found if live.next_row_id is None else {**found, "next-row-id": marks.next_row_id}
+    now = Marks.of(live)
+    fields = {
+        "last-column-id": (marks.column_id, now.column_id),
+        "last-partition-id": (marks.partition_id, now.partition_id),
+        "next-row-id": (marks.next_row_id, marks.next_row_id if live.next_row_id is None else now.next_row_id),
+    }
+    return {field: least for field, (least, has) in fields.items() if least > has}
 
 
 def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
@@ -395,6 +401,11 @@ def restore(
     context.require_lineage({**request.summary, OPERATION: RESTORED_AS})
     placement = live_ids(context, request, source, cold, live)
     ids = placement.ids
+    if not context.takes_whole_metadata:
+        needs = Change(
+            add_schemas=placement.schemas, add_specs=placement.specs, raise_to=_fields(placement.marks, live)
+        )
+        require_expressible(needs, request.table, live.metadata_location)
     record = begin(context, request, live)
     if not goes_by(context, record, ids):
         # Manifests that were already copied use the partition spec ids of that time.

@@ -66,7 +66,7 @@ class RestoreContext:
     """What a restore needs. `check` raises when the worker's lease is lost; `require_lineage` raises when the live
     table would refuse a commit with that summary. `noted` returns what of it a commit without a snapshot notes.
     `archive` is the table's newest cold table, where a closed one has the snapshot. `managed`: the live
-    catalog's store is its own."""
+    catalog's store is its own. `takes_whole_metadata`: the live catalog is not a REST catalog."""
 
     spark: SparkSession
     live_stores: Stores
@@ -81,6 +81,7 @@ class RestoreContext:
     noted: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda summary: {}
     archive: TableMetadata | None = None
     managed: bool = False
+    takes_whole_metadata: bool = True
     rules: LocationRules = field(default_factory=LocationRules)
 
 

@@ -68,6 +68,11 @@ class RestCommit:
     why: str | None
 
     @property
+    def is_overtaken(self) -> bool:
+        """Whether a later attempt removed the snapshots of this one, which had not happened by then."""
+        return self.state == RestState.SENT and self.used_location is not None
+
+    @property
     def refs_put_back(self) -> tuple[PutBack, ...]:
         """The refs that were set again."""
         return tuple(PutBack(**json.loads(each)) for each in self.put_back or ())
@@ -135,6 +140,16 @@ class RestCommits:
                 said = f"ref {each.ref} on snapshot {each.snapshot_id} was made while {marker} was committed"
                 NewDecision("put-back", found.plan_id or marker, who or "artemis", said).record(connection, found)
         return found
+
+    def overtaken(self, by: RestCommit, snapshot_ids: Collection[int]) -> None:
+        """Record of the attempts before a proven one that they had not happened by then, and can remove nothing any
+        more: each of their snapshots is one of `snapshot_ids`, which that one removed."""
+        c = rest_commits.c
+        earlier = (c.table_uuid == by.table_uuid, c.state == RestState.SENT, c.sent_at < by.sent_at)
+        mine = (*earlier, c.snapshot_ids.contained_by(list(snapshot_ids)))
+        # They stay open: while the table's metadata log reaches back to them, what became of them is proven.
+        with around("rest_commits.overtaken"), self._engine.begin() as connection:
+            connection.execute(update(rest_commits).where(*mine).values(used_location=by.metadata_location))
 
     def open(self, table_uuid: str) -> tuple[RestCommit, ...]:
         """Return the table's attempts that are not settled, oldest first."""

@@ -222,6 +222,7 @@ class ColdTier:
                     live_catalog=self.resources.config.catalogs.of(table).name,
                     commit_table=self.resources.committer(table),
                     managed=self.resources.config.catalogs.of(table).managed,
+                    takes_whole_metadata=self.resources.rest_of(table) is None,
                     root=self.resources.root,
                     check=step.check,
                     require_lineage=partial(Gate(self.resources).require_pass, table),

@@ -20,7 +20,7 @@ SWAP = b"UPDATE iceberg_tables"
 @dataclass
 class CuttingProxy:
     """`before` and `after`: shares of the swaps that are cut. `down`: the share of connections that are refused once
-    something was cut."""
+    something was cut. `call`: a swap's name in another protocol, one message of which is the whole swap."""
 
     upstream: tuple[str, int]
     before: float = 0.0
@@ -28,6 +28,8 @@ class CuttingProxy:
     down: float = 0.0
     dice: random.Random = field(default_factory=lambda: random.Random(1))
     cut: Counter[str] = field(default_factory=Counter)
+    call: bytes | None = None
+    calls: list[bytes] = field(default_factory=list)
 
     @contextmanager
     def serving(self) -> Iterator[int]:
@@ -62,7 +64,9 @@ class CuttingProxy:
                     if each is server:
                         client.sendall(data)
                         continue
-                    fate = self.dice.random() if swapping and data == COMMIT else 1.0
+                    decides = swapping and data == COMMIT if self.call is None else self.call in data
+                    self.calls += [data] if decides else []
+                    fate = self.dice.random() if decides else 1.0
                     swapping = SWAP in data or (swapping and data != COMMIT)
                     if fate < self.before:
                         self.cut["before"] += 1

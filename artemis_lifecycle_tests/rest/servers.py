@@ -165,7 +165,7 @@ def _free_ports(number: int) -> list[int]:
 Fault = Callable[[str, str], str | None]
 """From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
 `500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer),
-`late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
+`slow`, `late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Proxy:
         left = [first]
 
         def fault(method: str, path: str) -> str | None:
-            if method != "POST" or "/tables/" not in path:
+            if not is_commit(method, path):
                 return None
             left[0] -= 1
             return what if left[0] == 0 else None
@@ -202,20 +202,28 @@ class Proxy:
     meanwhile: Callable[[], object] = lambda: None
 
 
+def is_commit(method: str, path: str) -> bool:
+    """Whether a request commits to a table: of REST, or of Glue, whose operation follows the path."""
+    return method == "POST" and ("/tables/" in path or path.endswith(".UpdateTable"))
+
+
 class _Handler(BaseHTTPRequestHandler):
     proxy: Proxy
     protocol_version = "HTTP/1.1"
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.command == "POST" and "/tables/" in self.path:
+        path = f"{self.path} {self.headers.get('X-Amz-Target', '')}".strip()
+        if is_commit(self.command, path):
             self.proxy.commits.append((dict(self.headers.items()), body))
-        fault = self.proxy.fault(self.command, self.path)
+        fault = self.proxy.fault(self.command, path)
         if fault == "refuse":
             self._answer(503, b'{"error": {"message": "busy", "type": "ServiceUnavailable", "code": 503}}')
             return
         if fault == "expire":
-            self._answer(401, b'{"error": {"message": "expired", "type": "NotAuthorized", "code": 401}}')
+            aws = "X-Amz-Target" in self.headers
+            said = b'{"error": {"message": "expired", "type": "NotAuthorized", "code": 401}}'
+            self._answer(400 if aws else 401, b'{"__type": "ExpiredTokenException"}' if aws else said)
             return
         hidden = ("host", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}
@@ -227,6 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         answer = send()
+        if fault == "slow":
+            time.sleep(1)
         if fault is not None:
             self.proxy.meanwhile()
         if fault == "500":

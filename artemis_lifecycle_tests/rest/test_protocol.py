@@ -316,6 +316,36 @@ def test_a_server_that_is_busy_or_down_changes_nothing(world: World) -> None:
     assert len(world.metadata().snapshots) == 2
 
 
+@pytest.mark.parametrize("tagged", [False, True])
+def test_an_attempt_that_a_later_one_overtook_is_waited_for_only_where_it_can_still_lose_a_ref(
+    world: World, tagged: bool
+) -> None:
+    """Its base leaves the log of a busy table, and then nobody can prove what became of it."""
+    world.proxy.next_commit("late")
+    with pytest.raises(CommitStateUnknown, match="did not answer"):
+        world.expire()
+    late = world.proxy.arrive
+    assert late is not None
+    world.proxy.fault = lambda method, path: None
+    tagging = once("catalog.commit:before", lambda: world.tag("new", world.ids[2]) if tagged else None)
+    with crash_points.installed(tagging):
+        world.expire()
+    states = [each.state for each in world.operations.rest_commits.of_table(world.uuid)]
+    assert states == [RestState.SENT, RestState.PROVEN]
+    if tagged:
+        # The snapshot that was put back goes again.
+        assert late().status_code == 200 and "new" not in world.metadata().refs
+        [done] = world.committer().settle(world.table, world.uuid)
+        assert [each.ref for each in done.refs_put_back] == ["new"]
+        assert world.metadata().refs["new"].snapshot_id == world.ids[2] and world.rows(world.ids[2]) == 3
+    else:
+        for _ in range(3):
+            world.append()
+        [_, overtaking] = world.operations.rest_commits.of_table(world.uuid)
+        world.stores.delete([world.base.metadata_location, str(overtaking.metadata_location)])
+        assert world.committer().settle(world.table, world.uuid) == []
+
+
 @pytest.mark.parametrize("point", [*BEFORE, *AFTER, "catalog.put_back:before", "catalog.put_back:after"])
 def test_a_process_that_dies_at_any_point_is_resumed(world: World, point: str) -> None:
     def die() -> None:

@@ -77,41 +77,6 @@ def rows(lifecycle: Lifecycle, table: str, snapshot_id: int) -> Rows:
     return sorted(tuple(row) for row in lifecycle.read(table, snapshot_id=snapshot_id).collect())
 
 
-def walked(lifecycle: Lifecycle) -> dict[str, Any]:
-    """The walk, with a tag, an untag and a restore; and what it leaves, without ids."""
-    table = table_of(lifecycle)
-    ids = ids_of(lifecycle, table)
-    before = [rows(lifecycle, table, each) for each in ids]
-    lifecycle.tag(table, "mine", ids[0])
-    lifecycle.untag(table, "mine")
-    plan = lifecycle.plan_expiration(table, now=LATER)
-    lifecycle.hand_off(plan)
-    done = lifecycle.commit_expiration(plan)
-    report = lifecycle.delete_files(plan)
-    again = lifecycle.delete_files(plan)
-    restored = lifecycle.restore(table, ids[0], "back")
-    history = lifecycle.snapshot_history(table)
-    assert [rows(lifecycle, table, each) for each in ids] == before
-    assert rows(lifecycle, table, restored.snapshot_id) == before[0]
-    scan = lifecycle.scan_orphans(table)
-    return {
-        "kinds": sorted((each.kind, each.files) for each in plan.summary.by_kind),
-        "expired": [number for number, each in enumerate(ids) if each in plan.expired_snapshots],
-        "commit": (done.snapshots_removed, done.refs_removed, done.attempts, done.put_back),
-        "deleted": (report.deleted, report.kept, report.failed, again.deleted),
-        "refs": sorted((ref.name, ref.type) for ref in history.refs.values()),
-        "snapshots": len(history.snapshots),
-        "orphans": [row["path"] for row in scan.files().collect()],
-        "status": [each.status for each in lifecycle.plans(table)],
-    }
-
-
-def test_the_walk_ends_as_in_a_sql_catalog(opened: Open) -> None:
-    over_rest = walked(opened("rest"))
-    assert over_rest == walked(opened("sql"))
-    assert over_rest["expired"] == [0, 2, 3, 4] and over_rest["commit"][3] == ()
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_tag_made_while_it_commits_is_put_back_and_its_files_stay(opened: Open, version: int) -> None:
     lifecycle = opened()
@@ -179,33 +144,6 @@ def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(
         assert [each.ref for each in done.put_back] == ["late"]
         lifecycle.delete_files(plan)
         assert rows(lifecycle, table, ids[2]) == before
-
-
-@pytest.mark.parametrize("point", ["catalog.commit:after", "catalog.put_back:before", "rest_commits.settle:after"])
-def test_a_worker_that_dies_between_the_commit_and_its_proof_is_resumed(opened: Open, point: str) -> None:
-    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
-    table = table_of(lifecycle)
-    ids, live = ids_of(lifecycle, table), lifecycle.config.catalogs.live.name
-    before = rows(lifecycle, table, ids[2])
-    plan = lifecycle.plan_expiration(table, now=LATER)
-
-    def act(name: str) -> None:
-        if name == "catalog.commit:before":
-            lifecycle.spark.sql(f"ALTER TABLE {live}.{table} CREATE TAG late AS OF VERSION {ids[2]}")
-        if name == point:
-            raise Killed(name)
-
-    with crash_points.installed(act), pytest.raises(Killed):
-        lifecycle.commit_expiration(plan)
-    lapse(lifecycle, "leases")
-    # The next night plans first, and finds that this plan was committed.
-    assert lifecycle.plan_expiration(table, now=LATER).plan_id != plan.plan_id
-    assert lifecycle.operations.plans.get(plan.plan_id).status is PlanStatus.COMMITTED
-    done = lifecycle.commit_expiration(plan)
-    assert [each.ref for each in done.put_back] == ["late"]
-    assert lifecycle.delete_files(plan).failed == 0
-    assert rows(lifecycle, table, ids[2]) == before
-    assert lifecycle.receipt(plan).details["refs_put_back"][0]["ref"] == "late"
 
 
 def test_a_plan_that_was_closed_before_it_was_proven_loses_no_ref(opened: Open) -> None:
