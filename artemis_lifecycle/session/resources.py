@@ -410,14 +410,18 @@ class Resources:
             self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
-    def require_deployment(self, table: str = "", *, record: bool = True) -> None:
+    def require_deployment(self, table: str = "", *, record: bool = True, destructive: bool = False) -> None:
         """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
-        its first use it is assigned to this one, unless `record` is False."""
+        its first use it is assigned to this one, unless `record` is False. Raises Refused before a `destructive` step
+        if the record of that can stand nowhere."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
-        for name in dict.fromkeys((self.live_catalog.name, self.config.catalogs.of(table).name)):
-            records = self.catalogs.reader(name).deployments(self.live_stores)
+        own = self.config.catalogs.of(table).name
+        for name in dict.fromkeys((self.live_catalog.name, own)):
+            of = table if name == own and self.other(table) is None else ""
+            destroys = destructive and name == own
+            records = self.catalogs.reader(name).deployments(self.live_stores, of, destructive=destroys)
             require_deployment(records, name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
@@ -508,7 +512,8 @@ class Resources:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
-        self.require_deployment(table)
+        # The step has recorded it; a question records nothing.
+        self.require_deployment(table, record=False)
         self.require_clocks()
 
     @property

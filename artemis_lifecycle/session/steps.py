@@ -49,6 +49,11 @@ R = TypeVar("R", ExpirationPlan, ScanRecord)
 _DELETING = frozenset({"plan", "commit", "deletion", "orphan_deletion"})
 """Steps that depend on what became of earlier commits through a REST catalog."""
 
+_DESTRUCTIVE = frozenset(
+    {"commit", "deletion", "dropped_deletion", "orphan_deletion", "quarantine_purge", "rollback", "untag"}
+)
+"""Steps that need the record of the deployment, wherever the catalog can keep it."""
+
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
 
@@ -239,7 +244,7 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment(state.name, record=not dry_run)
+        self.resources.require_deployment(state.name, record=not dry_run, destructive=step in _DESTRUCTIVE)
         self.resources.progress.require()
         if not pausable:
             with self._leased(state, step, dry_run=dry_run) as running:

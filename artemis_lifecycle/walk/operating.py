@@ -99,8 +99,15 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     # This accepts a database that was restored to an earlier time.
     anew, found = resources.progress.accept(), list[DeploymentRecord]()
     for name in (live, *named):
-        records = resources.catalogs.reader(name).deployments(resources.live_stores)
-        found += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        reader = resources.catalogs.reader(name)
+        records = reader.deployments(resources.live_stores)
+        taken = record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        # A REST catalog without properties of namespaces has a record on each table.
+        for table in () if taken else reader.tables():
+            records = reader.deployments(resources.live_stores, table, destructive=True)
+            if records.newest():
+                taken += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        found += taken
         # Another deployment may be taking it over at the same time.
         resources.require_deployment("" if name == live else f"{name}:")
     return found

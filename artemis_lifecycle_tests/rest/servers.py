@@ -160,9 +160,9 @@ def _free_ports(number: int) -> list[int]:
 
 
 Fault = Callable[[str, str], str | None]
-"""From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
-`500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer),
-`late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
+"""From the method and the path of a request to what becomes of it: `refuse`, `expire` and `lack` (503, 401 and 406,
+never sent on), `500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of
+the answer), `late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
 
 
 @dataclass
@@ -213,6 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "expire":
             self._answer(401, b'{"error": {"message": "expired", "type": "NotAuthorized", "code": 401}}')
+            return
+        if fault == "lack":
+            self._answer(406, b'{"error": {"message": "no such update", "type": "UnsupportedOperation", "code": 406}}')
             return
         hidden = ("host", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError, ServerError
+from pyiceberg.exceptions import BadRequestError, ForbiddenError, NoSuchNamespaceError, ServerError
 
 from artemis_lifecycle.catalogs.deployments import (
     NAMESPACE,
@@ -111,8 +111,8 @@ class Keeping:
         return self.kept
 
 
-def _records(catalog: Any, sole: SoleDeployment | None = None) -> DeploymentsInProperties:
-    return DeploymentsInProperties(catalog, "live", sole, nullcontext)
+def _records(catalog: Any, sole: SoleDeployment | None = None, *, destructive: bool = True) -> DeploymentsInProperties:
+    return DeploymentsInProperties(catalog, "live", sole, nullcontext, destructive=destructive)
 
 
 def _deployment(name: str) -> Deployment:
@@ -138,6 +138,11 @@ def test_without_a_place_for_the_record_only_a_sole_deployment_goes_on() -> None
     with pytest.raises(Refused, match=r"keeps no properties.*sole_deployment"):
         require_deployment(_records(refusing), "live", _deployment("a"), who="me")
     require_deployment(_records(refusing), "live", _deployment("a"), who="me", record=False)
+    require_deployment(_records(refusing, destructive=False), "live", _deployment("a"), who="me")
+    # Others may have the right that this login lacks, and look at the namespace only.
+    forbidden = _records(Keeping(ForbiddenError("not you")), destructive=False)
+    with pytest.raises(Refused, match="its login may not set them"):
+        require_deployment(forbidden, "live", _deployment("a"), who="me")
     sole = SoleDeployment(who="ada", why="the only one")
     require_deployment(_records(refusing, sole), "live", _deployment("a"), who="me")
     # A server that is down is not one that keeps nothing.

@@ -254,6 +254,42 @@ def test_another_deployment_on_the_catalog_is_refused(opened: Open) -> None:
         first.plan_expiration(table, now=LATER)
 
 
+def test_a_server_without_properties_of_namespaces_has_the_record_on_each_table(opened: Open, server: Server) -> None:
+    proxy, lacking = Proxy(server.uri), ["/properties"]
+    proxy.fault = lambda method, path: "lack" if method == "POST" and any(each in path for each in lacking) else None
+    with proxy.serving() as uri:
+        first = opened(uri=uri, defaults={"cold_tier": {"enabled": False}})
+        table = table_of(first)
+        lacking.append("/tables/")
+        head = first.snapshot_history(table).refs["main"].snapshot_id
+
+        def properties() -> dict[str, str]:
+            rest = first.resources.rest_of(table)
+            assert rest is not None
+            return dict(rest.load(table).properties)
+
+        plan = first.plan_expiration(table, now=LATER)
+        before = first.snapshot_history(table).metadata_location
+        with pytest.raises(Refused, match=r"keeps no properties.*sole_deployment"):
+            first.commit_expiration(plan)
+        assert first.snapshot_history(table).metadata_location == before
+        # It keeps those of tables. A question does not set them.
+        lacking.remove("/tables/")
+        first.commit_expiration(plan, dry_run=True)
+        assert PROPERTY not in properties()
+        first.commit_expiration(plan)
+        assert PROPERTY in properties()
+        assert first.snapshot_history(table).refs["main"].snapshot_id == head
+        second = opened(uri=uri, operations={"root": f"{first.config.operations.root}-other"})
+        with pytest.raises(OtherDeployment, match="belongs to another deployment"):
+            second.commit_expiration(second.plan_expiration(table, now=LATER))
+        first.delete_files(plan)
+        second.take_over(who="ada", why="the first one is gone")
+        second.plan_expiration(table, now=LATER)
+        with pytest.raises(OtherDeployment, match="ada"):
+            first.scan_orphans(table)
+
+
 def test_the_base_of_a_commit_reads_as_metadata(opened: Open) -> None:
     """The loaded answer and the file behind it are one."""
     lifecycle = opened()
