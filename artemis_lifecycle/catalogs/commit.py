@@ -94,8 +94,9 @@ class Change:
 
     `add_snapshots` maps ids to the JSON of new snapshots, in the format of metadata files. Each must be on a branch
     that the change sets. `add_schemas` and `add_specs` have JSON texts with the ids to use; `raise_to` has the lowest
-    values of fields of the metadata file. Sort orders leave only together with something else. They, and what is added
-    or raised, need a catalog that takes whole metadata: REST's protocol has no such update.
+    values of fields of the metadata file. `notes` are properties that any later commit may replace, so that their loss
+    does not mean that this change was not committed. Sort orders leave only together with something else. They, and
+    what is added or raised, need a catalog that takes whole metadata: REST's protocol has no such update.
     """
 
     expire_snapshot_ids: Sequence[int] = ()
@@ -104,6 +105,7 @@ class Change:
     set_tags: Sequence[TagChange] = ()
     set_branches: Sequence[BranchChange] = ()
     set_properties: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     remove_properties: Sequence[str] = ()
     remove_schema_ids: Sequence[int] = ()
     remove_spec_ids: Sequence[int] = ()
@@ -111,6 +113,16 @@ class Change:
     add_schemas: Sequence[str] = ()
     add_specs: Sequence[str] = ()
     raise_to: Mapping[str, int] = field(default_factory=dict)
+
+    def noting(self, notes: Mapping[str, str]) -> Change:
+        """Return the change with further notes."""
+        return replace(self, notes={**self.notes, **notes})
+
+    def with_lineage(self, lineage: Mapping[str, str], base_location: str) -> Change:
+        """Return the change with the lineage of a commit that adds no snapshot."""
+        if not lineage or self.add_snapshots:
+            return self
+        return self.noting({COMMIT_PROPERTY: json.dumps({**lineage, "base": base_location}, ensure_ascii=False)})
 
 
 @dataclass(frozen=True)
@@ -239,10 +251,8 @@ class _Committer:
         updated = None if wanted is None else self._build(base, location, wanted)
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
-        if self._lineage and not wanted.add_snapshots:
-            # Not a part of `wanted`, by which a later check decides whether this commit happened: others replace it.
-            note = {COMMIT_PROPERTY: json.dumps({**self._lineage, "base": location}, ensure_ascii=False)}
-            updated = self._updated(base, replace(wanted, set_properties={**wanted.set_properties, **note}), location)
+        if self._lineage:
+            updated = self._updated(base, wanted.with_lineage(self._lineage, location), location)
         self._before_swap(location, int(updated.lastUpdatedMillis()))
         this = _Try(location, updated, wanted)
         self._tries.append(this)
@@ -364,8 +374,9 @@ class _Committer:
                 if target.max_ref_age_ms is not None:
                     made.maxRefAgeMs(self._jvm.java.lang.Long.valueOf(target.max_ref_age_ms))
             builder.setRef(target.name, made.build())
-        if change.set_properties:
-            builder.setProperties(java_map(self._jvm, change.set_properties))
+        properties = {**change.set_properties, **change.notes}
+        if properties:
+            builder.setProperties(java_map(self._jvm, properties))
         if change.remove_properties:
             builder.removeProperties(java_set(self._jvm, change.remove_properties))
         if change.remove_schema_ids:

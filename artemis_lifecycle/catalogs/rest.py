@@ -231,8 +231,9 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     for branch in change.set_branches:
         known = {**base.refs.get(branch.name, {}), "snapshot-id": branch.snapshot_id, "type": "branch"}
         updates.append(_set_ref(branch.name, known))
-    if change.set_properties:
-        updates.append({"action": "set-properties", "updates": dict(change.set_properties)})
+    properties = {**change.set_properties, **change.notes}
+    if properties:
+        updates.append({"action": "set-properties", "updates": properties})
     if change.remove_properties:
         updates.append({"action": "remove-properties", "removals": list(change.remove_properties)})
     return requirements, updates

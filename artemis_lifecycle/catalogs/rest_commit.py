@@ -3,7 +3,6 @@ and the retries. Does not belong here: the rules (`rest`)."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from artemis_lifecycle.catalogs.rest import (
     put_back,
     request_of,
 )
-from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -166,10 +164,7 @@ class RestCommitter:
         if wanted is None or wanted == Change():
             return CommitResult(base.location, base.location, number - 1, changed=False)
         marker = new_marker()
-        properties = {**wanted.set_properties, MARKER: marker}
-        if lineage and not wanted.add_snapshots:
-            properties[COMMIT_PROPERTY] = json.dumps({**lineage, "base": base.location}, ensure_ascii=False)
-        request = request_of(base, replace(wanted, set_properties=properties), table)
+        request = request_of(base, wanted.with_lineage(lineage, base.location).noting({MARKER: marker}), table)
         doomed, refs = frozenset(wanted.expire_snapshot_ids), frozenset(wanted.remove_refs)
         attempt = Attempt(marker, base.location, doomed, refs)
         # The server decides when the next metadata is written, so its time is not known.

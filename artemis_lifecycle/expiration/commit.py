@@ -298,13 +298,15 @@ def commit_expiration(
     swaps: Swaps,
     clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),
+    notes: Callable[[Change], Mapping[str, str]] = lambda change: {},
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog, and retry while others win the swap.
 
     `guards` reads the active holds, tag records and settings at each attempt. `swaps` records the attempts (`made_by`
     recognizes them). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
-    with these snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal`
-    raises, CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
+    with these snapshots. `lineage` (keys and `operation`) goes into the table's properties, and so do the `notes` of an
+    attempt's change. Raises what `removal` raises, CommitConflict if every attempt lost, and CommitStateUnknown if the
+    catalog did not report the result.
     """
     removed: list[Change] = []
 
@@ -319,6 +321,7 @@ def commit_expiration(
                 remove_spec_ids=sorted(unused.specs),
                 remove_order_ids=sorted(unused.orders),
             )
+            found = found.noting(notes(found))
         removed[:] = [found] if found is not None else []
         return found
 

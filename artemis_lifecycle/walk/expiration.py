@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
@@ -62,6 +62,7 @@ from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.walk.reading import Reading
+from artemis_lifecycle.walk.reporting import expiration_notes
 
 # --- cleaning ---------------------------------------------------------------------------------------------------------
 # Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
@@ -396,6 +397,7 @@ class Expiration:
                         self._swaps(plan),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
+                        partial(expiration_notes, self.resources, plan),
                     )
                 done = self.proven(plan) or done
             elif done is None:

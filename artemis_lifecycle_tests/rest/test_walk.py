@@ -3,6 +3,7 @@ but files of tables in a managed store."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,11 +15,14 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused
+from artemis_lifecycle.config.policies import Report
+from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused, StorageError
+from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.rest_commits import RestState
+from artemis_lifecycle.walk.reporting import PREFIX
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.rest.servers import Proxy, Server
@@ -288,6 +292,68 @@ def test_a_server_without_properties_of_namespaces_has_the_record_on_each_table(
         second.plan_expiration(table, now=LATER)
         with pytest.raises(OtherDeployment, match="ada"):
             first.scan_orphans(table)
+
+
+def _reported(lifecycle: Lifecycle, table: str) -> dict[str, Any]:
+    at = lifecycle.snapshot_history(table).metadata_location
+    found = read_table_metadata(lifecycle.live_stores, at).properties
+    return {key.removeprefix(PREFIX): json.loads(value) for key, value in found.items() if key.startswith(PREFIX)}
+
+
+@pytest.mark.parametrize("kind", ["sql", "rest"])
+def test_outcomes_are_reported_back_and_only_a_quiet_table_gets_a_commit_for_them(opened: Open, kind: str) -> None:
+    report = {"cold_tier": {"enabled": False}, "report": {"properties": True, "quiet": "0s"}}
+    lifecycle = opened(kind, defaults=report)
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    head = lifecycle.snapshot_history(table).refs["main"].snapshot_id
+    assert _reported(lifecycle, table) == {}
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    lifecycle.commit_expiration(plan)
+    said, at = _reported(lifecycle, table), lifecycle.snapshot_history(table).metadata_location
+    assert said["snapshot-expiry"]["job"] == plan.plan_id
+    assert said["snapshot-expiry"]["snapshots_removed"] == len(plan.expired_snapshots)
+    # It went with the expiration's own commit, as what the compaction before it did.
+    assert said["data-compaction"]["files_rewritten"] > 0 and "file-deletion" not in said
+    assert read_table_metadata(lifecycle.live_stores, at).metadata_log[-1].metadata_file == plan.base_metadata_location
+    deleted = lifecycle.delete_files(plan)
+    done = _reported(lifecycle, table)["file-deletion"]
+    assert (done["job"], done["files_deleted"], done["bytes_deleted"]) == (plan.plan_id, deleted.deleted, deleted.bytes)
+    assert lifecycle.snapshot_history(table).refs["main"].snapshot_id == head
+
+    def another() -> ExpirationPlan:
+        lifecycle.spark.sql(f"INSERT OVERWRITE {live}.{table} VALUES (20, 'p0'), (21, 'p1')")
+        found = lifecycle.plan_expiration(table, now=LATER)
+        lifecycle.commit_expiration(found)
+        return found
+
+    def fail(name: str) -> None:
+        if name == "catalog.commit:before":
+            raise StorageError("the store is full", table=table)
+
+    # A report that fails does not fail the step.
+    second = another()
+    with crash_points.installed(fail):
+        lifecycle.delete_files(second)
+    assert lifecycle.plans(table)[0].status is PlanStatus.DONE
+    assert _reported(lifecycle, table)["file-deletion"]["job"] == plan.plan_id
+    if kind == "sql":
+        # A managed store takes no strays.
+        lifecycle.live_stores.write(f"{at.partition('/metadata/')[0]}/data/stray.parquet", b"stray")
+        scan = lifecycle.scan_orphans(table)
+        assert lifecycle.delete_orphans(scan).deleted == 1
+        removed = _reported(lifecycle, table)["orphan-file-removal"]
+        assert (removed["job"], removed["files_deleted"], removed["bytes_deleted"]) == (scan.scan_id, 1, 5)
+        assert _reported(lifecycle, table)["file-deletion"]["job"] == second.plan_id
+    # Somebody committed a moment ago: only the next expiration's own commit says what this deletion did.
+    defaults = lifecycle.config.defaults.model_copy(update={"report": Report(properties=True)})
+    config = lifecycle.config.model_copy(update={"defaults": defaults})
+    lifecycle = Lifecycle.open(config, spark=lifecycle.spark)
+    third = another()
+    assert _reported(lifecycle, table)["file-deletion"]["job"] == second.plan_id
+    at = lifecycle.snapshot_history(table).metadata_location
+    lifecycle.delete_files(third)
+    assert lifecycle.plans(table)[0].status is PlanStatus.DONE
+    assert lifecycle.snapshot_history(table).metadata_location == at
 
 
 def test_the_base_of_a_commit_reads_as_metadata(opened: Open) -> None:
