@@ -40,6 +40,14 @@ PUT_BACK = "artemis.put-back."
 LEAST_VERSIONS = 10
 """Fewer previous metadata files than this may be deleted before the base of a commit is read."""
 
+_CLEANED_ON = (
+    ("current-schema-id", "current-schema-id"),
+    ("default-spec-id", "default-spec-id"),
+    ("last-assigned-field-id", "last-column-id"),
+)
+"""What the removal of schemas and specs depends on besides refs: the number that a requirement asserts, and the field
+of the metadata file that has it."""
+
 _MAIN = "main"
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 _EXPIRED_LOGIN = (401, 419)
@@ -217,13 +225,19 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
             hint="plan again, or remove the refs first",
         )
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
-    # An expiration depends on every ref, anything else on the refs that it changes.
-    touched = {*base.heads, *removed} if doomed else {*removed, *(each.name for each in targets)}
+    # A removal depends on every ref, anything else on the refs that it changes.
+    cleans = bool(change.remove_schema_ids or change.remove_spec_ids)
+    touched = {*base.heads, *removed} if doomed or cleans else {*removed, *(each.name for each in targets)}
     requirements = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
     requirements += [_assert_ref(name, base.heads.get(name)) for name in sorted(touched)]
+    requirements += [{"type": f"assert-{name}", name: base.number(key)} for name, key in _CLEANED_ON if cleans]
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in change.remove_refs]
     if doomed:
         updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(doomed)})
+    if change.remove_schema_ids:
+        updates.append({"action": "remove-schemas", "schema-ids": sorted(change.remove_schema_ids)})
+    if change.remove_spec_ids:
+        updates.append({"action": "remove-partition-specs", "spec-ids": sorted(change.remove_spec_ids)})
     updates += [{"action": "add-snapshot", "snapshot": json.loads(each)} for each in change.add_snapshots.values()]
     for tag in change.set_tags:
         age = {} if tag.max_ref_age_ms is None else {"max-ref-age-ms": tag.max_ref_age_ms}
@@ -240,11 +254,10 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
 
 
 def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
-    parts = change.add_schemas or change.add_specs or change.raise_to
-    if parts or change.remove_schema_ids or change.remove_spec_ids or change.remove_order_ids:
+    if change.add_schemas or change.add_specs or change.raise_to or change.remove_order_ids:
         raise Refused(
-            "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, and "
-            "does not let a client choose the ids of schemas and partition specs",
+            "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, "
+            "removes no sort orders, and does not let a client choose the ids of schemas and partition specs",
             table=table,
             path=base.location,
             untouched="the table",

@@ -183,7 +183,7 @@ class RestCommitter:
         if proof.verdict is Verdict.ABSENT and answer.happened is False:
             if doomed:
                 self.records.settle(marker, RestState.REFUSED, why=answer.said)
-            raise self._refusal(table, base, answer)
+            raise self._refusal(table, base, answer, wanted)
         if proof.verdict is Verdict.ABSENT:
             if answer.in_flight:
                 raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")
@@ -274,16 +274,19 @@ class RestCommitter:
             time.sleep(0.0 if answer.happened else min(2.0, 0.05 * 2**number))
         return None, said
 
-    def _refusal(self, table: str, base: MetadataFile, answer: Answer) -> Exception:
+    def _refusal(self, table: str, base: MetadataFile, answer: Answer, wanted: Change) -> Exception:
         # A server reports some conflicts, such as a sequence number that is taken, as a bad request.
         if answer.conflict or self.load(table).location != base.location:
             return LostAttempt(answer.said)
+        hint = "fix the cause in the message, and run the step again"
+        if wanted.remove_schema_ids or wanted.remove_spec_ids:
+            hint += "; if the server cannot remove schemas and specs, set retention.clean_metadata: false"
         return Refused(
             f"Catalog {self.client.name} refuses the commit: {answer.said}",
             table=table,
             path=base.location,
             untouched="the table",
-            hint="fix the cause in the message, and run the step again",
+            hint=hint,
         )
 
     def _unknown(self, table: str, path: str, why: str) -> CommitStateUnknown:

@@ -322,7 +322,7 @@ def over_rest(config: LifecycleConfig, of: Catalog) -> list[Check]:
                 require_provable(client.load(parse_in(table, of.name)), config.policy(table).deletion.grace, table)
             except LifecycleError as error:
                 refused[table] = f"{error.what} ({error.hint})"
-    works = "expirations, tags, restores to a branch and compaction work; schemas, specs and sort orders stay"
+    works = "expirations, tags, restores to a branch and compaction work; sort orders stay"
     found = [Check("commits over REST", "ok", works)]
     if lacking:
         do = "use a server that has them, or expire where the catalog runs"

@@ -90,9 +90,12 @@ class Cleaning:
     def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
         """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
-        # REST's protocol removes no sort orders, and does not detect a writer that just began to use a schema or spec.
-        if not policy.retention.clean_metadata or self.resources.config.catalogs.of(self.table).type == "rest":
+        if not policy.retention.clean_metadata:
             return Unused(), False
+        compares_whole = self.resources.config.catalogs.of(self.table).type != "rest"
+        if not compares_whole:
+            # REST's protocol removes no sort orders.
+            base = replace(base, sort_orders={})
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
         known = removed_parts(self.resources, base.table_uuid)
@@ -102,7 +105,7 @@ class Cleaning:
             self.confirm()
             path = _path(self.resources, base.table_uuid)
             self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
-        return parts.removable(unused, before_ms), parts != known
+        return parts.removable(unused, before_ms, compares_whole=compares_whole), parts != known
 
     @cached_property
     def _usage(self) -> Usage:
@@ -399,7 +402,9 @@ class Expiration:
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                         partial(expiration_notes, self.resources, plan),
                     )
-                done = self.proven(plan) or done
+                proven, parts = self.proven(plan), {"schemas_removed": done.schemas_removed}
+                parts["specs_removed"] = done.specs_removed
+                done = done if proven is None else replace(proven, **parts)
             elif done is None:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")

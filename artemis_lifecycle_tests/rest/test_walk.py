@@ -17,6 +17,7 @@ from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.policies import Report
 from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused, StorageError
+from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations import crash_points
@@ -292,6 +293,66 @@ def test_a_server_without_properties_of_namespaces_has_the_record_on_each_table(
         second.plan_expiration(table, now=LATER)
         with pytest.raises(OtherDeployment, match="ada"):
             first.scan_orphans(table)
+
+
+def test_unused_schemas_and_specs_leave_but_none_that_an_alter_takes_up_meanwhile(opened: Open, server: Server) -> None:
+    proxy, cleaning = Proxy(server.uri), {"window": "1d", "clean_metadata": True}
+    defaults = {"cold_tier": {"enabled": False}, "retention": cleaning, "orphans": {**ORPHANS, "min_age": "1ms"}}
+    with proxy.serving() as uri:
+        lifecycle = opened(uri=uri, defaults=defaults)
+        namespace = f"{lifecycle.config.catalogs.live.name}.db{id(lifecycle)}"
+        spark, table, key = lifecycle.spark, f"{namespace}.t", f"db{id(lifecycle)}.t"
+        statements = (
+            f"CREATE NAMESPACE {namespace}",
+            f"CREATE TABLE {table} (id int) USING iceberg",
+            f"INSERT INTO {table} VALUES (1)",
+            f"ALTER TABLE {table} CREATE TAG keep",
+            f"ALTER TABLE {table} ADD COLUMN a int",
+            f"ALTER TABLE {table} ADD PARTITION FIELD id",
+            f"INSERT INTO {table} VALUES (2, 2)",
+            f"ALTER TABLE {table} ADD COLUMN b int",
+            f"ALTER TABLE {table} ADD PARTITION FIELD bucket(2, a)",
+            f"ALTER TABLE {table} ADD COLUMN c int",
+            f"INSERT OVERWRITE {table} VALUES (4, 4, 4, 4)",
+            f"DELETE FROM {table} WHERE id < 4",
+            f"INSERT INTO {table} VALUES (5, 5, 5, 5)",
+        )
+        for statement in statements:
+            spark.sql(statement)
+
+        def known() -> tuple[set[int], set[int]]:
+            metadata = lifecycle.steps.table_state(key).metadata
+            return set(metadata.schemas), set(metadata.partition_specs)
+
+        def expire() -> ExpirationCommit:
+            spark.sql(f"INSERT INTO {table} VALUES (6, 6, 6, 6)")
+            return lifecycle.commit_expiration(lifecycle.plan_expiration(key, now=LATER))
+
+        assert known() == ({0, 1, 2, 3}, {0, 1, 2})
+        # A writer that began while one was the current or the default one may still commit.
+        first = expire()
+        assert first.snapshots_removed and (first.schemas_removed, first.specs_removed) == (0, 0)
+        proxy.fault = lambda method, path: (
+            "lack" if method == "POST" and "/tables/" in path and b"remove-schemas" in proxy.commits[-1][1] else None
+        )
+        with pytest.raises(Refused, match=r"refuses the commit: status 406.*clean_metadata: false"):
+            expire()
+        proxy.fault = lambda *_: None
+        assert known() == ({0, 1, 2, 3}, {0, 1, 2})
+        other = load_catalog("other", **pyiceberg_properties(server.catalog()))
+
+        def alter(name: str) -> None:
+            if name == "catalog.commit:before" and other.load_table(key).schema().schema_id == 3:
+                spark.sql(f"ALTER TABLE {table} DROP COLUMN c")
+
+        with crash_points.installed(alter):
+            done = lifecycle.commit_expiration(lifecycle.plan_expiration(key, now=LATER))
+        assert (done.schemas_removed, done.specs_removed) == (1, 1)
+        assert known() == ({0, 2, 3}, {0, 2})
+        assert other.load_table(key).schema().schema_id == 2
+        assert sorted(row["id"] for row in lifecycle.read(key).collect()) == [4, 5, 6, 6]
+        tagged = lifecycle.read(key, tag="keep")
+        assert tagged.columns == ["id"] and [tuple(row) for row in tagged.collect()] == [(1,)]
 
 
 def _reported(lifecycle: Lifecycle, table: str) -> dict[str, Any]:
