@@ -163,8 +163,8 @@ class CatalogReader:
         """Return the records of the catalog's deployment. `stores` are its warehouse's, which has the records of a
         catalog that is not in SQL. A REST catalog may keep them on each table: a `destructive` step on `table` sets
         them there."""
-        name = parse(table.removeprefix(self.prefix)) if table else None
-        return self._source.deployments(stores, name, destructive=destructive)
+        name = table.removeprefix(self.prefix)
+        return self._source.deployments(stores, parse(name) if name else None, destructive=destructive)
 
     def compare_and_swap(
         self, table: str, expected_location: str, new_location: str, summaries: Sequence[Mapping[str, str]] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import OperationsUnavailable, StalePlan
+from artemis_lifecycle.errors import BadInput, OperationsUnavailable, StalePlan
 from artemis_lifecycle_tests import conftest
 from artemis_lifecycle_tests.conftest import MakeConfig
 
@@ -94,6 +95,28 @@ def test_each_catalog_s_table_walks_under_its_own_key(lifecycle: Lifecycle, spar
     # In SQL, a catalog is named as in Spark; without one, the table is in `catalogs.live`.
     rows = lifecycle.query(f"SELECT id FROM {other}.db.t UNION ALL SELECT id FROM db.t")
     assert sorted(row["id"] for row in rows.collect()) == [2, 12]  # type: ignore[union-attr]
+
+
+def test_a_named_catalog_is_marked_swept_and_taken_over_by_its_own_keys(
+    lifecycle: Lifecycle, spark: SparkSession
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    made(spark, other, 10)
+    key = f"{other}:db.t"
+    data = Path(lifecycle.get_current(key).metadata_location.removeprefix("file:").partition("/metadata/")[0]) / "data"
+    (data / "stray.parquet").write_bytes(b"stray")
+    os.utime(data / "stray.parquet", (0, 0))
+    marked = lifecycle.mark(other)
+    found = lifecycle.live_set(marked.live_set_id)
+    assert [each.table for each in found.contents] == [key] and found.contents[0].versions == 3
+    [swept] = lifecycle.sweep(marked.live_set_id, deferred=False).tables
+    assert (swept.table, swept.files, swept.deleted) == (key, 1, 1)
+    assert not (data / "stray.parquet").exists()
+    assert [row["id"] for row in lifecycle.read(key).collect()] == [12]
+    with pytest.raises(BadInput, match="neither a live catalog nor"):
+        lifecycle.mark("nobody")
+    assert {each.catalog for each in lifecycle.take_over(who="ada", why="a test")} == {live, other}
 
 
 def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecycle, spark: SparkSession) -> None:
