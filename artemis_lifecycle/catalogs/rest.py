@@ -228,7 +228,7 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     # A removal depends on every ref, anything else on the refs that it changes.
     cleans = bool(change.remove_schema_ids or change.remove_spec_ids)
     touched = {*base.heads, *removed} if doomed or cleans else {*removed, *(each.name for each in targets)}
-    requirements = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
+    requirements: list[dict[str, Any]] = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
     requirements += [_assert_ref(name, base.heads.get(name)) for name in sorted(touched)]
     requirements += [{"type": f"assert-{name}", name: base.number(key)} for name, key in _CLEANED_ON if cleans]
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in change.remove_refs]

@@ -195,8 +195,9 @@ class Expiration:
             step.counts = plan_counts(plan)
         return plan
 
-    def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
-        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""
+    def proven(self, plan: ExpirationPlan, done: ExpirationCommit | None = None) -> ExpirationCommit | None:
+        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened.
+        What only the commit itself knows is from `done`."""
         found = self.resources.operations.rest_commits.proven(plan.table_uuid, plan.plan_id)
         if not found:
             return None
@@ -208,6 +209,8 @@ class Expiration:
             attempts=len(self.resources.operations.rest_commits.of_table(plan.table_uuid, plan.plan_id)),
             snapshots_removed=len(removed - {each.snapshot_id for each in put_back}),
             refs_removed=len({ref for each in found for ref in each.refs}),
+            schemas_removed=0 if done is None else done.schemas_removed,
+            specs_removed=0 if done is None else done.specs_removed,
             overtaken=tuple(each for each in plan.expired_snapshots if each not in removed),
             put_back=put_back,
         )
@@ -402,9 +405,7 @@ class Expiration:
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
                         partial(expiration_notes, self.resources, plan),
                     )
-                proven, parts = self.proven(plan), {"schemas_removed": done.schemas_removed}
-                parts["specs_removed"] = done.specs_removed
-                done = done if proven is None else replace(proven, **parts)
+                done = self.proven(plan, done) or done
             elif done is None:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
