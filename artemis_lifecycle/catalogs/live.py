@@ -95,11 +95,7 @@ class CatalogReader:
         listed one."""
         found = self._found(table)
         if found is None:
-            raise NoSuchTable(
-                f"Catalog {self.name} has no such table",
-                table=table,
-                hint="list its tables with: artemis tables",
-            )
+            raise NoSuchTable.of(self.name, table)
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,9 +23,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange
+from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange, require_possible
 from artemis_lifecycle.catalogs.identifier import Identifier
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, OperationsUnavailable, ReferencedSnapshot, Refused
+from artemis_lifecycle.errors import OperationsUnavailable, Refused
 from artemis_lifecycle.storage.bounded import bounded_json
 
 if TYPE_CHECKING:
@@ -214,16 +214,9 @@ def new_marker() -> str:
 def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     """Return the request for `change` on `base`. Raises ReferencedSnapshot, NoSuchSnapshot, BadInput, Refused."""
     doomed, removed = set(change.expire_snapshot_ids), set(change.remove_refs)
-    _require_possible(base, change, table)
-    held = sorted(name for name, head in base.heads.items() if head in doomed and name not in removed)
-    if held:
-        raise ReferencedSnapshot(
-            f"Refs that stay point at snapshots that would go: {', '.join(held[:5])}",
-            table=table,
-            path=base.location,
-            untouched="the table",
-            hint="plan again, or remove the refs first",
-        )
+    refs = {name: (base.heads[name], str(ref["type"]).lower() == "branch") for name, ref in base.refs.items()}
+    require_possible(change, refs, base.snapshots.__contains__, table, base.location)
+    _require_in_protocol(base, change, table)
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
     # A removal depends on every ref, anything else on the refs that it changes.
     cleans = bool(change.remove_schema_ids or change.remove_spec_ids)
@@ -253,7 +246,7 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     return requirements, updates
 
 
-def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
+def _require_in_protocol(base: MetadataFile, change: Change, table: str) -> None:
     if change.add_schemas or change.add_specs or change.raise_to or change.remove_order_ids:
         raise Refused(
             "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, "
@@ -264,34 +257,6 @@ def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
             hint="add the missing columns or specs to the table first; a table whose catalog was put back is restored "
             "in a SQL, Hive or Glue catalog",
         )
-    if _MAIN in change.remove_refs:
-        raise Refused(
-            "The main branch cannot be removed",
-            table=table,
-            path=base.location,
-            untouched="the table",
-            hint="plan again",
-        )
-    kinds: Mapping[str, Sequence[TagChange | BranchChange]] = {"tag": change.set_tags, "branch": change.set_branches}
-    for kind, targets in kinds.items():
-        for each in targets:
-            known = each.snapshot_id in change.add_snapshots or each.snapshot_id in base.snapshots
-            if not known or each.snapshot_id in change.expire_snapshot_ids:
-                raise NoSuchSnapshot(
-                    f"The table has no snapshot {each.snapshot_id} for {each.name}",
-                    table=table,
-                    path=base.location,
-                    untouched="the table",
-                    hint="use one from its history",
-                )
-            existing = str(base.refs.get(each.name, {}).get("type", kind)).lower()
-            if existing != kind:
-                raise BadInput(
-                    f"{each.name} is a {existing} already",
-                    table=table,
-                    untouched="the table",
-                    hint="use another name",
-                )
 
 
 def put_back(now: MetadataFile, used: MetadataFile, ref: str, now_ms: int) -> Request | None:

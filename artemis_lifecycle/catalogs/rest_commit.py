@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry_if_exception_type
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, LostAttempt, until_accepted
+from artemis_lifecycle.catalogs.commit import (
+    UNRECORDED,
+    BaseState,
+    Change,
+    CommitResult,
+    LostAttempt,
+    looking_up,
+    until_accepted,
+)
 from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.rest import (
     MARKER,
@@ -117,11 +125,7 @@ class RestCommitter:
         not what the file says."""
         answer = self.answer(table)
         if answer is None:
-            raise NoSuchTable(
-                f"Catalog {self.client.name} has no such table",
-                table=table,
-                hint="list its tables with: artemis tables",
-            )
+            raise NoSuchTable.of(self.client.name, table)
         location = str(answer.get("metadata-location") or "")
         file = MetadataFile(location, self.read(location))
         said = MetadataFile(location, answer.get("metadata") or {})
@@ -202,14 +206,8 @@ class RestCommitter:
             proof = self._proof(attempt, answer.location)
             if proof.verdict in (Verdict.KEPT, Verdict.LOST):
                 return proof
-        retrying = Retrying(
-            stop=stop_after_attempt(6),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
-            retry=retry_if_exception_type(OperationsUnavailable),
-            reraise=True,
-        )
         try:
-            newest = retrying(self.load, table).location
+            newest = looking_up(retry_if_exception_type(OperationsUnavailable))(self.load, table).location
         except OperationsUnavailable as error:
             said = answer.said or "the answer was not clear"
             raise self._unknown(table, attempt.base_location, f"{said}; a look-up failed: {error.what}") from error

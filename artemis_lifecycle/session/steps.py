@@ -151,23 +151,16 @@ class Steps:
         resources, catalogs = self.resources, self.resources.config.catalogs
         # A table that is missing from now on becomes due some time later.
         resources.require_clocks()
-        catalog = resources.live_catalog
         stores, operations, rules = resources.live_stores, resources.operations, resources.rules
-        # Tables of the other catalogs of the database are readers, too: also once they are dropped.
-        beside = beside_catalog(catalog.name)
-        observe(resources.database_catalogs.beside(), stores, operations, beside, rules, most)
-        missing, problems = observe(catalog, stores, operations, catalog.name, rules, most)
-        if not catalogs.named:
-            return missing, problems
+        missing, problems = list[KnownTable](), dict[str, str]()
 
         def seen(reader: CatalogReader) -> tuple[Beside, Beside]:
-            if reader is catalog:
-                return Beside({}), Beside({})
+            # Tables of the other catalogs of the database are readers, too: also once they are dropped.
             siblings = catalogs_of_database(catalogs, reader.name, reader).beside()
             return Beside(reader.pointers(), reader.others()), siblings
 
         answers, errors = resources.catalogs.answering(seen)
-        for name in catalogs.named:
+        for name in resources.catalogs.names:
             if name in errors:
                 problems[f"catalog {name}"] = errors[name].what
                 missing += operations.known_tables.missing(name)
@@ -250,7 +243,8 @@ class Steps:
             with self._leased(state, step, dry_run=dry_run) as running:
                 yield running
             return
-        self.resources.require_clocks(state.metadata.location, cold=step in _COLD)
+        managed = self.resources.other(state.name) is None and self.resources.config.catalogs.of(state.name).managed
+        self.resources.require_clocks(None if managed else state.metadata.location, cold=step in _COLD)
         tag = f"artemis-{uuid.uuid4().hex}"
         with self._watched(state, tag) as watch:
             if watch.why is not None:

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import BadInput, OperationsUnavailable, StalePlan
+from artemis_lifecycle.session.resources import Folder
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import conftest
 from artemis_lifecycle_tests.conftest import MakeConfig
 
@@ -117,6 +121,37 @@ def test_a_named_catalog_is_marked_swept_and_taken_over_by_its_own_keys(
     with pytest.raises(BadInput, match="neither a live catalog nor"):
         lifecycle.mark("nobody")
     assert {each.catalog for each in lifecycle.take_over(who="ada", why="a test")} == {live, other}
+
+
+def test_doctor_looks_at_each_catalog_and_no_probe_goes_to_a_managed_store(
+    lifecycle: Lifecycle, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, config = finance(lifecycle), lifecycle.config
+    made(spark, other, 10)
+    keys = {"name", "type", "uri", "warehouse"}
+    tiers = {"live": config.catalogs.live, "cold": config.catalogs.cold, other: config.catalogs.named[other]}
+    document = {
+        "catalogs": {tier: of.model_dump(include=keys) for tier, of in tiers.items()},
+        "operations": config.operations.model_dump(),
+        "home": str(config.home),
+    }
+    (tmp_path / "lifecycle.yaml").write_text(yaml.safe_dump(document))
+    checks = {each.name: each for each in diagnose(tmp_path / "lifecycle.yaml")}
+    assert checks[f"catalogs.{other}"].status == "ok"
+    assert checks[f"deployment of catalog {other}"].status == "ok"
+
+    managed = config.catalogs.named[other].model_copy(update={"managed": True})
+    catalogs = config.catalogs.model_copy(update={"named": {other: managed}})
+    probed: list[str] = []
+
+    def folder(path: str, stores: Stores) -> Folder:
+        probed.append(path)
+        return Folder(path, stores)
+
+    monkeypatch.setattr("artemis_lifecycle.session.resources.Folder", folder)
+    with conftest.open_lifecycle(config.model_copy(update={"catalogs": catalogs}), spark) as opened:
+        opened.plan_expiration(f"{other}:db.t", now=LATER)
+    assert probed and not any(str(managed.warehouse) in each for each in probed)
 
 
 def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecycle, spark: SparkSession) -> None:
