@@ -194,6 +194,8 @@ PROPERTY = "artemis.deployments"
 """The property with the records of a REST catalog, a JSON list: of the namespace `NAMESPACE`, or of a table."""
 
 _KEPT = 20
+_UNSUPPORTED = (405, 406)
+"""The statuses of a server that lacks an endpoint."""
 
 
 class DeploymentsInProperties:
@@ -286,7 +288,7 @@ class DeploymentsInProperties:
                 return []
             except RESTError as error:
                 refused = self._sole is None or isinstance(error, ServerError | ServiceUnavailableError)
-                if refused and not _has_none(error):
+                if refused and _status(error) not in _UNSUPPORTED:
                     raise
                 return []
         return _listed(properties, f"namespace {NAMESPACE}")
@@ -297,8 +299,11 @@ def _has_none(error: BaseException) -> bool:
     this login."""
     from pyiceberg.exceptions import BadRequestError
 
-    status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
-    return isinstance(error, NotImplementedError | BadRequestError | ValueError) or status in (405, 406, 422)
+    return isinstance(error, NotImplementedError | BadRequestError | ValueError) or _status(error) in _UNSUPPORTED
+
+
+def _status(error: BaseException) -> object:
+    return getattr(getattr(error.__cause__, "response", None), "status_code", None)
 
 
 def _text(found: Sequence[DeploymentRecord], record: DeploymentRecord) -> str:

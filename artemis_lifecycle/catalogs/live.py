@@ -511,7 +511,7 @@ class _Other:
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",
-                hint="set catalogs.live.warehouse in lifecycle.yaml",
+                hint="set its warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
