@@ -98,6 +98,11 @@ class NaiveDatetime(BadInput):
 class NoSuchTable(BadInput):
     """The catalog has no table of that name, or it has another `table-uuid` than expected."""
 
+    @classmethod
+    def of(cls, catalog: str, table: str) -> NoSuchTable:
+        """Return the error for a table that a catalog lacks."""
+        return cls(f"Catalog {catalog} has no such table", table=table, hint="list its tables with: artemis tables")
+
 
 class NoSuchSnapshot(BadInput):
     """No tier has the snapshot, ref or instant that was asked for."""

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity.retry import retry_base
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import Identifier, parse_in
@@ -94,8 +95,9 @@ class Change:
 
     `add_snapshots` maps ids to the JSON of new snapshots, in the format of metadata files. Each must be on a branch
     that the change sets. `add_schemas` and `add_specs` have JSON texts with the ids to use; `raise_to` has the lowest
-    values of fields of the metadata file. Sort orders leave only together with something else. They, and what is added
-    or raised, need a catalog that takes whole metadata: REST's protocol has no such update.
+    values of fields of the metadata file. `notes` are properties that any later commit may replace, so that their loss
+    does not mean that this change was not committed. Sort orders leave only together with something else. They, and
+    what is added or raised, need a catalog that takes whole metadata: REST's protocol has no such update.
     """
 
     expire_snapshot_ids: Sequence[int] = ()
@@ -104,6 +106,7 @@ class Change:
     set_tags: Sequence[TagChange] = ()
     set_branches: Sequence[BranchChange] = ()
     set_properties: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     remove_properties: Sequence[str] = ()
     remove_schema_ids: Sequence[int] = ()
     remove_spec_ids: Sequence[int] = ()
@@ -111,6 +114,56 @@ class Change:
     add_schemas: Sequence[str] = ()
     add_specs: Sequence[str] = ()
     raise_to: Mapping[str, int] = field(default_factory=dict)
+
+    def noting(self, notes: Mapping[str, str]) -> Change:
+        """Return the change with further notes."""
+        return replace(self, notes={**self.notes, **notes})
+
+    def with_lineage(self, lineage: Mapping[str, str], base_location: str) -> Change:
+        """Return the change with the lineage of a commit that adds no snapshot."""
+        if not lineage or self.add_snapshots:
+            return self
+        return self.noting({COMMIT_PROPERTY: json.dumps({**lineage, "base": base_location}, ensure_ascii=False)})
+
+
+def require_possible(
+    change: Change, refs: Mapping[str, tuple[int, bool]], has_snapshot: Callable[[int], bool], table: str, path: str
+) -> None:
+    """Raise ReferencedSnapshot, Refused, NoSuchSnapshot or BadInput for a change that its base does not allow: the
+    metadata file `path`, whose `refs` have a snapshot each, and whether they are branches."""
+    doomed = set(change.expire_snapshot_ids)
+    held = sorted(name for name, (head, _) in refs.items() if head in doomed and name not in change.remove_refs)
+    if held:
+        raise ReferencedSnapshot(
+            f"Refs that stay point at snapshots that would go: {', '.join(held[:5])}",
+            table=table,
+            path=path,
+            untouched="the table",
+            hint="plan again, or remove the refs first",
+        )
+    if _MAIN in change.remove_refs:
+        raise Refused(
+            "The main branch cannot be removed", table=table, path=path, untouched="the table", hint="plan again"
+        )
+    targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
+    for target in targets:
+        known = target.snapshot_id in change.add_snapshots or has_snapshot(target.snapshot_id)
+        if not known or target.snapshot_id in doomed:
+            raise NoSuchSnapshot(
+                f"The table has no snapshot {target.snapshot_id} for {target.name}",
+                table=table,
+                path=path,
+                untouched="the table",
+                hint="use one from its history",
+            )
+        is_branch = isinstance(target, BranchChange)
+        if refs.get(target.name, (0, is_branch))[1] is not is_branch:
+            raise BadInput(
+                f"{target.name} is a {'tag' if is_branch else 'branch'} already",
+                table=table,
+                untouched="the table",
+                hint="use another name",
+            )
 
 
 @dataclass(frozen=True)
@@ -177,6 +230,12 @@ def until_accepted(
     return done
 
 
+def looking_up(retry: retry_base) -> Retrying:
+    """Return what asks a catalog for the table after a commit whose result is unknown."""
+    wait = wait_random_exponential(multiplier=0.2, max=10)
+    return Retrying(stop=stop_after_attempt(6), wait=wait, retry=retry, reraise=True)
+
+
 class LostAttempt(Exception):  # noqa: N818
     """As far as known, this attempt changed nothing: another was faster, or the catalog's connection broke."""
 
@@ -239,10 +298,8 @@ class _Committer:
         updated = None if wanted is None else self._build(base, location, wanted)
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
-        if self._lineage and not wanted.add_snapshots:
-            # Not a part of `wanted`, by which a later check decides whether this commit happened: others replace it.
-            note = {COMMIT_PROPERTY: json.dumps({**self._lineage, "base": location}, ensure_ascii=False)}
-            updated = self._updated(base, replace(wanted, set_properties={**wanted.set_properties, **note}), location)
+        if self._lineage:
+            updated = self._updated(base, wanted.with_lineage(self._lineage, location))
         self._before_swap(location, int(updated.lastUpdatedMillis()))
         this = _Try(location, updated, wanted)
         self._tries.append(this)
@@ -275,29 +332,9 @@ class _Committer:
 
     def _build(self, base: Any, location: str, change: Change) -> Any | None:
         """Return the new metadata; None if it equals the base."""
-        doomed = set(change.expire_snapshot_ids)
-        refs = _refs(base)
-        held = sorted(
-            name for name, (snapshot, _) in refs.items() if snapshot in doomed and name not in change.remove_refs
-        )
-        if held:
-            raise ReferencedSnapshot(
-                f"Refs that stay point at snapshots that would go: {', '.join(held[:5])}",
-                table=self._table,
-                path=location,
-                untouched="the table",
-                hint="plan again, or remove the refs first",
-            )
-        if _MAIN in change.remove_refs:
-            raise Refused(
-                "The main branch cannot be removed",
-                table=self._table,
-                path=location,
-                untouched="the table",
-                hint="plan again",
-            )
-        whole = doomed or change.remove_refs or change.add_schemas or change.add_specs or change.raise_to
-        if whole and not self._compares_whole_metadata():
+        require_possible(change, _refs(base), lambda number: base.snapshot(number) is not None, self._table, location)
+        whole = change.expire_snapshot_ids or change.remove_refs or change.add_schemas or change.add_specs
+        if (whole or change.raise_to) and not self._compares_whole_metadata():
             raise Refused(
                 f"Catalog {self._catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile "
                 "would be dropped unseen",
@@ -306,7 +343,7 @@ class _Committer:
                 hint="give the catalog type: rest in lifecycle.yaml: then each commit is proven afterwards",
             )
         try:
-            updated = self._updated(base, change, location)
+            updated = self._updated(base, change)
         except Exception as error:
             if not class_names(error):
                 raise
@@ -320,38 +357,18 @@ class _Committer:
         # The builder returns what it started from if nothing changed.
         return updated if updated.changes() else None
 
-    def _updated(self, base: Any, change: Change, location: str) -> Any:
-        doomed = set(change.expire_snapshot_ids)
-        refs = _refs(base)
+    def _updated(self, base: Any, change: Change) -> Any:
         start = self._edited(base, change)
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(start)
         for name in change.remove_refs:
             builder.removeRef(name)
-        if doomed:
-            builder.removeSnapshots(java_longs(self._jvm, doomed))
+        if change.expire_snapshot_ids:
+            builder.removeSnapshots(java_longs(self._jvm, set(change.expire_snapshot_ids)))
         for snapshot in change.add_snapshots.values():
             builder.addSnapshot(self._jvm.org.apache.iceberg.SnapshotParser.fromJson(snapshot))
         snapshot_ref = self._jvm.org.apache.iceberg.SnapshotRef
         targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
         for target in targets:
-            is_branch = isinstance(target, BranchChange)
-            known = target.snapshot_id in change.add_snapshots or base.snapshot(target.snapshot_id) is not None
-            if not known or target.snapshot_id in doomed:
-                raise NoSuchSnapshot(
-                    f"The table has no snapshot {target.snapshot_id} for {target.name}",
-                    table=self._table,
-                    path=location,
-                    untouched="the table",
-                    hint="use one from its history",
-                )
-            existing = refs.get(target.name)
-            if existing is not None and existing[1] is not is_branch:
-                raise BadInput(
-                    f"{target.name} is a {'branch' if existing[1] else 'tag'} already",
-                    table=self._table,
-                    untouched="the table",
-                    hint="use another name",
-                )
             if isinstance(target, BranchChange):
                 old = base.refs().get(target.name)
                 made = (
@@ -364,8 +381,9 @@ class _Committer:
                 if target.max_ref_age_ms is not None:
                     made.maxRefAgeMs(self._jvm.java.lang.Long.valueOf(target.max_ref_age_ms))
             builder.setRef(target.name, made.build())
-        if change.set_properties:
-            builder.setProperties(java_map(self._jvm, change.set_properties))
+        properties = {**change.set_properties, **change.notes}
+        if properties:
+            builder.setProperties(java_map(self._jvm, properties))
         if change.remove_properties:
             builder.removeProperties(java_set(self._jvm, change.remove_properties))
         if change.remove_schema_ids:
@@ -443,20 +461,14 @@ class _Committer:
 
     def _look_up(self, this: _Try, error: Exception) -> Any:
         """Return the catalog's current metadata. Raises CommitStateUnknown."""
-        retrying = Retrying(
-            stop=stop_after_attempt(6),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
-            retry=retry_if_exception(_may_come_back),
-            reraise=True,
-        )
         try:
-            return retrying(self._operations.refresh)
+            return looking_up(retry_if_exception(_may_come_back))(self._operations.refresh)
         except Exception as second:
             kinds = class_names(second)
             if not kinds:
                 raise
             if not _MISSING.isdisjoint(kinds):
-                raise self._no_such_table() from second
+                raise NoSuchTable.of(self._catalog_name, self._table) from second
             if OTHER_TABLE in brief(second):
                 raise self._another_table() from second
             raise CommitStateUnknown(
@@ -547,13 +559,6 @@ class _Committer:
         found = path.getFileSystem(io.getConf()).globStatus(pattern)
         return [str(status.getPath()) for status in found or ()]
 
-    def _no_such_table(self) -> NoSuchTable:
-        return NoSuchTable(
-            f"Catalog {self._catalog_name} has no such table",
-            table=self._table,
-            hint="list its tables with: artemis tables",
-        )
-
     def _another_table(self) -> NoSuchTable:
         return NoSuchTable(
             "The name now belongs to another table", table=self._table, untouched="both tables", hint="plan again"
@@ -568,7 +573,7 @@ class _Committer:
             if not kinds:
                 raise
             if not _MISSING.isdisjoint(kinds):
-                raise self._no_such_table() from error
+                raise NoSuchTable.of(self._catalog_name, self._table) from error
             text = brief(error)
             if OTHER_TABLE in text:
                 raise self._another_table() from error

@@ -2,7 +2,7 @@
 
 Two deployments with separate operations databases do not see each other's holds, heartbeats, pauses and plans. The
 record is where both see it: for a SQL catalog in its database (schema `artemis_live`), for a REST catalog in the
-properties of this project's own namespace, for any other in its warehouse
+properties of this project's own namespace or, if the server keeps none, of each table, for any other in its warehouse
 (`<warehouse>/.artemis-lifecycle/<catalog>.json`). The newest record counts.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.identifier import Identifier
+from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
 from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -189,14 +191,20 @@ NAMESPACE = "lifecycle"
 """This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
 
 PROPERTY = "artemis.deployments"
-"""The property of the namespace `NAMESPACE` with the records of a REST catalog, a JSON list."""
+"""The property with the records of a REST catalog, a JSON list: of the namespace `NAMESPACE`, or of a table."""
 
 _KEPT = 20
+_UNSUPPORTED = (405, 406)
+"""The statuses of a server that lacks an endpoint."""
 
 
 class DeploymentsInProperties:
     """In the properties of this project's namespace of a REST catalog, which each deployment on that catalog sees,
     however it names the catalog's warehouse. Nothing is written into the catalog's store.
+
+    Where the server keeps no properties of namespaces, in those of `table`, on which a `destructive` step sets it, and
+    no other. A login that may not set the namespace's gets no record on a table: deployments with that right would not
+    look there.
 
     No request compares properties, so of two deployments that are first at the same time, the later one has the record;
     the other one sees that before its next commit and before each batch of deletions.
@@ -208,14 +216,20 @@ class DeploymentsInProperties:
         name: str,
         sole: SoleDeployment | None,
         answering: Callable[[], AbstractContextManager[None]],
+        table: Identifier | None = None,
+        *,
+        destructive: bool = False,
     ) -> None:
         self._catalog = catalog
+        self._client = RestClient(catalog, name)
         self._name = name
         self._sole = sole
         self._answering = answering
+        self._table = table
+        self._destructive = destructive
 
     def newest(self) -> list[DeploymentRecord]:
-        return self._records()[-1:]
+        return (self._records() or self._of_table())[-1:]
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         from pyiceberg.exceptions import RESTError, ServerError, ServiceUnavailableError
@@ -224,26 +238,45 @@ class DeploymentsInProperties:
         if first and found:
             return
         record = DeploymentRecord(self._name, deployment, who, why, datetime.now(UTC))
-        said = json.dumps([asdict(each) for each in (*found, record)[-_KEPT:]], default=datetime.isoformat)
+        lacks = True
         with around("deployments.add"):
             try:
                 with self._answering():
                     self._catalog.create_namespace_if_not_exists(NAMESPACE)
-                    self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: said})
-                kept = bool(self._records())
+                    self._catalog.update_namespace_properties(NAMESPACE, updates={PROPERTY: _text(found, record)})
+                if self._records():
+                    return
             except (OperationsUnavailable, RESTError, NotImplementedError, ValueError) as error:
-                cause = error.__cause__ or error
-                if isinstance(cause, OSError | ServerError | ServiceUnavailableError | OperationsUnavailable):
+                cause = error.__cause__ if isinstance(error, OperationsUnavailable) else error
+                if isinstance(cause, OSError | ServerError | ServiceUnavailableError | OperationsUnavailable | None):
                     raise
                 _log.warning("Catalog %s refuses properties of namespace %s: %s", self._name, NAMESPACE, cause)
-                kept = False
-        if not kept and self._sole is None:
+                lacks = _has_none(cause)
+            if (self._sole is not None and (first or not lacks)) or (lacks and not self._destructive):
+                return
+            said = self._added_to_table(record) if lacks else "its login may not set them"
+        if said:
             raise Refused(
                 f"Catalog {self._name} keeps no properties of namespaces, where the record of its deployment stands: "
-                "another deployment, with its own holds and plans, would not be seen",
-                hint=f"let its login set properties of namespace {NAMESPACE}; or say in the catalog's sole_deployment, "
-                "with who and why, that no other deployment works on this catalog",
+                f"another deployment, with its own holds and plans, would not be seen ({said})",
+                table=None if self._table is None else str(self._table),
+                hint=f"let its login set properties of namespace {NAMESPACE} or of the table; or say in the catalog's "
+                "sole_deployment, with who and why, that no other deployment works on this catalog",
             )
+
+    def _added_to_table(self, record: DeploymentRecord) -> str:
+        """Record it as a property of the table; return why that is not possible."""
+        answer = None if self._table is None else self._client.load(self._table)
+        if self._table is None or answer is None:
+            return "nor is there a table that could have it"
+        requirement = {"type": "assert-table-uuid", "uuid": answer["metadata"]["table-uuid"]}
+        update = {"action": "set-properties", "updates": {PROPERTY: _text(self._of_table(), record)}}
+        done = self._client.commit(self._table, ([requirement], [update]), new_marker())
+        return "" if self._of_table() else f"nor does it set one of the table: {done.said or 'it does not keep it'}"
+
+    def _of_table(self) -> list[DeploymentRecord]:
+        answer = None if self._table is None else self._client.load(self._table)
+        return _listed((answer or {}).get("metadata", {}).get("properties"), f"table {self._table}")
 
     def _records(self) -> list[DeploymentRecord]:
         from pyiceberg.exceptions import NoSuchNamespaceError, RESTError, ServerError, ServiceUnavailableError
@@ -254,12 +287,33 @@ class DeploymentsInProperties:
             except (NoSuchNamespaceError, NotImplementedError):
                 return []
             except RESTError as error:
-                if self._sole is None or isinstance(error, ServerError | ServiceUnavailableError):
+                refused = self._sole is None or isinstance(error, ServerError | ServiceUnavailableError)
+                if refused and _status(error) not in _UNSUPPORTED:
                     raise
                 return []
-        place = f"namespace {NAMESPACE}, property {PROPERTY}"
-        with _reading(place):
-            return [_record(each) for each in bounded_json(properties.get(PROPERTY, "[]"), place)]
+        return _listed(properties, f"namespace {NAMESPACE}")
+
+
+def _has_none(error: BaseException) -> bool:
+    """Return True if a server has no properties of namespaces, whoever asks; False if it refuses them for now, or to
+    this login."""
+    from pyiceberg.exceptions import BadRequestError
+
+    return isinstance(error, NotImplementedError | BadRequestError | ValueError) or _status(error) in _UNSUPPORTED
+
+
+def _status(error: BaseException) -> object:
+    return getattr(getattr(error.__cause__, "response", None), "status_code", None)
+
+
+def _text(found: Sequence[DeploymentRecord], record: DeploymentRecord) -> str:
+    return json.dumps([asdict(each) for each in (*found, record)[-_KEPT:]], default=datetime.isoformat)
+
+
+def _listed(properties: Mapping[str, str] | None, of: str) -> list[DeploymentRecord]:
+    place = f"{of}, property {PROPERTY}"
+    with _reading(place):
+        return [_record(each) for each in bounded_json((properties or {}).get(PROPERTY, "[]"), place)]
 
 
 def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:

@@ -95,11 +95,7 @@ class CatalogReader:
         listed one."""
         found = self._found(table)
         if found is None:
-            raise NoSuchTable(
-                f"Catalog {self.name} has no such table",
-                table=table,
-                hint="list its tables with: artemis tables",
-            )
+            raise NoSuchTable.of(self.name, table)
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:
@@ -159,10 +155,12 @@ class CatalogReader:
         """Create the namespace if it does not exist. Raises BadInput for an invalid namespace."""
         self._source.create_namespace(parse_namespace(namespace))
 
-    def deployments(self, stores: Stores) -> DeploymentRecords:
+    def deployments(self, stores: Stores, table: str = "", *, destructive: bool = False) -> DeploymentRecords:
         """Return the records of the catalog's deployment. `stores` are its warehouse's, which has the records of a
-        catalog that is not in SQL."""
-        return self._source.deployments(stores)
+        catalog that is not in SQL. A REST catalog may keep them on each table: a `destructive` step on `table` sets
+        them there."""
+        name = table.removeprefix(self.prefix)
+        return self._source.deployments(stores, parse(name) if name else None, destructive=destructive)
 
     def compare_and_swap(
         self, table: str, expected_location: str, new_location: str, summaries: Sequence[Mapping[str, str]] = ()
@@ -318,7 +316,7 @@ class _Sql:
                 .on_conflict_do_nothing()
             )
 
-    def deployments(self, stores: Stores) -> DeploymentRecords:
+    def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
         return DeploymentsInSql(self._engine, self._name)
 
     def compare_and_swap(
@@ -506,13 +504,14 @@ class _Other:
         with self._answering(), around("catalog.create_namespace"):
             self._catalog().create_namespace_if_not_exists(levels)
 
-    def deployments(self, stores: Stores) -> DeploymentRecords:
+    def deployments(self, stores: Stores, table: Identifier | None, *, destructive: bool) -> DeploymentRecords:
         if self._properties["type"] == "rest":
-            return DeploymentsInProperties(self._catalog(), self._name, self._sole, self._answering)
+            place = self._catalog(), self._name, self._sole, self._answering, table
+            return DeploymentsInProperties(*place, destructive=destructive)
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",
-                hint="set catalogs.live.warehouse in lifecycle.yaml",
+                hint="set its warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,9 +23,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange
+from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange, require_possible
 from artemis_lifecycle.catalogs.identifier import Identifier
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, OperationsUnavailable, ReferencedSnapshot, Refused
+from artemis_lifecycle.errors import OperationsUnavailable, Refused
 from artemis_lifecycle.storage.bounded import bounded_json
 
 if TYPE_CHECKING:
@@ -39,6 +39,14 @@ PUT_BACK = "artemis.put-back."
 
 LEAST_VERSIONS = 10
 """Fewer previous metadata files than this may be deleted before the base of a commit is read."""
+
+_CLEANED_ON = (
+    ("current-schema-id", "current-schema-id"),
+    ("default-spec-id", "default-spec-id"),
+    ("last-assigned-field-id", "last-column-id"),
+)
+"""What the removal of schemas and specs depends on besides refs: the number that a requirement asserts, and the field
+of the metadata file that has it."""
 
 _MAIN = "main"
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
@@ -206,24 +214,23 @@ def new_marker() -> str:
 def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     """Return the request for `change` on `base`. Raises ReferencedSnapshot, NoSuchSnapshot, BadInput, Refused."""
     doomed, removed = set(change.expire_snapshot_ids), set(change.remove_refs)
-    _require_possible(base, change, table)
-    held = sorted(name for name, head in base.heads.items() if head in doomed and name not in removed)
-    if held:
-        raise ReferencedSnapshot(
-            f"Refs that stay point at snapshots that would go: {', '.join(held[:5])}",
-            table=table,
-            path=base.location,
-            untouched="the table",
-            hint="plan again, or remove the refs first",
-        )
+    refs = {name: (base.heads[name], str(ref["type"]).lower() == "branch") for name, ref in base.refs.items()}
+    require_possible(change, refs, base.snapshots.__contains__, table, base.location)
+    _require_in_protocol(base, change, table)
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
-    # An expiration depends on every ref, anything else on the refs that it changes.
-    touched = {*base.heads, *removed} if doomed else {*removed, *(each.name for each in targets)}
-    requirements = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
+    # A removal depends on every ref, anything else on the refs that it changes.
+    cleans = bool(change.remove_schema_ids or change.remove_spec_ids)
+    touched = {*base.heads, *removed} if doomed or cleans else {*removed, *(each.name for each in targets)}
+    requirements: list[dict[str, Any]] = [{"type": "assert-table-uuid", "uuid": base.table_uuid}]
     requirements += [_assert_ref(name, base.heads.get(name)) for name in sorted(touched)]
+    requirements += [{"type": f"assert-{name}", name: base.number(key)} for name, key in _CLEANED_ON if cleans]
     updates: list[dict[str, Any]] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in change.remove_refs]
     if doomed:
         updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(doomed)})
+    if change.remove_schema_ids:
+        updates.append({"action": "remove-schemas", "schema-ids": sorted(change.remove_schema_ids)})
+    if change.remove_spec_ids:
+        updates.append({"action": "remove-partition-specs", "spec-ids": sorted(change.remove_spec_ids)})
     updates += [{"action": "add-snapshot", "snapshot": json.loads(each)} for each in change.add_snapshots.values()]
     for tag in change.set_tags:
         age = {} if tag.max_ref_age_ms is None else {"max-ref-age-ms": tag.max_ref_age_ms}
@@ -231,8 +238,9 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     for branch in change.set_branches:
         known = {**base.refs.get(branch.name, {}), "snapshot-id": branch.snapshot_id, "type": "branch"}
         updates.append(_set_ref(branch.name, known))
-    if change.set_properties:
-        updates.append({"action": "set-properties", "updates": dict(change.set_properties)})
+    properties = {**change.set_properties, **change.notes}
+    if properties:
+        updates.append({"action": "set-properties", "updates": properties})
     if change.remove_properties:
         updates.append({"action": "remove-properties", "removals": list(change.remove_properties)})
     return requirements, updates
@@ -240,49 +248,20 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
 
 def require_expressible(change: Change, table: str, path: str) -> None:
     """Raise Refused for schemas, specs and numbers that REST's protocol cannot set; `path` is the table's metadata."""
-    _require_possible(MetadataFile(path, {}), change, table)
+    _require_in_protocol(MetadataFile(path, {}), change, table)
 
 
-def _require_possible(base: MetadataFile, change: Change, table: str) -> None:
-    parts = change.add_schemas or change.add_specs or change.raise_to
-    if parts or change.remove_schema_ids or change.remove_spec_ids or change.remove_order_ids:
+def _require_in_protocol(base: MetadataFile, change: Change, table: str) -> None:
+    if change.add_schemas or change.add_specs or change.raise_to or change.remove_order_ids:
         raise Refused(
-            "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, and "
-            "does not let a client choose the ids of schemas and partition specs",
+            "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, "
+            "removes no sort orders, and does not let a client choose the ids of schemas and partition specs",
             table=table,
             path=base.location,
             untouched="the table",
             hint="add the missing columns or specs to the table first; a table whose catalog was put back is restored "
             "in a SQL, Hive or Glue catalog",
         )
-    if _MAIN in change.remove_refs:
-        raise Refused(
-            "The main branch cannot be removed",
-            table=table,
-            path=base.location,
-            untouched="the table",
-            hint="plan again",
-        )
-    kinds: Mapping[str, Sequence[TagChange | BranchChange]] = {"tag": change.set_tags, "branch": change.set_branches}
-    for kind, targets in kinds.items():
-        for each in targets:
-            known = each.snapshot_id in change.add_snapshots or each.snapshot_id in base.snapshots
-            if not known or each.snapshot_id in change.expire_snapshot_ids:
-                raise NoSuchSnapshot(
-                    f"The table has no snapshot {each.snapshot_id} for {each.name}",
-                    table=table,
-                    path=base.location,
-                    untouched="the table",
-                    hint="use one from its history",
-                )
-            existing = str(base.refs.get(each.name, {}).get("type", kind)).lower()
-            if existing != kind:
-                raise BadInput(
-                    f"{each.name} is a {existing} already",
-                    table=table,
-                    untouched="the table",
-                    hint="use another name",
-                )
 
 
 def put_back(now: MetadataFile, used: MetadataFile, ref: str, now_ms: int) -> Request | None:

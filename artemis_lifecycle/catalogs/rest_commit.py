@@ -3,17 +3,24 @@ and the retries. Does not belong here: the rules (`rest`)."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import retry_if_exception_type
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, LostAttempt, until_accepted
+from artemis_lifecycle.catalogs.commit import (
+    UNRECORDED,
+    BaseState,
+    Change,
+    CommitResult,
+    LostAttempt,
+    looking_up,
+    until_accepted,
+)
 from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.rest import (
     MARKER,
@@ -29,7 +36,6 @@ from artemis_lifecycle.catalogs.rest import (
     put_back,
     request_of,
 )
-from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -119,11 +125,7 @@ class RestCommitter:
         not what the file says."""
         answer = self.answer(table)
         if answer is None:
-            raise NoSuchTable(
-                f"Catalog {self.client.name} has no such table",
-                table=table,
-                hint="list its tables with: artemis tables",
-            )
+            raise NoSuchTable.of(self.client.name, table)
         location = str(answer.get("metadata-location") or "")
         file = MetadataFile(location, self.read(location))
         said = MetadataFile(location, answer.get("metadata") or {})
@@ -168,10 +170,7 @@ class RestCommitter:
         if wanted is None or wanted == Change():
             return CommitResult(base.location, base.location, number - 1, changed=False)
         marker = new_marker()
-        properties = {**wanted.set_properties, MARKER: marker}
-        if lineage and not wanted.add_snapshots:
-            properties[COMMIT_PROPERTY] = json.dumps({**lineage, "base": base.location}, ensure_ascii=False)
-        request = request_of(base, replace(wanted, set_properties=properties), table)
+        request = request_of(base, wanted.with_lineage(lineage, base.location).noting({MARKER: marker}), table)
         doomed, refs = frozenset(wanted.expire_snapshot_ids), frozenset(wanted.remove_refs)
         attempt = Attempt(marker, base.location, doomed, refs)
         # The server decides when the next metadata is written, so its time is not known.
@@ -191,7 +190,7 @@ class RestCommitter:
         if proof.verdict is Verdict.ABSENT and answer.happened is False:
             if doomed:
                 self.records.settle(marker, RestState.REFUSED, why=answer.said)
-            raise self._refusal(table, base, answer)
+            raise self._refusal(table, base, answer, wanted)
         if proof.verdict is Verdict.ABSENT:
             if answer.in_flight:
                 raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")
@@ -225,14 +224,8 @@ class RestCommitter:
             proof = self._proof(attempt, answer.location)
             if proof.verdict in (Verdict.KEPT, Verdict.LOST):
                 return proof
-        retrying = Retrying(
-            stop=stop_after_attempt(6),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
-            retry=retry_if_exception_type(OperationsUnavailable),
-            reraise=True,
-        )
         try:
-            newest = retrying(self.load, table).location
+            newest = looking_up(retry_if_exception_type(OperationsUnavailable))(self.load, table).location
         except OperationsUnavailable as error:
             said = answer.said or "the answer was not clear"
             raise self._unknown(table, attempt.base_location, f"{said}; a look-up failed: {error.what}") from error
@@ -300,16 +293,19 @@ class RestCommitter:
             time.sleep(0.0 if answer.happened else min(2.0, 0.05 * 2**number))
         return None, said
 
-    def _refusal(self, table: str, base: MetadataFile, answer: Answer) -> Exception:
+    def _refusal(self, table: str, base: MetadataFile, answer: Answer, wanted: Change) -> Exception:
         # A server reports some conflicts, such as a sequence number that is taken, as a bad request.
         if answer.conflict or self.load(table).location != base.location:
             return LostAttempt(answer.said)
+        hint = "fix the cause in the message, and run the step again"
+        if wanted.remove_schema_ids or wanted.remove_spec_ids:
+            hint += "; if the server cannot remove schemas and specs, set retention.clean_metadata: false"
         return Refused(
             f"Catalog {self.client.name} refuses the commit: {answer.said}",
             table=table,
             path=base.location,
             untouched="the table",
-            hint="fix the cause in the message, and run the step again",
+            hint=hint,
         )
 
     def _unknown(self, table: str, path: str, why: str) -> CommitStateUnknown:

@@ -24,7 +24,7 @@ SetArgument = Annotated[str, typer.Argument(help="The id from `artemis mark`.", 
 @command(app, "marking {catalog}", "Live contents of {catalog}", name="mark")
 def mark(
     lifecycle: Lifecycle,
-    catalog: Annotated[str, typer.Argument(help="The live catalog, or a Nessie catalog in catalogs.others.")],
+    catalog: Annotated[str, typer.Argument(help="A live catalog, or a Nessie catalog in catalogs.others.")],
     policy: Annotated[
         list[str] | None,
         typer.Option(

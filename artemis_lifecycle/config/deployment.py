@@ -180,10 +180,18 @@ class Catalogs(Model):
         """Return the live catalog of a table, by its key; `live` for tables of other formats."""
         return self.named.get(table.partition(":")[0], self.live) if ":" in table else self.live
 
+    def named_as(self, name: str) -> Catalog:
+        """Return the live catalog of that name."""
+        return self.named.get(name, self.live)
+
+    def prefix(self, catalog: Catalog) -> str:
+        """Return what the keys of a live catalog's tables have before their names there."""
+        return "" if catalog is self.live else f"{catalog.name}:"
+
     def is_isolated(self, table: str) -> bool:
         """Return True if the table's catalog declares that it reads no files of other tables."""
         catalog = self.of(table)
-        return catalog.is_isolated(table if catalog is self.live else table.partition(":")[2])
+        return catalog.is_isolated(table.removeprefix(self.prefix(catalog)))
 
     @model_validator(mode="after")
     def _others_have_names(self) -> Self:

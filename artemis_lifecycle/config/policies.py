@@ -171,6 +171,14 @@ class Compaction(Model):
     statistics_after: float | None = Field(default=None, gt=0)
 
 
+class Report(Model):
+    """Whether outcomes of steps are reported back as `properties` of the table. Those of a deletion get a commit of
+    their own only if nobody has committed to the table for `quiet`."""
+
+    properties: bool = False
+    quiet: Duration = timedelta(minutes=10)
+
+
 class QuietWindow(Model):
     start: str = Field(default="00:00", alias="from", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
     end: str = Field(default="08:00", alias="to", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
@@ -393,6 +401,7 @@ class TablePolicy(Model):
     dropped: Dropped = Dropped()
     budgets: Budgets = Budgets()
     compaction: Compaction = Compaction()
+    report: Report = Report()
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
     checks: Checks = Checks()
@@ -442,6 +451,7 @@ class TableOverrides(Model):
     dropped: Dropped | None = None
     budgets: Budgets | None = None
     compaction: Compaction | None = None
+    report: Report | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
     checks: Checks | None = None

@@ -71,13 +71,13 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
     live, cold, uri = config.catalogs.live, config.catalogs.cold, config.operations.uri
     found_live = uri is not None and config.operations.root is not None
     has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
-    for tier, of in (("live", live), ("cold", cold)):
-        known = has_rows[tier] or of.type != "sql"
+    for tier, of in {"live": live, "cold": cold, **config.catalogs.named}.items():
+        known = of.uri is not None or of.type != "sql"
         read = _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
-        found_live = found_live and read.status in ("ok", "warning")
+        found_live = found_live and (read.status in ("ok", "warning") or tier in config.catalogs.named)
         yield read
-    if found_live and config.operations.root is not None:
-        yield from _rows("readers", services.readers, config)
+    for each in config.catalogs.iceberg if found_live and config.operations.root is not None else ():
+        yield from _rows("readers", partial(services.readers, of=each), config)
     if config.tables and found_live:
         yield from _rows("tables", services.entries, config)
     yield _if(uri is not None, "operations", partial(services.operations, uri or ""), "operations.uri")
@@ -85,15 +85,16 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
     yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
     if live.type == "sql":
         yield _if(has_rows["live"], "lineage gate", partial(services.gate, config), "catalogs.live.uri")
-    known = (has_rows["live"] or live.type != "sql") and uri is not None and config.operations.root is not None
-    yield _if(known, "deployment", partial(services.deployment, config), "an address")
     for each in config.catalogs.iceberg:
+        known = (each.uri is not None or each.type != "sql") and uri is not None and config.operations.root is not None
+        name = "deployment" if each is live else f"deployment of catalog {each.name}"
+        yield _if(known, name, partial(services.deployment, name, config, each), "an address")
         if each.type == "rest" and (found_live or each is not live):
             yield from _rows("commits over REST", partial(services.over_rest, of=each), config)
     yield checked("roots", partial(_apart, config))
     roots: list[tuple[str, Catalog]] = []
     for key, root in config.roots().items():
-        of = cold if key == "catalogs.cold.warehouse" else config.catalogs.named.get(key.split(".")[1], live)
+        of = cold if key == "catalogs.cold.warehouse" else config.catalogs.named_as(key.split(".")[1])
         # Nothing is written into a managed store.
         managed = of.managed and key in config.shared_roots
         check = services.probed_store if write_probe and not managed else services.store

@@ -294,27 +294,26 @@ def roles(uri: str) -> Check:
     return Check("roles", "ok", f"login {login}; {', '.join(sorted(existing)) or 'roles are made at first use'}")
 
 
-def deployment(config: LifecycleConfig) -> Check:
-    """The live catalog belongs to this deployment, or to none yet."""
-    live = config.catalogs.live
+def deployment(name: str, config: LifecycleConfig, live: Catalog) -> Check:
+    """A live catalog belongs to this deployment, or to none yet."""
     assert config.operations.uri is not None and config.operations.root is not None
     with CatalogReader(live) as catalog, connected(config.operations.uri) as engine:
         if schema_state(engine)[0] is None:
-            return Check("deployment", "ok", "no operations schema yet: the catalog is taken at first use")
+            return Check(name, "ok", "no operations schema yet: the catalog is taken at first use")
         ours = read_deployment(engine, normalize(config.operations.root))
         records = catalog.deployments(_stores(live))
         if live.sole_deployment is not None and not records.newest():
             who, why = live.sole_deployment.who, live.sole_deployment.why
             said = f"no record; {who} says that no other deployment works on the catalog: {why}"
-            return Check("deployment", "warning", said, "make sure that this is still so")
+            return Check(name, "warning", said, "make sure that this is still so")
         require_deployment(records, live.name, ours, who="doctor", record=False)
-        return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")
+        return Check(name, "ok", "ours" if records.newest() else "free: the first use takes it")
 
 
 def over_rest(config: LifecycleConfig, of: Catalog) -> list[Check]:
     """What works through a REST catalog, and which tables' expirations will be refused."""
     name, refused = "expirations over REST", dict[str, str]()
-    with CatalogReader(of, prefix="" if of is config.catalogs.live else f"{of.name}:") as catalog:
+    with CatalogReader(of, prefix=config.catalogs.prefix(of)) as catalog:
         client, tables = catalog.rest_client(), catalog.tables()
         lacking = [each for each in _ENDPOINTS if each not in client.endpoints] if client.endpoints else []
         for table in tables[:_ASKED]:
@@ -322,7 +321,7 @@ def over_rest(config: LifecycleConfig, of: Catalog) -> list[Check]:
                 require_provable(client.load(parse_in(table, of.name)), config.policy(table).deletion.grace, table)
             except LifecycleError as error:
                 refused[table] = f"{error.what} ({error.hint})"
-    works = "expirations, tags, restores to a branch and compaction work; schemas, specs and sort orders stay"
+    works = "expirations, tags, restores to a branch and compaction work; sort orders stay"
     found = [Check("commits over REST", "ok", works)]
     if lacking:
         do = "use a server that has them, or expire where the catalog runs"
@@ -384,12 +383,12 @@ def overwrites(config: LifecycleConfig) -> Iterator[Check]:
         yield Check("overwrites", "ok", f"only by who is listed, {said}: {', '.join(restricted)}")
 
 
-def readers(config: LifecycleConfig) -> list[Check]:
+def readers(config: LifecycleConfig, of: Catalog) -> list[Check]:
     """Tables that cannot be read, and folders with the log of another table format; nothing if there are none."""
-    live = config.catalogs.live
-    with CatalogReader(live) as catalog:
-        found = unread_readers(config, catalog, _stores(live))
-    do = f"repair or drop them; or, if they read no other table's files, set under catalogs.live: {found.lines}"
+    with CatalogReader(of, prefix=config.catalogs.prefix(of)) as catalog:
+        found = unread_readers(config, catalog, _stores(of))
+    place = f"catalogs.{found.catalog}"
+    do = f"repair or drop them; or, if they read no other table's files, set under {place}: {found.lines}"
     apart = "keep each format in a folder of its own"
     unread = [Check("readers", "failed", each, do) for each in found.tables]
     return unread + [Check("other formats", "warning", each, apart) for each in found.folders]

@@ -60,8 +60,7 @@ class _Uses(NamedTuple):
 @dataclass(frozen=True)
 class RemovedParts:
     """What cleaning has taken from a table's metadata, or soon will: schemas, specs and sort orders by id, as JSON
-    text. For specs and orders, also since when (epoch ms) they are known to be unused; for orders in use, the
-    witnesses."""
+    text. Also since when (epoch ms) they are known to be unused; for orders in use, the witnesses."""
 
     schemas: dict[int, str] = field(default_factory=dict)
     specs: dict[int, str] = field(default_factory=dict)
@@ -69,9 +68,11 @@ class RemovedParts:
     orders: dict[int, str] = field(default_factory=dict)
     orders_unused_since: dict[int, int] = field(default_factory=dict)
     order_witnesses: dict[int, str] = field(default_factory=dict)
+    schemas_unused_since: dict[int, int] = field(default_factory=dict)
 
     def extended(self, base: TableMetadata, unused: Unused, now_ms: int) -> RemovedParts:
-        """Return it with what is unused in `base` at `now_ms`. A spec or order that is used again loses its time."""
+        """Return it with what is unused in `base` at `now_ms`. What is used again loses its time."""
+        schemas = unused.schemas | (self.schemas.keys() - base.schemas.keys())
         specs = unused.specs | (self.specs.keys() - base.partition_specs.keys())
         orders = unused.orders | (self.orders.keys() - base.sort_orders.keys())
         return RemovedParts(
@@ -81,12 +82,16 @@ class RemovedParts:
             self.orders | {number: base.sort_orders[number] for number in sorted(unused.orders)},
             _since(self.orders_unused_since, orders, now_ms),
             dict(sorted(unused.witnesses.items())),
+            _since(self.schemas_unused_since, schemas, now_ms),
         )
 
-    def removable(self, unused: Unused, before_ms: int) -> Unused:
+    def removable(self, unused: Unused, before_ms: int, *, compares_whole: bool) -> Unused:
         """Return what of `unused` may go: of the specs and orders, those that are unused since `before_ms` or longer. A
-        writer that began while one was the default may still commit its files."""
+        writer that began while one was the default may still commit its files; and, in a catalog that does not compare
+        whole metadata, a snapshot with a schema that was the current one when it began."""
+        schemas = unused.schemas if compares_whole else _due(self.schemas_unused_since, unused.schemas, before_ms)
         return unused._replace(
+            schemas=schemas,
             specs=_due(self.specs_unused_since, unused.specs, before_ms),
             orders=_due(self.orders_unused_since, unused.orders, before_ms),
         )
@@ -98,7 +103,7 @@ class RemovedParts:
     @classmethod
     def from_json(cls, data: bytes) -> RemovedParts:
         """Read the stored form. Raises ValueError, KeyError, AttributeError for another one."""
-        parts = json.loads(data)
+        parts = {"schemas_unused_since": {}, **json.loads(data)}
         return cls(*({int(number): value for number, value in parts[each.name].items()} for each in fields(cls)))
 
 
@@ -304,13 +309,15 @@ def commit_expiration(
     swaps: Swaps,
     clean: Callable[[TableMetadata, Collection[int]], Unused],
     lineage: Mapping[str, str] = MappingProxyType({}),
+    notes: Callable[[Change], Mapping[str, str]] = lambda change: {},
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog, and retry while others win the swap.
 
     `guards` reads the active holds, tag records and settings at each attempt. `swaps` records the attempts (`made_by`
     recognizes them). `clean` returns the schemas, specs and sort orders to remove from an attempt's base, together
-    with these snapshots. `lineage` (keys and `operation`) goes into the table's properties. Raises what `removal`
-    raises, CommitConflict if every attempt lost, and CommitStateUnknown if the catalog did not report the result.
+    with these snapshots. `lineage` (keys and `operation`) goes into the table's properties, and so do the `notes` of an
+    attempt's change. Raises what `removal` raises, CommitConflict if every attempt lost, and CommitStateUnknown if the
+    catalog did not report the result.
     """
     removed: list[Change] = []
 
@@ -325,6 +332,7 @@ def commit_expiration(
                 remove_spec_ids=sorted(unused.specs),
                 remove_order_ids=sorted(unused.orders),
             )
+            found = found.noting(notes(found))
         removed[:] = [found] if found is not None else []
         return found
 

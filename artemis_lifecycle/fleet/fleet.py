@@ -72,7 +72,7 @@ class UnreadReaders:
 def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stores) -> UnreadReaders:
     """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
     did not read them; and the folders of other formats that are still there."""
-    live = config.catalogs.named.get(catalog.name, config.catalogs.live)
+    live = config.catalogs.named_as(catalog.name)
     cold, root = config.catalogs.cold, config.operations.root
     reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
     found, errors = catalog.loadable()

@@ -3,7 +3,7 @@ frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
 of the work are deleted: batches, steps, run times, scores, results of checks, leases, listings, frames, and attempts to
-commit without lineage.
+commit without lineage or through a REST catalog.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.lineage import gate_attempts, publications
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus, plans
 from artemis_lifecycle.operations.quarantines import quarantines
+from artemis_lifecycle.operations.rest_commits import OPEN_STATES, rest_commits
 from artemis_lifecycle.operations.scans import ENDED, ScanState, listings, scans
 from artemis_lifecycle.operations.steps import step_totals, steps
 
@@ -172,9 +173,10 @@ class Records:
             }
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
-        """Delete handoff copies, steps, run times, scores, leases and refused commits from before `cutoff`. Return the
-        rows by kind. Each table's newest lease stays, because its token fences off older ones. What deleted steps
-        counted is added to their totals. Heartbeats that lapsed so long ago protect nothing, and go, too."""
+        """Delete handoff copies, steps, run times, scores, leases, refused commits and settled ones through REST from
+        before `cutoff`. Return the rows by kind. Each table's newest lease stays, because its token fences off older
+        ones. What deleted steps counted is added to their totals. Heartbeats that lapsed so long ago protect nothing,
+        and go, too."""
         self._delete("records.forget", heartbeats, heartbeats.c.expires_at < cutoff)
         return {
             table.name: self._forget_steps(old) if table is steps else self._delete("records.forget", table, old)
@@ -252,6 +254,7 @@ def _is_settled(job_id: ColumnElement[str]) -> ColumnElement[bool]:
 
 def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
     open_plans = select(plans.c.plan_id).where(plans.c.status.in_(sorted(HOLDING)))
+    forgotten = select(plans.c.plan_id).where(plans.c.forgotten_at.is_not(None))
     later = leases.alias("later")
     newer = exists().where(later.c.table_uuid == leases.c.table_uuid, later.c.token > leases.c.token)
     return [
@@ -264,6 +267,16 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
         (run_times, run_times.c.finished_at < cutoff),
         (check_results, check_results.c.evaluated_at < cutoff),
         (gate_attempts, gate_attempts.c.at < cutoff),
+        (
+            rest_commits,
+            # Of its plan, each step asks for what is proven. A ref that was put back is a decision.
+            and_(
+                rest_commits.c.settled_at < cutoff,
+                rest_commits.c.state.not_in(sorted(OPEN_STATES)),
+                func.coalesce(func.cardinality(rest_commits.c.put_back), 0) == 0,
+                or_(rest_commits.c.plan_id.is_(None), rest_commits.c.plan_id.in_(forgotten)),
+            ),
+        ),
         (
             leases,
             and_(

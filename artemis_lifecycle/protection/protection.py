@@ -707,7 +707,7 @@ class Protection:
             table=self._deletion.table,
             path=path,
             untouched="all files that were not deleted before",
-            hint=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files; "
+            hint=f"repair or drop {name}, or name it in isolated of its catalog if it reads no other table's files; "
             "artemis doctor lists all such tables, with the lines to paste",
         )
 

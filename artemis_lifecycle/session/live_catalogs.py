@@ -21,6 +21,7 @@ from artemis_lifecycle.session.answers import ask_all
 from artemis_lifecycle.storage.instants import elapsed
 
 T = TypeVar("T")
+C = TypeVar("C", CatalogReader, CatalogsOfDatabase)
 
 _SURVEY_WITHIN = 120.0
 """Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question
@@ -43,33 +44,30 @@ def require_own_keys(catalogs: Catalogs, live: Iterable[str]) -> None:
         )
 
 
+def _asked_of(of: Callable[[str], C], name: str, ask: Callable[[C], T]) -> T:
+    return ask(of(name))
+
+
 class LiveCatalogs:
     """Every live catalog by name, opened at first use. A table's key leads to its catalog."""
 
-    def __init__(self, catalogs: Catalogs, live: Callable[[], CatalogReader]) -> None:
+    def __init__(self, catalogs: Catalogs) -> None:
         self._catalogs = catalogs
-        self._live = live
         self._opened: dict[str, CatalogReader] = {}
-        self._opening = {name: Lock() for name in catalogs.named}
+        self._opening = {each.name: Lock() for each in catalogs.iceberg}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all live catalogs, that of `catalogs.live` first."""
-        return tuple(each.name for each in self._catalogs.iceberg)
+        return tuple(self._opening)
 
     def reader(self, name: str) -> CatalogReader:
         """Return the catalog of that name. Raises OperationsUnavailable."""
-        if name not in self._opening:
-            return self._live()
         with self._opening[name]:
             if name not in self._opened:
-                self._opened[name] = CatalogReader(self._catalogs.named[name], prefix=f"{name}:")
+                catalog = self._catalogs.named_as(name)
+                self._opened[name] = CatalogReader(catalog, prefix=self._catalogs.prefix(catalog))
             return self._opened[name]
-
-    def prefix(self, table: str) -> str:
-        """Return what a table's key has before its name in its catalog."""
-        catalog = self._catalogs.of(table)
-        return "" if catalog is self._catalogs.live else f"{catalog.name}:"
 
     def of(self, table: str) -> CatalogReader:
         """Return the catalog that has the table, by its key. Raises OperationsUnavailable."""
@@ -83,8 +81,9 @@ class LiveCatalogs:
         """Ask all catalogs. Return the answers, and the errors of named ones that do not answer in time, by name.
         Raises the error of `catalogs.live`."""
         live, *named = self.names
-        found, errors = {live: ask(self._live())}, dict[str, LifecycleError]()
-        for name, answer in ask_all({name: partial(self._ask, name, ask) for name in named}).items():
+        found, errors = {live: ask(self.reader(live))}, dict[str, LifecycleError]()
+        questions = {name: partial(_asked_of, self.reader, name, ask) for name in named}
+        for name, answer in ask_all(questions).items():
             if isinstance(answer, LifecycleError):
                 errors[name] = answer
             else:
@@ -98,12 +97,9 @@ class LiveCatalogs:
         return {key: entry for rows in found.values() for key, entry in rows.items()}, errors
 
     def close(self) -> None:
-        """Close the named catalogs."""
+        """Close what was opened."""
         for reader in self._opened.values():
             reader.close()
-
-    def _ask(self, name: str, ask: Callable[[CatalogReader], T]) -> T:
-        return ask(self.reader(name))
 
 
 class AllReaders:
@@ -172,7 +168,8 @@ class AllReaders:
         names = [each.name for each in self._catalogs.iceberg] if only is None else [only]
         found = {name: ask(self._around(name)) for name in names if name == self._own}
         others, now = [name for name in names if name != self._own], elapsed()
-        asked = {name: partial(self._ask, name, ask) for name in others if self._silent.get(name, now) <= now}
+        due = [name for name in others if self._silent.get(name, now) <= now]
+        asked = {name: partial(_asked_of, self._around, name, ask) for name in due}
         answers = ask_all(asked, _SURVEY_WITHIN)
         for name in others:
             answer = answers.get(name)
@@ -188,9 +185,6 @@ class AllReaders:
                 found[name] = answer  # type: ignore[assignment]
         return found
 
-    def _ask(self, name: str, ask: Callable[[CatalogsOfDatabase], T]) -> T:
-        return ask(self._around(name))
-
     def _last_known(self, name: str) -> Mapping[str, Pointer]:
         known = [*self._known(name), *self._known(beside_catalog(name))]
         # What this object saw is newer than what a step recorded; a table may have come since either.
@@ -198,8 +192,7 @@ class AllReaders:
         return {**recorded, **self._seen.get(name, {})}
 
     def _unanswered(self, name: str) -> list[CatalogEntry]:
-        catalog = next(each for each in self._catalogs.iceberg if each.name == name)
-        located = [root for root in catalog.places if ":/" in root]
+        located = [root for root in self._catalogs.named_as(name).places if ":/" in root]
         roots: list[str | None] = [*located] or [None]
         names = (Identifier(("root",), str(number)) for number in range(len(roots)))
         return [
@@ -213,13 +206,13 @@ def catalogs_of_database(
 ) -> CatalogsOfDatabase:
     """Return a live catalog with those beside it in its database, of which the named ones answer for themselves. Those
     of a database that several live catalogs share are beside the first of them."""
-    own = catalogs.named.get(name, catalogs.live)
+    own = catalogs.named_as(name)
     sharing = [each.name for each in catalogs.iceberg if in_one_database(each, own)]
     return CatalogsOfDatabase(
         reader,
         (catalogs.cold.name,) if in_one_database(own, catalogs.cold) else (),
         confirm,
         named=[each for each in sharing if each != name],
-        keys=tuple(catalogs.named),
+        keys=(*catalogs.named, *catalogs.others),
         has_siblings=sharing[:1] in ([], [name]),
     )

@@ -4,10 +4,11 @@ each setting wins, and each says where it came from. Does not belong here: the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from artemis_lifecycle.catalogs.policies import MOST_DAYS, ORPHAN_FILE_REMOVAL, SNAPSHOT_EXPIRY, CatalogPolicy
+from artemis_lifecycle.catalogs.policies import MOST_DAYS, SNAPSHOT_EXPIRY, CatalogPolicy
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -37,12 +38,8 @@ class PolicyExplanation:
     values: tuple[PolicyValue, ...]
 
 
-@dataclass
-class _Stated:
-    windows: dict[str, timedelta] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    ages: dict[str, timedelta] = field(default_factory=dict)
-    disabled: dict[str, str] = field(default_factory=dict)
+_Stated = dict[str, dict[str, Any]]
+"""By setting, the value that each source states."""
 
 
 @dataclass(frozen=True)
@@ -70,39 +67,32 @@ class EffectivePolicy:
 def effective_policy(resources: Resources, table: str) -> EffectivePolicy:
     """Return what the sources in `retention.from` decide for a table. Raises OperationsUnavailable if a source does not
     answer, Refused for a policy that cannot be understood: it may be the safer one."""
-    policy = resources.config.policy(table)
-    sources, stated = policy.retention.sources, _Stated(ages={"lifecycle.yaml": policy.orphans.min_age})
-    is_set = policy.retention.rule != "iceberg" or resources.config.explicit_window(table) is not None
-    if "lifecycle.yaml" in sources and is_set:
-        stated.windows["lifecycle.yaml"] = policy.retention.window
-    if "lifecycle.yaml" in sources:
-        stated.counts["lifecycle.yaml"] = policy.retention.min_snapshots
+    policy, at = resources.config.policy(table), "lifecycle.yaml"
+    sources, retention, disabled = policy.retention.sources, policy.retention, dict[str, str]()
+    stated: _Stated = {WINDOW: {}, MIN_SNAPSHOTS: {}, MIN_AGE: {at: policy.orphans.min_age}}
+    is_set = retention.rule != "iceberg" or resources.config.explicit_window(table) is not None
+    if at in sources and is_set:
+        stated[WINDOW][at] = retention.window
+    if at in sources:
+        stated[MIN_SNAPSHOTS][at] = retention.min_snapshots
     if "properties" in sources and resources.other(table) is None:
         _add_properties(resources, table, stated)
     if "catalog" in sources and resources.other(table) is None:
         for each in resources.catalogs.of(table).policies(table):
-            _add(each, stated)
-    if not stated.windows and is_set:
-        stated.windows["lifecycle.yaml"] = policy.retention.window
-    alone = sources == ("lifecycle.yaml",)
-    window = None if alone or not stated.windows else max(stated.windows.values())
-    counts = stated.counts or {"lifecycle.yaml": policy.retention.min_snapshots}
-    values = [
-        _value(WINDOW, {source: format_duration(each) for source, each in stated.windows.items()}, stated.windows),
-        _value(MIN_SNAPSHOTS, {source: str(each) for source, each in counts.items()}, counts),
-        _value(MIN_AGE, {source: format_duration(each) for source, each in stated.ages.items()}, stated.ages),
-        *(PolicyValue(work, "disabled", f"catalog: {name}", {}) for work, name in stated.disabled.items()),
-    ]
-    found = PolicyExplanation(table, sources, tuple(each for each in values if each is not None))
-    most = None if alone else max(counts.values())
-    return EffectivePolicy(window, most, max(stated.ages.values()), stated.disabled, found)
+            _add(each, stated, disabled)
+    if not stated[WINDOW] and is_set:
+        stated[WINDOW][at] = retention.window
+    stated[MIN_SNAPSHOTS] = stated[MIN_SNAPSHOTS] or {at: retention.min_snapshots}
+    alone, safest = sources == (at,), {setting: max(found.values()) for setting, found in stated.items() if found}
+    values = [_value(setting, found) for setting, found in stated.items() if found]
+    values += [PolicyValue(work, "disabled", f"catalog: {name}", {}) for work, name in disabled.items()]
+    window, most = (None if alone else safest.get(setting) for setting in (WINDOW, MIN_SNAPSHOTS))
+    found = PolicyExplanation(table, sources, tuple(values))
+    return EffectivePolicy(window, most, safest[MIN_AGE], disabled, found)
 
 
-def _value(
-    setting: str, shown: Mapping[str, str], found: Mapping[str, timedelta] | Mapping[str, int]
-) -> PolicyValue | None:
-    if not found:
-        return None
+def _value(setting: str, found: Mapping[str, Any]) -> PolicyValue:
+    shown = {each: format_duration(said) if isinstance(said, timedelta) else str(said) for each, said in found.items()}
     source = max(found, key=lambda each: found[each])
     return PolicyValue(setting, shown[source], source, shown)
 
@@ -122,18 +112,14 @@ def _add_properties(resources: Resources, table: str, stated: _Stated) -> None:
     if MAX_SNAPSHOT_AGE in given:
         # People write "never" as 2**63 - 1.
         longest = timedelta(days=MOST_DAYS) // timedelta(milliseconds=1)
-        stated.windows["properties"] = timedelta(milliseconds=min(int(given[MAX_SNAPSHOT_AGE]), longest))
+        stated[WINDOW]["properties"] = timedelta(milliseconds=min(int(given[MAX_SNAPSHOT_AGE]), longest))
     if MIN_SNAPSHOTS_TO_KEEP in given:
-        stated.counts["properties"] = max(1, int(given[MIN_SNAPSHOTS_TO_KEEP]))
+        stated[MIN_SNAPSHOTS]["properties"] = max(1, int(given[MIN_SNAPSHOTS_TO_KEEP]))
 
 
-def _add(policy: CatalogPolicy, stated: _Stated) -> None:
-    source = f"catalog: {policy.name}"
+def _add(policy: CatalogPolicy, stated: _Stated, disabled: dict[str, str]) -> None:
     if not policy.enabled:
-        stated.disabled[EXPIRY if policy.type == SNAPSHOT_EXPIRY else REMOVAL] = policy.name
-    if policy.window is not None:
-        stated.windows[source] = policy.window
-    if policy.min_snapshots is not None:
-        stated.counts[source] = policy.min_snapshots
-    if policy.type == ORPHAN_FILE_REMOVAL and policy.min_age is not None:
-        stated.ages[source] = policy.min_age
+        disabled[EXPIRY if policy.type == SNAPSHOT_EXPIRY else REMOVAL] = policy.name
+    for setting, value in ((WINDOW, policy.window), (MIN_SNAPSHOTS, policy.min_snapshots), (MIN_AGE, policy.min_age)):
+        if value is not None:
+            stated[setting][f"catalog: {policy.name}"] = value

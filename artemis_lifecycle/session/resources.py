@@ -302,10 +302,9 @@ class Resources:
             self._own_spark = None
         for other in self.others.values():
             other.close()
-        self.__dict__.pop("database_catalogs", None)
         self._rest.clear()
         self._readers.clear()
-        for name in ("unchecked_operations", "catalogs", "live_catalog", "cold_catalog"):
+        for name in ("unchecked_operations", "catalogs", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
@@ -410,14 +409,18 @@ class Resources:
             self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
-    def require_deployment(self, table: str = "", *, record: bool = True) -> None:
+    def require_deployment(self, table: str = "", *, record: bool = True, destructive: bool = False) -> None:
         """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
-        its first use it is assigned to this one, unless `record` is False."""
+        its first use it is assigned to this one, unless `record` is False. Raises Refused before a `destructive` step
+        if the record of that can stand nowhere."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
-        for name in dict.fromkeys((self.live_catalog.name, self.config.catalogs.of(table).name)):
-            records = self.catalogs.reader(name).deployments(self.live_stores)
+        own = self.config.catalogs.of(table).name
+        for name in dict.fromkeys((self.config.catalogs.live.name, own)):
+            of = table if name == own and self.other(table) is None else ""
+            destroys = destructive and name == own
+            records = self.catalogs.reader(name).deployments(self.live_stores, of, destructive=destroys)
             require_deployment(records, name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
@@ -444,15 +447,15 @@ class Resources:
         """The object stores of the cold warehouse."""
         return Stores(self._settings(self.config.catalogs.cold), self.s3_client_factory)
 
-    @cached_property
+    @property
     def live_catalog(self) -> CatalogReader:
         """The catalog `catalogs.live`, which also has the result tables."""
-        return CatalogReader(self.config.catalogs.live)
+        return self.catalogs.reader(self.config.catalogs.live.name)
 
     @cached_property
     def catalogs(self) -> LiveCatalogs:
         """All live catalogs, by the keys of tables."""
-        return LiveCatalogs(self.config.catalogs, lambda: self.live_catalog)
+        return LiveCatalogs(self.config.catalogs)
 
     def rest_of(self, table: str) -> RestCommitter | None:
         """Return what commits to the table's catalog if that is of type rest; None for any other."""
@@ -484,21 +487,15 @@ class Resources:
         """The cold catalog's tables."""
         return CatalogReader(self.config.catalogs.cold)
 
-    @cached_property
-    def database_catalogs(self) -> CatalogsOfDatabase:
-        """Every table of the live catalog's database that may read files of a live table, or have files among them."""
-        return catalogs_of_database(self.config.catalogs, self.live_catalog.name, self.live_catalog, self.confirm)
-
     def readers_of(self, table: str, *, strict: bool = False) -> TablesOfCatalog:
         """Return every table that may read files of `table`, or have files among them: of all live catalogs. `strict`:
         all catalogs must answer, as for a table that may live on in another."""
         catalogs = self.config.catalogs
-        own = catalogs.of(table).name
-        if not catalogs.named:
-            return self.database_catalogs
+        of = catalogs.of(table)
+        own, prefix = of.name, catalogs.prefix(of)
 
         def around(name: str) -> CatalogsOfDatabase:
-            confirm = partial(self.confirm, table) if name == own else (lambda: None)
+            confirm = partial(self.confirm, prefix) if name == own else (lambda: None)
             return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
 
         known = self.unchecked_operations.known_tables.of_catalog
@@ -508,7 +505,8 @@ class Resources:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
-        self.require_deployment(table)
+        # The step has recorded it; a question records nothing.
+        self.require_deployment(table, record=False)
         self.require_clocks()
 
     @property
@@ -522,7 +520,7 @@ class Resources:
         because a clock may jump at any time. A store, which needs a probe file, is checked once a minute."""
         tiers = self.config.catalogs
         # A managed store takes no probe.
-        probed = (self.root,) if tiers.live.managed else (self.root, tiers.live.root, location)
+        probed = (self.root, None if tiers.live.managed else tiers.live.root, location)
         folders = [Folder(path, self.live_stores) for path in probed if path]
         if cold and tiers.cold.root:
             folders.append(Folder(tiers.cold.root, self.cold_stores))

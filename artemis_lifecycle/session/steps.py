@@ -49,6 +49,11 @@ R = TypeVar("R", ExpirationPlan, ScanRecord)
 _DELETING = frozenset({"plan", "commit", "deletion", "orphan_deletion"})
 """Steps that depend on what became of earlier commits through a REST catalog."""
 
+_DESTRUCTIVE = frozenset(
+    {"commit", "deletion", "dropped_deletion", "orphan_deletion", "quarantine_purge", "rollback", "untag"}
+)
+"""Steps that need the record of the deployment, wherever the catalog can keep it."""
+
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that evaluate the age of files in the cold warehouse."""
 
@@ -146,23 +151,16 @@ class Steps:
         resources, catalogs = self.resources, self.resources.config.catalogs
         # A table that is missing from now on becomes due some time later.
         resources.require_clocks()
-        catalog = resources.live_catalog
         stores, operations, rules = resources.live_stores, resources.operations, resources.rules
-        # Tables of the other catalogs of the database are readers, too: also once they are dropped.
-        beside = beside_catalog(catalog.name)
-        observe(resources.database_catalogs.beside(), stores, operations, beside, rules, most)
-        missing, problems = observe(catalog, stores, operations, catalog.name, rules, most)
-        if not catalogs.named:
-            return missing, problems
+        missing, problems = list[KnownTable](), dict[str, str]()
 
         def seen(reader: CatalogReader) -> tuple[Beside, Beside]:
-            if reader is catalog:
-                return Beside({}), Beside({})
+            # Tables of the other catalogs of the database are readers, too: also once they are dropped.
             siblings = catalogs_of_database(catalogs, reader.name, reader).beside()
             return Beside(reader.pointers(), reader.others()), siblings
 
         answers, errors = resources.catalogs.answering(seen)
-        for name in catalogs.named:
+        for name in resources.catalogs.names:
             if name in errors:
                 problems[f"catalog {name}"] = errors[name].what
                 missing += operations.known_tables.missing(name)
@@ -239,13 +237,14 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment(state.name, record=not dry_run)
+        self.resources.require_deployment(state.name, record=not dry_run, destructive=step in _DESTRUCTIVE)
         self.resources.progress.require()
         if not pausable:
             with self._leased(state, step, dry_run=dry_run) as running:
                 yield running
             return
-        self.resources.require_clocks(state.metadata.location, cold=step in _COLD)
+        managed = self.resources.other(state.name) is None and self.resources.config.catalogs.of(state.name).managed
+        self.resources.require_clocks(None if managed else state.metadata.location, cold=step in _COLD)
         tag = f"artemis-{uuid.uuid4().hex}"
         with self._watched(state, tag) as watch:
             if watch.why is not None:

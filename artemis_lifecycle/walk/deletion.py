@@ -41,6 +41,7 @@ from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.location import parent
 from artemis_lifecycle.storage.pace import requests_per_second
 from artemis_lifecycle.walk.expiration import Expiration
+from artemis_lifecycle.walk.reporting import report_back
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
 # Receipts: what happened to every file of a finished deletion.
@@ -239,6 +240,7 @@ class Deletion:
             else:
                 step.state = "pending"
             step.counts = deletion_counts(report)
+            report_back(self.steps, state, step, "deletion", plan.plan_id)
         return report
 
     def _delete(

@@ -257,7 +257,8 @@ class DroppedTables:
         places = resources.operations.table_locations.of_table(known.table_uuid)[::-1]
         metadata = dropped.last_metadata(resources.live_stores, resources.root, known, places)
         other = known.catalog if resources.other(known.table) is not None else None
-        name, prefix = parse_in(known.table, known.catalog), resources.catalogs.prefix(known.table)
+        name, catalogs = parse_in(known.table, known.catalog), resources.config.catalogs
+        prefix = catalogs.prefix(catalogs.of(known.table))
         entry = CatalogEntry(known.catalog, name, metadata.metadata_location, prefix=prefix)
         # It may live on in a catalog that does not answer.
         catalog = resources.readers_of(known.table, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from shlex import quote
 
 from artemis_lifecycle.audit.past import Past
@@ -64,6 +64,7 @@ from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.walk.reading import Reading
+from artemis_lifecycle.walk.reporting import expiration_notes
 
 # --- cleaning ---------------------------------------------------------------------------------------------------------
 # Removes schemas, partition specs and sort orders that nothing uses from a table's metadata, with an expiration's
@@ -91,9 +92,12 @@ class Cleaning:
     def _found(self, base: TableMetadata, leaving: Collection[int]) -> tuple[Unused, bool]:
         """Return what to remove, and whether that changes the record of what was."""
         policy = self.resources.config.policy(self.table)
-        # REST's protocol removes no sort orders, and does not detect a writer that just began to use a schema or spec.
-        if not policy.retention.clean_metadata or self.resources.config.catalogs.of(self.table).type == "rest":
+        if not policy.retention.clean_metadata:
             return Unused(), False
+        compares_whole = self.resources.config.catalogs.of(self.table).type != "rest"
+        if not compares_whole:
+            # REST's protocol removes no sort orders.
+            base = replace(base, sort_orders={})
         now = self.resources.clock.now()
         before_ms = milliseconds(now - policy.orphans.min_age)
         known = removed_parts(self.resources, base.table_uuid)
@@ -103,7 +107,7 @@ class Cleaning:
             self.confirm()
             path = _path(self.resources, base.table_uuid)
             self.resources.live_stores.write(path, parts.to_json(), overwrite=True)
-        return parts.removable(unused, before_ms), parts != known
+        return parts.removable(unused, before_ms, compares_whole=compares_whole), parts != known
 
     @cached_property
     def _usage(self) -> Usage:
@@ -193,8 +197,9 @@ class Expiration:
             step.counts = plan_counts(plan)
         return plan
 
-    def proven(self, plan: ExpirationPlan) -> ExpirationCommit | None:
-        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened."""
+    def proven(self, plan: ExpirationPlan, done: ExpirationCommit | None = None) -> ExpirationCommit | None:
+        """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened.
+        What only the commit itself knows is from `done`."""
         found = self.resources.operations.rest_commits.proven(plan.table_uuid, plan.plan_id)
         if not found:
             return None
@@ -206,6 +211,8 @@ class Expiration:
             attempts=len(self.resources.operations.rest_commits.of_table(plan.table_uuid, plan.plan_id)),
             snapshots_removed=len(removed - {each.snapshot_id for each in put_back}),
             refs_removed=len({ref for each in found for ref in each.refs}),
+            schemas_removed=0 if done is None else done.schemas_removed,
+            specs_removed=0 if done is None else done.specs_removed,
             overtaken=tuple(each for each in plan.expired_snapshots if each not in removed),
             put_back=put_back,
         )
@@ -398,8 +405,9 @@ class Expiration:
                         self._swaps(plan),
                         cleaning,
                         Gate(self.resources).noted(plan.table, {**worker.summary(), OPERATION: "expiration"}),
+                        partial(expiration_notes, self.resources, plan),
                     )
-                done = self.proven(plan) or done
+                done = self.proven(plan, done) or done
             elif done is None:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")

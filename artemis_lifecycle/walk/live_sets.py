@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from artemis_lifecycle.catalogs.identifier import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.errors import BadInput, LifecycleError, MissingFile, UnreadableMetadata
 from artemis_lifecycle.live_sets.mark import Given, PlainReferences, policies_of
 from artemis_lifecycle.live_sets.sweep import (
@@ -99,7 +101,7 @@ class LiveSets:
         now: datetime | None = None,
         snapshots: Snapshots | None = None,
     ) -> LiveSet:
-        """Record which versions of which contents the references of `catalog` keep alive: the live catalog, with one
+        """Record which versions of which contents the references of `catalog` keep alive: a live catalog, with one
         reference per table, or a Nessie catalog in `catalogs.others`. Changes nothing in the catalog.
 
         `policies` have a cutoff by pattern of references, in order: a number of commits, a duration ("30d", which ends
@@ -108,13 +110,16 @@ class LiveSets:
 
         Raises BadInput for another catalog or an unusable policy; what the catalog raises, with the set `failed`.
         """
-        resources = self.resources
-        resources.require_deployment()
-        instant, nessie = resources.instant("now", now), self._nessie(catalog)
+        resources, nessie = self.resources, self._nessie(catalog)
+        reader = None if nessie is not None else resources.catalogs.reader(catalog)
+        resources.require_deployment("" if reader is None else reader.prefix)
+        instant = resources.instant("now", now)
         if nessie is not None:
             chosen = nessie.config.mark.policies if policies is None else policies
             return nessie.mark(policies_of(chosen, instant), snapshots)
-        marked = MarkedCatalog(catalog, PlainReferences(_Pointers(self.steps), resources.live_stores), "", False)
+        assert reader is not None
+        source = PlainReferences(_Pointers(reader), resources.live_stores)
+        marked = MarkedCatalog(catalog, source, reader.prefix, False)
         return mark_catalog(resources, marked, policies_of(policies, instant), snapshots or "all", _THREADS)
 
     def sweep(self, live_set_id: str, *, deferred: bool, threads: int) -> Sweep:
@@ -293,25 +298,25 @@ class LiveSets:
         return [each for each in unseen if each.due_at <= now]
 
     def _nessie(self, catalog: str) -> NessieTables | None:
-        """Return the Nessie catalog of that name; None for the live catalog. Raises BadInput for any other."""
+        """Return the Nessie catalog of that name; None for a live catalog. Raises BadInput for any other."""
         found = self.resources.others.get(catalog)
         if isinstance(found, NessieTables):
             return found
-        if catalog == self.resources.config.catalogs.live.name:
+        if catalog in self.resources.catalogs.names:
             return None
         raise BadInput(
-            f"{catalog} is neither the live catalog nor a Nessie catalog",
-            hint="name catalogs.live, or one of type nessie in catalogs.others",
+            f"{catalog} is neither a live catalog nor a Nessie catalog",
+            hint=f"name a live one ({', '.join(self.resources.catalogs.names)}), or one of type nessie",
         )
 
 
 @dataclass(frozen=True)
 class _Pointers:
-    """The live catalog's tables, without the project's own result tables."""
+    """A live catalog's tables by their names there, without the project's own result tables."""
 
-    steps: Steps
+    reader: CatalogReader
 
     def pointers(self) -> Mapping[str, CatalogEntry]:
-        own = set(self.steps.answering_tables()[0])
-        found = self.steps.resources.live_catalog.pointers()
-        return {name: entry for name, entry in found.items() if name in own}
+        prefix, found = self.reader.prefix, self.reader.pointers()
+        tables = {key.removeprefix(prefix): each for key, each in found.items()}
+        return {name: each for name, each in tables.items() if prefix or parse(name).namespace[0] != NAMESPACE}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from artemis_lifecycle.catalogs.identifier import dotted
 from artemis_lifecycle.catalogs.references import ReferenceSource
@@ -51,7 +52,7 @@ def mark_catalog(
             live_set_id,
             references=references,
             threads=threads,
-            check=resources.require_deployment,
+            check=partial(resources.require_deployment, catalog.prefix),
         )
         default: Mapping[str, str] | None = None
         if catalog.has_branches:

@@ -71,7 +71,7 @@ def prepare(resources: Resources, *, dry_run: bool) -> list[Part]:
         for tier in catalogs.iceberg:
             records = resources.catalogs.reader(tier.name).deployments(resources.live_stores)
             what = f"{tier.name}: the record of its deployment (of a SQL catalog in schema artemis_live)"
-            claim = partial(resources.require_deployment, "" if tier is live else f"{tier.name}:")
+            claim = partial(resources.require_deployment, catalogs.prefix(tier))
             part(tier, what, "CREATE ON DATABASE", lambda of=records: bool(of.newest()), claim)  # type: ignore[misc]
         if cold.name in sql:
             what = f"{cold.name}: schema artemis_cold; triggers artemis_cold and artemis_cold_all on its two tables"
@@ -94,15 +94,22 @@ def _has_roles(engine: Engine) -> bool:
 
 def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:
     """See `Lifecycle.take_over`."""
-    live, *named = resources.catalogs.names
-    require_said(f"catalog {live}", who=who, why=why)
+    names = resources.catalogs.names
+    require_said(f"catalog {names[0]}", who=who, why=why)
     # This accepts a database that was restored to an earlier time.
     anew, found = resources.progress.accept(), list[DeploymentRecord]()
-    for name in (live, *named):
-        records = resources.catalogs.reader(name).deployments(resources.live_stores)
-        found += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+    for name in names:
+        reader = resources.catalogs.reader(name)
+        records = reader.deployments(resources.live_stores)
+        taken = record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        # A REST catalog without properties of namespaces has a record on each table.
+        for table in () if taken else reader.tables():
+            records = reader.deployments(resources.live_stores, table, destructive=True)
+            if records.newest():
+                taken += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+        found += taken
         # Another deployment may be taking it over at the same time.
-        resources.require_deployment("" if name == live else f"{name}:")
+        resources.require_deployment(reader.prefix)
     return found
 
 

@@ -29,6 +29,7 @@ from artemis_lifecycle.walk.deletion import Deletion, deletion_counts, stored_re
 from artemis_lifecycle.walk.dropped import DroppedTables
 from artemis_lifecycle.walk.listings import listed_locations, take_listing
 from artemis_lifecycle.walk.nessie import NessieTables
+from artemis_lifecycle.walk.reporting import report_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -240,4 +241,5 @@ class Orphans:
                 step.counts = deletion_counts(report)
                 if step.state == "done" and record.files:
                     stored_receipt(self.steps, job_of(record))
+                report_back(self.steps, state, step, "orphan_deletion", record.scan_id)
         return report

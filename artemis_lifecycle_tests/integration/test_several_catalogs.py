@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import OperationsUnavailable, StalePlan
+from artemis_lifecycle.errors import BadInput, OperationsUnavailable, StalePlan
+from artemis_lifecycle.session.resources import Folder
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import conftest
 from artemis_lifecycle_tests.conftest import MakeConfig
 
@@ -94,6 +99,59 @@ def test_each_catalog_s_table_walks_under_its_own_key(lifecycle: Lifecycle, spar
     # In SQL, a catalog is named as in Spark; without one, the table is in `catalogs.live`.
     rows = lifecycle.query(f"SELECT id FROM {other}.db.t UNION ALL SELECT id FROM db.t")
     assert sorted(row["id"] for row in rows.collect()) == [2, 12]  # type: ignore[union-attr]
+
+
+def test_a_named_catalog_is_marked_swept_and_taken_over_by_its_own_keys(
+    lifecycle: Lifecycle, spark: SparkSession
+) -> None:
+    live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
+    made(spark, live, 0)
+    made(spark, other, 10)
+    key = f"{other}:db.t"
+    data = Path(lifecycle.get_current(key).metadata_location.removeprefix("file:").partition("/metadata/")[0]) / "data"
+    (data / "stray.parquet").write_bytes(b"stray")
+    os.utime(data / "stray.parquet", (0, 0))
+    marked = lifecycle.mark(other)
+    found = lifecycle.live_set(marked.live_set_id)
+    assert [each.table for each in found.contents] == [key] and found.contents[0].versions == 3
+    [swept] = lifecycle.sweep(marked.live_set_id, deferred=False).tables
+    assert (swept.table, swept.files, swept.deleted) == (key, 1, 1)
+    assert not (data / "stray.parquet").exists()
+    assert [row["id"] for row in lifecycle.read(key).collect()] == [12]
+    with pytest.raises(BadInput, match="neither a live catalog nor"):
+        lifecycle.mark("nobody")
+    assert {each.catalog for each in lifecycle.take_over(who="ada", why="a test")} == {live, other}
+
+
+def test_doctor_looks_at_each_catalog_and_no_probe_goes_to_a_managed_store(
+    lifecycle: Lifecycle, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, config = finance(lifecycle), lifecycle.config
+    made(spark, other, 10)
+    keys = {"name", "type", "uri", "warehouse"}
+    tiers = {"live": config.catalogs.live, "cold": config.catalogs.cold, other: config.catalogs.named[other]}
+    document = {
+        "catalogs": {tier: of.model_dump(include=keys) for tier, of in tiers.items()},
+        "operations": config.operations.model_dump(),
+        "home": str(config.home),
+    }
+    (tmp_path / "lifecycle.yaml").write_text(yaml.safe_dump(document))
+    checks = {each.name: each for each in diagnose(tmp_path / "lifecycle.yaml")}
+    assert checks[f"catalogs.{other}"].status == "ok"
+    assert checks[f"deployment of catalog {other}"].status == "ok"
+
+    managed = config.catalogs.named[other].model_copy(update={"managed": True})
+    catalogs = config.catalogs.model_copy(update={"named": {other: managed}})
+    probed: list[str] = []
+
+    def folder(path: str, stores: Stores) -> Folder:
+        probed.append(path)
+        return Folder(path, stores)
+
+    monkeypatch.setattr("artemis_lifecycle.session.resources.Folder", folder)
+    with conftest.open_lifecycle(config.model_copy(update={"catalogs": catalogs}), spark) as opened:
+        opened.plan_expiration(f"{other}:db.t", now=LATER)
+    assert probed and not any(str(managed.warehouse) in each for each in probed)
 
 
 def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecycle, spark: SparkSession) -> None:

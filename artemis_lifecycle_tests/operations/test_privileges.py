@@ -59,6 +59,7 @@ NEEDED: dict[str, set[str]] = {
     "handoff_batches": WORKED,
     "deep_snapshots": WORKED,
     "listings": WORKED,
+    "rest_commits": WORKED,
     "run_times": WORKED,
     "steps": WORKED,
     "live_sets": WORKED,

@@ -122,8 +122,8 @@ def test_the_cold_catalog_beside_the_live_one_is_not_a_neighbor(pair: tuple[Life
     live.expire("db.t")
     cold = live.config.catalogs.cold.name
     assert live.resources.cold_catalog.tables()
-    assert not [name for name in live.resources.database_catalogs.tables() if name.startswith(f"{cold}:")]
-    assert [name for name in dev.resources.database_catalogs.tables() if name.startswith(f"{cold}:")], (
+    assert not [name for name in live.resources.readers_of("db.t").tables() if name.startswith(f"{cold}:")]
+    assert [name for name in dev.resources.readers_of("db.t").tables() if name.startswith(f"{cold}:")], (
         "another deployment's cold tier is"
     )
 
@@ -165,6 +165,6 @@ def test_a_live_table_whose_name_is_that_of_another_catalogs_table_is_an_error_a
             text("INSERT INTO iceberg_tables VALUES (:catalog, :namespace, 't', 'file:/x', NULL, 'TABLE')"),
             {"catalog": live.config.catalogs.live.name, "namespace": f"{dev.config.catalogs.live.name}:db"},
         )
-    for ask in (live.resources.database_catalogs.tables, live.resources.database_catalogs.pointers):
+    for ask in (live.resources.readers_of("db.t").tables, live.resources.readers_of("db.t").pointers):
         with pytest.raises(LocationConflict):
             ask()

@@ -333,7 +333,7 @@ def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(l
     before = lifecycle.fleet().sentences
     with pytest.raises(UnreadableMetadata, match="artemis doctor lists all such tables"):
         lifecycle.scan_orphans("db.t")
-    [check] = readers(lifecycle.config)
+    [check] = readers(lifecycle.config, lifecycle.config.catalogs.live)
     assert check.status == "failed" and all(f"db.{name} (" in check.detail for name in ("bad", "x[y]", "worse"))
     assert check.fix.endswith('isolated: ["db.bad", "db.worse", "db.x[[]y]"]')
     assert [each for each in lifecycle.fleet().sentences if each in before] == list(before)
@@ -345,7 +345,7 @@ def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(l
     )
     with open_lifecycle(config, spark=lifecycle.spark) as released:
         released.scan_orphans("db.t")
-        [check] = readers(config)
+        [check] = readers(config, config.catalogs.live)
         assert check.status == "warning" and str(place(lifecycle, "db.t")) in check.detail
         assert any("another table format" in each for each in released.fleet().sentences)
 

@@ -163,9 +163,9 @@ def _free_ports(number: int) -> list[int]:
 
 
 Fault = Callable[[str, str], str | None]
-"""From the method and the path of a request to what becomes of it: `refuse` and `expire` (503 and 401, never sent on),
-`500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of the answer),
-`slow`, `late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
+"""From the method and the path of a request to what becomes of it: `refuse`, `expire` and `lack` (503, 401 and 406,
+never sent on), `500`, `409` or `lose` (the server does it, and the client gets that status or nothing), `cut` (half of
+the answer), `slow`, `late` (the client gets nothing, and the server does it when the test calls `arrive`)."""
 
 
 @dataclass
@@ -224,6 +224,9 @@ class _Handler(BaseHTTPRequestHandler):
             aws = "X-Amz-Target" in self.headers
             said = b'{"error": {"message": "expired", "type": "NotAuthorized", "code": 401}}'
             self._answer(400 if aws else 401, b'{"__type": "ExpiredTokenException"}' if aws else said)
+            return
+        if fault == "lack":
+            self._answer(406, b'{"error": {"message": "no such update", "type": "UnsupportedOperation", "code": 406}}')
             return
         hidden = ("host", "content-length", "connection", "accept-encoding")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in hidden}

@@ -220,12 +220,26 @@ def test_a_request_never_removes_what_a_ref_that_stays_holds() -> None:
         request_of(base, Change(expire_snapshot_ids=(1, 2)), "ns.t")
     with pytest.raises(Refused, match="main branch"):
         request_of(base, Change(remove_refs=("main",)), "ns.t")
-    for whole in (Change(remove_schema_ids=(1,)), Change(add_specs=("{}",)), Change(raise_to={"next-row-id": 1})):
+    for whole in (Change(remove_order_ids=(1,)), Change(add_specs=("{}",)), Change(raise_to={"next-row-id": 1})):
         with pytest.raises(Refused, match="whole metadata"):
             request_of(base, whole, "ns.t")
     requirements, _ = request_of(base, Change(expire_snapshot_ids=(1,)), "ns.t")
     asserted = {each["ref"]: each["snapshot-id"] for each in requirements if each["type"] == "assert-ref-snapshot-id"}
     assert asserted == {"main": 5, "old": 2} and requirements[0] == {"type": "assert-table-uuid", "uuid": "u"}
+    # So that no writer of any ref, and no ALTER, takes up what leaves.
+    node = {**base.node, "current-schema-id": 3, "default-spec-id": 2, "last-column-id": 9}
+    clean = Change(remove_schema_ids=(1, 0), remove_spec_ids=(0,))
+    requirements, updates = request_of(MetadataFile(base.location, node), clean, "ns.t")
+    assert {each.get("ref") for each in requirements} == {None, "main", "old"}
+    assert requirements[-3:] == [
+        {"type": "assert-current-schema-id", "current-schema-id": 3},
+        {"type": "assert-default-spec-id", "default-spec-id": 2},
+        {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 9},
+    ]
+    assert updates == [
+        {"action": "remove-schemas", "schema-ids": [0, 1]},
+        {"action": "remove-partition-specs", "spec-ids": [0]},
+    ]
 
 
 def test_a_table_whose_expiration_could_not_be_proven_is_refused() -> None:

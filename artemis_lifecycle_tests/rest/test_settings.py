@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 import yaml
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import BadRequestError, NoSuchNamespaceError, ServerError
+from pyiceberg.exceptions import BadRequestError, ForbiddenError, NoSuchNamespaceError, RESTError, ServerError
 
 from artemis_lifecycle.catalogs.deployments import (
     NAMESPACE,
@@ -91,8 +92,9 @@ def test_doctor_says_what_works_and_what_will_be_refused(write: Write, seaweed_s
 class Keeping:
     """A catalog's properties of namespaces, which it may refuse to keep."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, status: int | None = None) -> None:
         self.error = error
+        self.status = status
         self.kept: dict[str, str] | None = None
 
     def create_namespace_if_not_exists(self, namespace: str) -> None:
@@ -106,13 +108,17 @@ class Keeping:
         self.kept |= updates
 
     def load_namespace_properties(self, namespace: str) -> dict[str, str]:
+        if self.status is not None:
+            answer = requests.Response()
+            answer.status_code = self.status
+            raise RESTError("refused") from requests.HTTPError(response=answer)
         if self.kept is None:
             raise NoSuchNamespaceError(namespace)
         return self.kept
 
 
-def _records(catalog: Any, sole: SoleDeployment | None = None) -> DeploymentsInProperties:
-    return DeploymentsInProperties(catalog, "live", sole, nullcontext)
+def _records(catalog: Any, sole: SoleDeployment | None = None, *, destructive: bool = True) -> DeploymentsInProperties:
+    return DeploymentsInProperties(catalog, "live", sole, nullcontext, destructive=destructive)
 
 
 def _deployment(name: str) -> Deployment:
@@ -138,6 +144,16 @@ def test_without_a_place_for_the_record_only_a_sole_deployment_goes_on() -> None
     with pytest.raises(Refused, match=r"keeps no properties.*sole_deployment"):
         require_deployment(_records(refusing), "live", _deployment("a"), who="me")
     require_deployment(_records(refusing), "live", _deployment("a"), who="me", record=False)
+    require_deployment(_records(refusing, destructive=False), "live", _deployment("a"), who="me")
+    # Others may have the right that this login lacks, and look at the namespace only.
+    forbidden = _records(Keeping(ForbiddenError("not you")), destructive=False)
+    with pytest.raises(Refused, match="its login may not set them"):
+        require_deployment(forbidden, "live", _deployment("a"), who="me")
+    # A server without the endpoint has no record; one that refuses to answer may have another deployment's.
+    lacking = _records(Keeping(NotImplementedError("no endpoint"), status=405), destructive=False)
+    require_deployment(lacking, "live", _deployment("a"), who="me")
+    with pytest.raises(RESTError):
+        _records(Keeping(status=403)).newest()
     sole = SoleDeployment(who="ada", why="the only one")
     require_deployment(_records(refusing, sole), "live", _deployment("a"), who="me")
     # A server that is down is not one that keeps nothing.

@@ -3,6 +3,7 @@ but files of tables in a managed store."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,11 +15,15 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused
+from artemis_lifecycle.config.policies import Report
+from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused, StorageError
+from artemis_lifecycle.expiration.commit import ExpirationCommit
+from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.rest_commits import RestState
+from artemis_lifecycle.walk.reporting import PREFIX
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.rest.servers import Proxy, Server
@@ -193,6 +198,164 @@ def test_another_deployment_on_the_catalog_is_refused(opened: Open) -> None:
     assert second.plan_expiration(table, now=LATER).expired_snapshots
     with pytest.raises(OtherDeployment):
         first.plan_expiration(table, now=LATER)
+
+
+def test_a_server_without_properties_of_namespaces_has_the_record_on_each_table(opened: Open, server: Server) -> None:
+    proxy, lacking = Proxy(server.uri), ["/properties"]
+    proxy.fault = lambda method, path: "lack" if method == "POST" and any(each in path for each in lacking) else None
+    with proxy.serving() as uri:
+        first = opened(uri=uri, defaults={"cold_tier": {"enabled": False}})
+        table = table_of(first)
+        lacking.append("/tables/")
+        head = first.snapshot_history(table).refs["main"].snapshot_id
+
+        def properties() -> dict[str, str]:
+            rest = first.resources.rest_of(table)
+            assert rest is not None
+            return dict(rest.load(table).properties)
+
+        plan = first.plan_expiration(table, now=LATER)
+        before = first.snapshot_history(table).metadata_location
+        with pytest.raises(Refused, match=r"keeps no properties.*sole_deployment"):
+            first.commit_expiration(plan)
+        assert first.snapshot_history(table).metadata_location == before
+        # It keeps those of tables. A question does not set them.
+        lacking.remove("/tables/")
+        first.commit_expiration(plan, dry_run=True)
+        assert PROPERTY not in properties()
+        first.commit_expiration(plan)
+        assert PROPERTY in properties()
+        assert first.snapshot_history(table).refs["main"].snapshot_id == head
+        second = opened(uri=uri, operations={"root": f"{first.config.operations.root}-other"})
+        with pytest.raises(OtherDeployment, match="belongs to another deployment"):
+            second.commit_expiration(second.plan_expiration(table, now=LATER))
+        first.delete_files(plan)
+        second.take_over(who="ada", why="the first one is gone")
+        second.plan_expiration(table, now=LATER)
+        with pytest.raises(OtherDeployment, match="ada"):
+            first.scan_orphans(table)
+
+
+def test_unused_schemas_and_specs_leave_but_none_that_an_alter_takes_up_meanwhile(opened: Open, server: Server) -> None:
+    proxy, cleaning = Proxy(server.uri), {"window": "1d", "clean_metadata": True}
+    defaults = {"cold_tier": {"enabled": False}, "retention": cleaning, "orphans": {**ORPHANS, "min_age": "1ms"}}
+    with proxy.serving() as uri:
+        lifecycle = opened(uri=uri, defaults=defaults)
+        namespace = f"{lifecycle.config.catalogs.live.name}.db{id(lifecycle)}"
+        spark, table, key = lifecycle.spark, f"{namespace}.t", f"db{id(lifecycle)}.t"
+        statements = (
+            f"CREATE NAMESPACE {namespace}",
+            f"CREATE TABLE {table} (id int) USING iceberg",
+            f"INSERT INTO {table} VALUES (1)",
+            f"ALTER TABLE {table} CREATE TAG keep",
+            f"ALTER TABLE {table} ADD COLUMN a int",
+            f"ALTER TABLE {table} ADD PARTITION FIELD id",
+            f"INSERT INTO {table} VALUES (2, 2)",
+            f"ALTER TABLE {table} ADD COLUMN b int",
+            f"ALTER TABLE {table} ADD PARTITION FIELD bucket(2, a)",
+            f"ALTER TABLE {table} ADD COLUMN c int",
+            f"INSERT OVERWRITE {table} VALUES (4, 4, 4, 4)",
+            f"DELETE FROM {table} WHERE id < 4",
+            f"INSERT INTO {table} VALUES (5, 5, 5, 5)",
+        )
+        for statement in statements:
+            spark.sql(statement)
+
+        def known() -> tuple[set[int], set[int]]:
+            metadata = lifecycle.steps.table_state(key).metadata
+            return set(metadata.schemas), set(metadata.partition_specs)
+
+        def expire() -> ExpirationCommit:
+            spark.sql(f"INSERT INTO {table} VALUES (6, 6, 6, 6)")
+            return lifecycle.commit_expiration(lifecycle.plan_expiration(key, now=LATER))
+
+        assert known() == ({0, 1, 2, 3}, {0, 1, 2})
+        # A writer that began while one was the current or the default one may still commit.
+        first = expire()
+        assert first.snapshots_removed and (first.schemas_removed, first.specs_removed) == (0, 0)
+        proxy.fault = lambda method, path: (
+            "lack" if method == "POST" and "/tables/" in path and b"remove-schemas" in proxy.commits[-1][1] else None
+        )
+        with pytest.raises(Refused, match=r"refuses the commit: status 406.*clean_metadata: false"):
+            expire()
+        proxy.fault = lambda *_: None
+        assert known() == ({0, 1, 2, 3}, {0, 1, 2})
+        other = load_catalog("other", **pyiceberg_properties(server.catalog()))
+
+        def alter(name: str) -> None:
+            if name == "catalog.commit:before" and other.load_table(key).schema().schema_id == 3:
+                spark.sql(f"ALTER TABLE {table} DROP COLUMN c")
+
+        with crash_points.installed(alter):
+            done = lifecycle.commit_expiration(lifecycle.plan_expiration(key, now=LATER))
+        assert (done.schemas_removed, done.specs_removed) == (1, 1)
+        assert known() == ({0, 2, 3}, {0, 2})
+        assert other.load_table(key).schema().schema_id == 2
+        assert sorted(row["id"] for row in lifecycle.read(key).collect()) == [4, 5, 6, 6]
+        tagged = lifecycle.read(key, tag="keep")
+        assert tagged.columns == ["id"] and [tuple(row) for row in tagged.collect()] == [(1,)]
+
+
+def _reported(lifecycle: Lifecycle, table: str) -> dict[str, Any]:
+    at = lifecycle.snapshot_history(table).metadata_location
+    found = read_table_metadata(lifecycle.live_stores, at).properties
+    return {key.removeprefix(PREFIX): json.loads(value) for key, value in found.items() if key.startswith(PREFIX)}
+
+
+@pytest.mark.parametrize("kind", ["sql", "rest"])
+def test_outcomes_are_reported_back_and_only_a_quiet_table_gets_a_commit_for_them(opened: Open, kind: str) -> None:
+    report = {"cold_tier": {"enabled": False}, "report": {"properties": True, "quiet": "0s"}}
+    lifecycle = opened(kind, defaults=report)
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    head = lifecycle.snapshot_history(table).refs["main"].snapshot_id
+    assert _reported(lifecycle, table) == {}
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    lifecycle.commit_expiration(plan)
+    said, at = _reported(lifecycle, table), lifecycle.snapshot_history(table).metadata_location
+    assert said["snapshot-expiry"]["job"] == plan.plan_id
+    assert said["snapshot-expiry"]["snapshots_removed"] == len(plan.expired_snapshots)
+    # It went with the expiration's own commit, as what the compaction before it did.
+    assert said["data-compaction"]["files_rewritten"] > 0 and "file-deletion" not in said
+    assert read_table_metadata(lifecycle.live_stores, at).metadata_log[-1].metadata_file == plan.base_metadata_location
+    deleted = lifecycle.delete_files(plan)
+    done = _reported(lifecycle, table)["file-deletion"]
+    assert (done["job"], done["files_deleted"], done["bytes_deleted"]) == (plan.plan_id, deleted.deleted, deleted.bytes)
+    assert lifecycle.snapshot_history(table).refs["main"].snapshot_id == head
+
+    def another() -> ExpirationPlan:
+        lifecycle.spark.sql(f"INSERT OVERWRITE {live}.{table} VALUES (20, 'p0'), (21, 'p1')")
+        found = lifecycle.plan_expiration(table, now=LATER)
+        lifecycle.commit_expiration(found)
+        return found
+
+    def fail(name: str) -> None:
+        if name == "catalog.commit:before":
+            raise StorageError("the store is full", table=table)
+
+    # A report that fails does not fail the step.
+    second = another()
+    with crash_points.installed(fail):
+        lifecycle.delete_files(second)
+    assert lifecycle.plans(table)[0].status is PlanStatus.DONE
+    assert _reported(lifecycle, table)["file-deletion"]["job"] == plan.plan_id
+    if kind == "sql":
+        # A managed store takes no strays.
+        lifecycle.live_stores.write(f"{at.partition('/metadata/')[0]}/data/stray.parquet", b"stray")
+        scan = lifecycle.scan_orphans(table)
+        assert lifecycle.delete_orphans(scan).deleted == 1
+        removed = _reported(lifecycle, table)["orphan-file-removal"]
+        assert (removed["job"], removed["files_deleted"], removed["bytes_deleted"]) == (scan.scan_id, 1, 5)
+        assert _reported(lifecycle, table)["file-deletion"]["job"] == second.plan_id
+    # Somebody committed a moment ago: only the next expiration's own commit says what this deletion did.
+    defaults = lifecycle.config.defaults.model_copy(update={"report": Report(properties=True)})
+    config = lifecycle.config.model_copy(update={"defaults": defaults})
+    lifecycle = Lifecycle.open(config, spark=lifecycle.spark)
+    third = another()
+    assert _reported(lifecycle, table)["file-deletion"]["job"] == second.plan_id
+    at = lifecycle.snapshot_history(table).metadata_location
+    lifecycle.delete_files(third)
+    assert lifecycle.plans(table)[0].status is PlanStatus.DONE
+    assert lifecycle.snapshot_history(table).metadata_location == at
 
 
 def test_the_base_of_a_commit_reads_as_metadata(opened: Open) -> None:

@@ -268,14 +268,14 @@ _GRANTS = {
         "USAGE ON SCHEMA lifecycle",
         "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.check_results, lifecycle.deep_snapshots, "
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, "
-        "lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, lifecycle.live_set_references, "
-        "lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, lifecycle.base_locations",
+        "lifecycle.rest_commits, lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, "
+        "lifecycle.live_set_references, lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, "
+        "lifecycle.base_locations",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
         "lifecycle.ledger_progress, "
         "lifecycle.locks, lifecycle.paces, lifecycle.pauses, lifecycle.plans, lifecycle.publications, "
-        "lifecycle.quarantines, "
-        "lifecycle.rest_commits, lifecycle.restores, lifecycle.scans, lifecycle.step_totals, "
+        "lifecycle.quarantines, lifecycle.restores, lifecycle.scans, lifecycle.step_totals, "
         "lifecycle.tags, lifecycle.thaws, "
         "lifecycle.unmet_snapshots, "
         "lifecycle.waits, lifecycle.watched_tables",
