@@ -206,8 +206,9 @@ class RestCommitter:
 
     def _require_refs(self, table: str, wanted: Change, result: MetadataFile) -> None:
         """Raise Refused if the server accepted a commit and left out its refs, as Nessie does."""
-        asked = (*wanted.set_tags, *wanted.set_branches)
-        ignored = [each.name for each in asked if result.heads.get(each.name) != each.snapshot_id]
+        asked = {each.name: each.snapshot_id for each in wanted.set_tags}
+        asked |= {each.name: each.snapshot_id for each in wanted.set_branches}
+        ignored = [name for name, snapshot_id in asked.items() if result.heads.get(name) != snapshot_id]
         if ignored:
             raise Refused(
                 f"Catalog {self.client.name} accepted the commit and did not set {', '.join(ignored[:5])}: it keeps no "
