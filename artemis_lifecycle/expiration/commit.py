@@ -249,8 +249,7 @@ def removal(
     doomed_refs = [ref for ref in plan.expired_refs if ref in base.refs]
     if not doomed and not doomed_refs:
         return None
-    planned = zip(plan.expired_refs, plan.ref_snapshots, strict=True)
-    moved = [ref for ref, snapshot_id in planned if ref in base.refs and base.refs[ref].snapshot_id != snapshot_id]
+    moved = _moved_refs(plan, base)
     if moved:
         # The handoff archived what it named: what it names now may be archived by nobody.
         raise _stale(plan, base, f"refs {', '.join(moved[:3])}, which name other snapshots by now")
@@ -269,6 +268,11 @@ def removal(
             refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
             raise _stale(plan, base, "; ".join(filter(None, (reasons, refs))))
     return Change(expire_snapshot_ids=tuple(doomed), remove_refs=tuple(doomed_refs))
+
+
+def _moved_refs(plan: ExpirationPlan, base: TableMetadata) -> list[str]:
+    planned = zip(plan.expired_refs, plan.ref_snapshots, strict=True)
+    return [ref for ref, snapshot_id in planned if ref in base.refs and base.refs[ref].snapshot_id != snapshot_id]
 
 
 def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:

@@ -908,6 +908,27 @@ def the_window_is_raised_between_plan_and_commit(stage: Stage) -> None:
     register(lifecycle, last)
 
 
+def a_lapsed_tag_is_moved_after_the_plan(stage: Stage) -> None:
+    """Of a day's snapshots the archive has the newest, and what refs name."""
+    lifecycle = stage.open({**AT_ONCE, "cold_tier": {"archive": "daily"}})
+    create(lifecycle)
+    for _ in range(3):
+        append(lifecycle)
+    overwrite(lifecycle)
+    first, second, *_ = ids(lifecycle)
+    name = parse(T).sql(lifecycle.config.catalogs.live.name)
+    lifecycle.spark.sql(f"ALTER TABLE {name} CREATE TAG x AS OF VERSION {first} RETAIN 5 DAYS")
+    later = lifecycle.operations.clock.now() + timedelta(days=60)
+    plan = lifecycle.plan_expiration(T, now=later)
+    lists = {each.snapshot_id: each.manifest_list for each in lifecycle.steps.table_state(T).metadata.snapshots}
+    stage.others.append(on_disk(str(lists[second])))
+    lifecycle.hand_off(plan)
+    lifecycle.spark.sql(f"ALTER TABLE {name} REPLACE TAG x AS OF VERSION {second} RETAIN 5 DAYS")
+    with REFUSED:
+        lifecycle.commit_expiration(plan)
+        lifecycle.delete_files(plan)
+
+
 def a_dropped_table_is_committed_to_elsewhere(stage: Stage) -> None:
     now = {**ONE_TIER, "dropped": {"keep": "1ms", "approval": "guards"}}
     lifecycle = stage.open(now)
@@ -1333,7 +1354,7 @@ GUARDS = (
     ),
     Guard(
         "dropped tables of sibling catalogs",
-        taken(("protection.neighbors", "beside_catalog", lambda live: "no such catalog")),
+        taken((Neighbors, "_outside", lambda self: [])),
         a_table_is_dropped_from_a_sibling_catalog,
     ),
     Guard(
@@ -1373,6 +1394,12 @@ GUARDS = (
         "the policy of now",
         taken((Expiration, "_guards", lambda self, plan: holds_and_tags(self.resources, plan.table_uuid))),
         the_window_is_raised_between_plan_and_commit,
+    ),
+    Guard(
+        "what a plan's ref names",
+        taken(("expiration.commit", "_moved_refs", none)),
+        a_lapsed_tag_is_moved_after_the_plan,
+        is_seen_by_the_guardian=False,
     ),
     Guard(
         "dropped tables that live elsewhere",
