@@ -216,7 +216,7 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
     doomed, removed = set(change.expire_snapshot_ids), set(change.remove_refs)
     refs = {name: (base.heads[name], str(ref["type"]).lower() == "branch") for name, ref in base.refs.items()}
     require_possible(change, refs, base.snapshots.__contains__, table, base.location)
-    _require_in_protocol(base, change, table)
+    require_expressible(change, table, base.location)
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
     # A removal depends on every ref, anything else on the refs that it changes.
     cleans = bool(change.remove_schema_ids or change.remove_spec_ids)
@@ -247,17 +247,13 @@ def request_of(base: MetadataFile, change: Change, table: str) -> Request:
 
 
 def require_expressible(change: Change, table: str, path: str) -> None:
-    """Raise Refused for schemas, specs and numbers that REST's protocol cannot set; `path` is the table's metadata."""
-    _require_in_protocol(MetadataFile(path, {}), change, table)
-
-
-def _require_in_protocol(base: MetadataFile, change: Change, table: str) -> None:
+    """Raise Refused for what REST's protocol cannot set or remove; `path` is the table's metadata."""
     if change.add_schemas or change.add_specs or change.raise_to or change.remove_order_ids:
         raise Refused(
             "The commit needs a catalog that takes whole metadata: REST's protocol raises no numbers of a table, "
             "removes no sort orders, and does not let a client choose the ids of schemas and partition specs",
             table=table,
-            path=base.location,
+            path=path,
             untouched="the table",
             hint="add the missing columns or specs to the table first; a table whose catalog was put back is restored "
             "in a SQL, Hive or Glue catalog",
