@@ -137,9 +137,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order[item.path])
 
 
-def pytest_collection_finish() -> None:
-    """What all modules hold stays to the end: collections, of which pytest makes five at its own end, leave it out."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What the modules hold stays to the end: no search for garbage looks at it, of which pytest makes five at its own
+    end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 _PART_ENDS = time.monotonic() + float(os.environ.get("ARTEMIS_PART_SECONDS", "inf"))

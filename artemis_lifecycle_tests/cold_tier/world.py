@@ -42,8 +42,8 @@ Print = tuple[int, str]
 
 
 def fingerprint(frame: DataFrame) -> Print:
-    """Count and order-independent hash of all rows, and the columns they have. An aggregation in Spark costs five times
-    what these tables' rows cost."""
+    """Count and order-independent hash of all rows, and the columns they have. These tables are small: their rows
+    cost less than an aggregation in Spark."""
     rows = sorted(repr(tuple(row)) for row in frame.collect())
     return len(rows), f"{sha256(repr(rows).encode()).hexdigest()}:{','.join(frame.columns)}"
 

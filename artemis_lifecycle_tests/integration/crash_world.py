@@ -119,8 +119,7 @@ class Disk:
                 os.rmdir(folder)
 
     def observe(self) -> tuple[Stamps, dict[str, str]]:
-        """Every file and every table's rows, by digest. One connection plans that once: of what a crash matrix costs
-        Postgres, nine tenths were plans for sixty tables."""
+        """Every file and every table's rows, by digest. One connection prepares that once."""
         if self._observer is None:
             self._observer = psycopg2.connect(self.uri)
             self._observer.autocommit = True
