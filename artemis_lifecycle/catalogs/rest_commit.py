@@ -13,7 +13,16 @@ from typing import Any, Protocol
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.commit import UNRECORDED, BaseState, Change, CommitResult, LostAttempt, until_accepted
+from artemis_lifecycle.catalogs.commit import (
+    UNRECORDED,
+    BaseState,
+    BranchChange,
+    Change,
+    CommitResult,
+    LostAttempt,
+    TagChange,
+    until_accepted,
+)
 from artemis_lifecycle.catalogs.identifier import parse_in
 from artemis_lifecycle.catalogs.rest import (
     MARKER,
@@ -207,7 +216,7 @@ class RestCommitter:
 
     def _require_refs(self, table: str, wanted: Change, result: MetadataFile) -> None:
         """Raise Refused if the server accepted a commit and left out its refs, as Nessie does."""
-        asked = (*wanted.set_tags, *wanted.set_branches)
+        asked: list[TagChange | BranchChange] = [*wanted.set_tags, *wanted.set_branches]
         ignored = [each.name for each in asked if result.heads.get(each.name) != each.snapshot_id]
         if ignored:
             raise Refused(

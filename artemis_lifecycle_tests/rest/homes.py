@@ -101,7 +101,7 @@ def glue() -> Iterator[Home]:
             given = self.parameters.get("TableInput")
             table = self.glue_backend.get_table(self.parameters.get("DatabaseName"), given["Name"])
             if self.parameters.get("VersionId") != table.as_dict()["VersionId"]:
-                error = ConcurrentRunsExceededException("Update table failed due to concurrent modifications")
+                error: Any = ConcurrentRunsExceededException("Update table failed due to concurrent modifications")
                 error.error_type = error.code = "ConcurrentModificationException"
                 raise error
             return update_table(self)
