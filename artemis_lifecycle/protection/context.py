@@ -167,7 +167,10 @@ class DeletionContext:
     """The other live catalogs, whose dropped tables are readers, too."""
 
     configured: tuple[str, ...] = ()
-    """All catalogs of the configuration. What was seen in any other one is read there for its time."""
+    """All catalogs that are asked in each deletion. What was seen in any other one counts for its time."""
+
+    marked: tuple[str, ...] = ()
+    """Catalogs whose tables are readers as of their newest mark."""
 
     own: tuple[str, ...] | None = None
     """Where this deletion may take files from, if not from the table's own locations: a job's quarantine folder."""

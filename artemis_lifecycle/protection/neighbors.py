@@ -316,7 +316,8 @@ class Neighbors:
                 None,
             )
             holds = context.operations.holds.active(known.table_uuid) if place is None else ()
-            is_readable, name = True, f"dropped table {known.table} ({known.table_uuid})"
+            what = f"table of {known.catalog}" if known.catalog in context.marked else "dropped table"
+            is_readable, name = True, f"{what} {known.table} ({known.table_uuid})"
             # Its own writers may have deleted the file that was seen last, as their table property says.
             unseen = [*self._unseen_state(known, name)]
             if place is None and not holds:
@@ -361,7 +362,7 @@ class Neighbors:
                 yield known
         # No command lists or deletes those outside: they count for their time, and while a person keeps them.
         since = operations.clock.now() - context.policy.dropped.keep
-        beside = {beside_catalog(catalog) for catalog in self._catalogs}
+        beside = {*map(beside_catalog, self._catalogs), *context.marked}
         on_hold: frozenset[str] | None = None
         for known in self._outside():
             if (known.table_uuid, known.table) in present:

@@ -217,7 +217,8 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
 def context_of(resources: Resources, table: str) -> DeletionContext:
     """Return what protection needs for files of a table of any kind, without what depends on its kind."""
     catalogs = resources.config.catalogs
-    live = catalogs.of(table)
+    live, others = catalogs.of(table), catalogs.others
+    marked = {name for name, other in others.items() if other.type == "nessie"}
     return DeletionContext(
         spark=resources.start_spark,
         stores=resources.live_stores,
@@ -226,7 +227,8 @@ def context_of(resources: Resources, table: str) -> DeletionContext:
         catalog=resources.readers_of(table),
         catalog_name=live.name,
         other_catalogs=tuple(each.name for each in catalogs.iceberg if each is not live),
-        configured=(*(each.name for each in catalogs.iceberg), catalogs.cold.name, *catalogs.others),
+        configured=(*(each.name for each in catalogs.iceberg), catalogs.cold.name, *others.keys() - marked),
+        marked=tuple(sorted(marked)),
         confirm=partial(resources.confirm, table),
         table=table,
         policy=resources.config.policy(table),

@@ -180,11 +180,13 @@ class NessieTables:
         others = (each.warehouse for name, each in config.catalogs.others.items() if name != self.name)
         live = (each.root for each in config.catalogs.iceberg)
         tiers = (*live, config.catalogs.cold.root, config.quarantine.root, *others)
+        context = context_of(resources, table)
         return replace(
-            context_of(resources, table),
+            context,
             catalog=_BesideLive(tables, resources.readers_of(table), f"{self.name}:"),
             catalog_name=self.name,
             other_catalogs=tuple(each.name for each in config.catalogs.iceberg),
+            configured=(*context.configured, self.name),
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
             roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
             is_branched=True,

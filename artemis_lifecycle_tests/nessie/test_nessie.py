@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,33 @@ def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_reference
         assert lifecycle.delete_orphans(scan).deleted == 1 and not stray.exists()
         with pytest.raises(NotApplicable, match="references"):
             lifecycle.plan_expiration(name)
+
+
+def test_a_marked_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World) -> None:
+    spark, live = world.spark, world.config.catalogs.live.name
+    spark.sql(f"CREATE NAMESPACE {live}.db")
+    spark.sql(f"CREATE TABLE {live}.db.a (n int) USING iceberg")
+    spark.sql(f"INSERT INTO {live}.db.a VALUES (1)")
+    files = [str(row[0]) for row in spark.sql(f"SELECT file_path FROM {live}.db.a.files").collect()]
+    world.table("db.r")
+    jvm: Any = spark._jvm
+    path = f"{live}_main.db.r"
+    reader = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, path)
+    for each in files:
+        file = jvm.org.apache.iceberg.DataFiles.builder(reader.spec()).withPath(each).withFormat("parquet")
+        size = Path(each.removeprefix("file:")).stat().st_size
+        reader.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(1).build()).commit()
+    with world.open() as lifecycle:
+        lifecycle.mark(world.name, {"*": 1})
+        spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (2)")
+        spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (3)")
+        later = datetime.now(UTC) + timedelta(days=60)
+        plan = lifecycle.plan_expiration("db.a", now=later)
+        lifecycle.hand_off(plan)
+        lifecycle.commit_expiration(plan)
+        assert lifecycle.delete_files(plan, now=later).deleted > 0
+    assert all(Path(each.removeprefix("file:")).exists() for each in files)
+    assert sorted(row[0] for row in spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
 
 
 def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(world: World) -> None:

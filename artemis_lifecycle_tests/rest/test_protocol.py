@@ -16,11 +16,17 @@ from pyiceberg.catalog import load_catalog
 from artemis_lifecycle.catalogs.commit import BaseState, Change, CommitResult, TagChange
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.rest import new_marker
+from artemis_lifecycle.catalogs.rest import Answer, RestClient, new_marker
 from artemis_lifecycle.catalogs.rest_commit import RestCommitter
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import CommitConflict, CommitStateUnknown, OperationsUnavailable, ReferencedSnapshot
+from artemis_lifecycle.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    OperationsUnavailable,
+    ReferencedSnapshot,
+    Refused,
+)
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -433,3 +439,14 @@ def test_a_tag_is_set_and_removed_only_where_its_ref_did_not_change(world: World
         assert not world.committer()(world.table, change).changed
     assert seen == [False, True] and world.metadata().refs["mine"].snapshot_id == world.ids[1]
     assert world.operations.rest_commits.of_table(world.uuid) == ()
+
+
+def test_a_tag_that_the_server_accepts_and_does_not_set_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Nessie does, whose tables have no refs."""
+    accepted = Answer(True, location=world.base.metadata_location)
+    monkeypatch.setattr(RestClient, "commit", lambda *_: accepted)
+    set_tag = Change(set_tags=(TagChange("mine", world.ids[0]),))
+    with pytest.raises(Refused, match="accepted the commit and did not set mine"):
+        world.committer()(world.table, lambda base: set_tag)
