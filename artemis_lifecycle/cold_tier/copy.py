@@ -30,7 +30,14 @@ from artemis_lifecycle.cold_tier.rewriting import (
     rewrite_manifest_list,
     rewrite_position_deletes,
 )
-from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    CopyMismatch,
+    ExistingFile,
+    HandoffFailed,
+    MissingFile,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.metadata.types import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
@@ -178,8 +185,7 @@ class Copier:
         found = self._stored_checksum(wanted.destination, len(written))
         action = PRESENT if found == checksum else REWRITTEN
         if found != checksum:
-            self._refuse_to_replace(wanted)
-            self._write(wanted.destination, written, checksum)
+            self._write(wanted.destination, written, checksum, overwrite=self._replaces(wanted))
         return replace(
             wanted,
             size_in_bytes=len(written),
@@ -221,8 +227,14 @@ class Copier:
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
-        self._refuse_to_replace(wanted)
-        outcome = self.target.copy(wanted.source, wanted.destination, source_stores=self.source, found=found)
+        # Without anything to replace, never over a file that came since: of a worker that finished this one's work.
+        replaces = self._replaces(wanted)
+        try:
+            outcome = self.target.copy(
+                wanted.source, wanted.destination, source_stores=self.source, found=found, overwrite=replaces
+            )
+        except ExistingFile as error:
+            raise _TakenError from error
         _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
@@ -237,16 +249,21 @@ class Copier:
         found = self.target.head(destination)
         return self.target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
-    def _refuse_to_replace(self, wanted: CopiedFile) -> None:
-        # Only this table writes there: a different file with a record is a broken copy, which can be replaced.
-        destination = wanted.destination
-        if self.replaceable is None or destination in self.replaceable or self.target.head(destination) is None:
-            return
-        raise _TakenError
+    def _replaces(self, wanted: CopiedFile) -> bool:
+        """Return True if there is a file at the destination, which may be replaced: only this table writes there, so a
+        different file with a record is a broken copy. Raises _TakenError for any other one."""
+        if self.target.head(wanted.destination) is None:
+            return False
+        if self.replaceable is not None and wanted.destination not in self.replaceable:
+            raise _TakenError
+        return True
 
-    def _write(self, destination: str, data: bytes, checksum: str) -> None:
-        for _ in range(self.target.settings.copy_attempts):
-            self.target.write(destination, data, overwrite=True)
+    def _write(self, destination: str, data: bytes, checksum: str, *, overwrite: bool) -> None:
+        for number in range(self.target.settings.copy_attempts):
+            try:
+                self.target.write(destination, data, overwrite=overwrite or number > 0)
+            except ExistingFile as error:
+                raise _TakenError from error
             if self.target.checksum(destination) == checksum:
                 return
         raise CopyMismatch(

@@ -117,7 +117,8 @@ class ColdCopies:
         places = {copy.source: self.mapping.places(copy.source) for copy in copies}
         known = {copy.destination for copy in copies}
         last = {next((each for each in reversed(several) if each in known), None) for several in places.values()}
-        return [copy for copy in copies if copy.destination in last]
+        # A copy that was made again has the spelling that was asked for as its source, not the one of its place.
+        return [each for each in copies if each.destination in last or each.destination not in places[each.source]]
 
     def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
         """Return those for which cold has no file of the right size, or only the live file itself under another

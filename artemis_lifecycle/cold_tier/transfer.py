@@ -399,6 +399,7 @@ class Transfer:
             files = done + wanted.copy(batch, {*excluded, *(file.destination for file in done)})
         taken = {file.destination for file in files if file.action == TAKEN}
         if taken:
+            self.check()  # Perhaps another worker has finished this one's work.
             known = set(self.ledger.among(self.runner, taken))
             if not self._unrecorded:
                 # A killed handoff may have written these with other sizes of the same files in them.

@@ -272,13 +272,14 @@ class Protection:
     def _read_lost_commits(self, metadata: TableMetadata) -> None:
         """Read what the commits of a catalog that was put back in time reach, unless a person settled them. Raises
         UnreadableMetadata for one that is there and cannot be read."""
-        # References of a version store move between lines.
-        if self._context.cold is not None or self._context.dropped is not None or self._context.is_branched:
+        if self._context.cold is not None:
             return
         operations, rules, stores = self._context.operations, self._context.rules, self._context.stores
         seen = operations.table_locations.pointers(metadata.table_uuid)
         gone = operations.table_locations.lost_pointers(metadata.table_uuid)
-        lost = [(ATTEMPT, each) for each in ahead_of(stores, metadata, seen, gone, rules)]
+        # References of a version store move between lines.
+        is_one_line = self._context.dropped is None and not self._context.is_branched
+        lost = [(ATTEMPT, each) for each in (ahead_of(stores, metadata, seen, gone, rules) if is_one_line else ())]
         lost += [(f"{REACHABLE} from {name}", each) for name, each in self.neighbors.lost_commits()]
         settled = {each.table_uuid: operations.settled_metadata.of_table(each.table_uuid) for _, each in lost}
         self._ahead = []

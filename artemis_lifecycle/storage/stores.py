@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.config.schemes import S3_SCHEMES
-from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
+from artemis_lifecycle.errors import CopyMismatch, ExistingFile, NaiveDatetime, StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalize, split
@@ -205,11 +205,13 @@ class Stores:
         source_stores: Stores | None = None,
         storage_class: str | None = None,
         found: StoredFile | None = None,
+        overwrite: bool = True,
     ) -> CopyOutcome:
         """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`). `found` is the
         source's `head`, if the caller has it.
 
-        An identical file at `destination` counts as done; a different one is replaced. Between S3 buckets of the same
+        An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
+        `overwrite`, also if it came to be there meanwhile, where the store honors that. Between S3 buckets of the same
         endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
         attempts.
 
@@ -236,16 +238,27 @@ class Stores:
         if found is None:
             raise missing(source)
         size = found.size_in_bytes
-        present = self.head(destination)
-        if present is not None and present.size_in_bytes == size:
+
+        def present() -> CopyOutcome | None:
+            there = self.head(destination)
+            if there is None or there.size_in_bytes != size:
+                return None
             checksum = origin.checksum(source)
-            if self.checksum(destination) == checksum:
-                return CopyOutcome(size, checksum)
-        refusal = ""
+            return CopyOutcome(size, checksum) if self.checksum(destination) == checksum else None
+
+        done, refusal = present(), ""
+        if done is not None:
+            return done
         for _ in range(self.settings.copy_attempts):
             try:
-                checksum = self._transfer(origin, source, destination, size, chosen)
+                checksum = self._transfer(origin, source, destination, size, chosen, overwrite=overwrite)
                 return CopyOutcome(size, checksum)
+            except ExistingFile:
+                # Perhaps by an attempt of this call whose answer was lost.
+                done = present()
+                if done is None:
+                    raise
+                return done
             except _ReadsBackDifferently as difference:
                 refusal = str(difference)
         raise CopyMismatch(
@@ -274,13 +287,17 @@ class Stores:
             return
         self.copy(source, destination)
 
-    def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
+    def _transfer(
+        self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None, *, overwrite: bool
+    ) -> str:
         if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
             target, start = self._s3_store(destination), origin._s3_store(source)
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
                 verify = _verifier(size, lambda: (size, expected))
-                if target.copy_within(source, destination, storage_class=storage_class, verify=verify):
+                if target.copy_within(
+                    source, destination, storage_class=storage_class, verify=verify, overwrite=overwrite
+                ):
                     return expected
         digest = hashlib.sha256()
         streamed = 0
@@ -294,7 +311,7 @@ class Stores:
 
         verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"))
         self._store(destination).put_stream(
-            destination, reading(), size=size, storage_class=storage_class, verify=verify
+            destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
         )
         return f"sha256:{digest.hexdigest()}"
 

@@ -275,9 +275,10 @@ class Store(Protocol):
         size: int,
         storage_class: str | None,
         verify: Callable[[int, str], None],
+        overwrite: bool,
     ) -> None:
-        """Replace `path` by `chunks`. `verify(size, checksum)` receives what was read back, and raises to refuse the
-        copy, which is then removed from `path`."""
+        """Write `chunks` to `path`. Without `overwrite`, an existing file raises ExistingFile. `verify(size, checksum)`
+        receives what was read back, and raises to refuse the copy, which is then removed from `path`."""
         ...
 
     def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes: ...

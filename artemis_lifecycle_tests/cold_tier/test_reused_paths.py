@@ -24,6 +24,7 @@ from artemis_lifecycle.cold_tier.rewriting import rewrite_manifest_list
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError
 from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
 from artemis_lifecycle.session.contexts import cold_copies
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -701,6 +702,12 @@ def test_a_lost_copy_of_any_spelling_is_missed_before_the_file_goes(job: Job, lo
         uuid = job.lifecycle.steps.table_uuid(TABLE)
         folder = handoff_ledger(job.stores, job.lifecycle.resources.root, uuid).folder
         shutil.rmtree(on_disk(folder))
+        job.lifecycle.delete_files(plan)
+        assert job.exists(part)
+        # It makes the copy again, and the record of it.
+        job.lifecycle.hand_off(plan)
+        assert copies[lost].exists()
+        copies[lost].unlink()
     job.lifecycle.delete_files(plan)
     assert job.exists(part)
 
@@ -752,3 +759,28 @@ def test_two_tables_that_share_a_path_archive_copies_of_their_own(job: Job, arch
         assert sorted(row["id"] for row in found) == [1, 2]
         lifecycle.scrub_cold("db.other")
     job.expect_all_rows()
+
+
+def test_a_worker_that_was_stopped_before_a_copy_does_not_write_over_the_one_that_another_made(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on after another worker has finished its work, and a job has written the path again."""
+    part = f"{job.folder}/part-0.parquet"
+    job.add(part, 1, 2)
+    job.overwrite(90)
+    plan, put_stream, archived = job.lifecycle.plan_expiration(TABLE), LocalStore.put_stream, on_disk(part).read_bytes()
+    places: list[Path] = []
+
+    def late(self: LocalStore, path: str, chunks: Any, **more: Any) -> None:
+        if path.endswith("/part-0.parquet") and not places:
+            places.append(on_disk(path))
+            places[0].parent.mkdir(parents=True, exist_ok=True)
+            places[0].write_bytes(archived)
+            job.write(part, 4, 5)
+            chunks = [on_disk(part).read_bytes()]
+        put_stream(self, path, chunks, **more)
+
+    monkeypatch.setattr(LocalStore, "put_stream", late)
+    with pytest.raises(HandoffFailed):
+        job.lifecycle.hand_off(plan)
+    assert places[0].read_bytes() == archived

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from artemis_lifecycle.cli import app
@@ -236,11 +237,13 @@ def test_a_marked_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world
         lifecycle.mark(world.name, {"*": 1})
         spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (2)")
         spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (3)")
-        later = datetime.now(UTC) + timedelta(days=60)
-        plan = lifecycle.plan_expiration("db.a", now=later)
+        plan = lifecycle.plan_expiration("db.a", now=datetime.now(UTC) + timedelta(days=60))
         lifecycle.hand_off(plan)
         lifecycle.commit_expiration(plan)
-        assert lifecycle.delete_files(plan, now=later).deleted > 0
+        over = "UPDATE lifecycle.plans SET due_at = clock_timestamp() WHERE plan_id = :plan"
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text(over), {"plan": plan.plan_id})
+        assert lifecycle.delete_files(plan).deleted > 0
     assert all(Path(each.removeprefix("file:")).exists() for each in files)
     assert sorted(row[0] for row in spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
 

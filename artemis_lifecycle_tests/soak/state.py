@@ -121,10 +121,14 @@ def _results(state: State, lifecycle: Lifecycle, table: str) -> None:
     spark, catalog = lifecycle.spark, lifecycle.config.catalogs.live.name
     lifecycle.publish_results()
     deletions = spark.table(f"{catalog}.lifecycle.deletions").where(f"table_name = '{table}'")
-    gone = [(row["job_kind"], plain(row["path"]), row["outcome"]) for row in deletions.collect()]
+    rows = deletions.collect()
+    gone = [(row["job_kind"], plain(row["path"]), row["outcome"]) for row in rows]
     once = Counter((kind, path) for kind, path, _ in gone)
     state.never("files with two outcomes", [key for key, count in once.items() if count > 1])
-    state.never("files that were not deleted", [each for each in gone if each[2] not in ("deleted", "absent")])
+    kept = [
+        (*each, row["reason"]) for each, row in zip(gone, rows, strict=True) if each[2] not in ("deleted", "absent")
+    ]
+    state.never("files that were not deleted", kept)
     state.compared["deleted"] = sorted(once)
     state.noted["outcomes"] = dict(Counter(outcome for _, _, outcome in gone))
 

@@ -20,6 +20,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
+
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.commits.actions import jvm_table
 from artemis_lifecycle.config.loading import load_config
@@ -27,6 +29,7 @@ from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.soak.dying import Death
 from artemis_lifecycle_tests.soak.state import read_state
 from examples.mission import history, proofs
@@ -174,6 +177,8 @@ def _outcome(lifecycle: Lifecycle, done: Walk, before: Mapping[str, Any]) -> dic
     table = done.table
     facts = before["tables"][table]
     rows = {int(key): Fingerprint(**value) for key, value in before["rows"][table].items()}
+    if "in_flight" in facts:
+        _delete_what_waited(lifecycle, table, facts)
     state = read_state(lifecycle, table, facts, rows)
     found = [
         proofs.prove_kept(table, state.live, rows, state.read, set(state.live) - set(rows)),
@@ -195,6 +200,17 @@ def _outcome(lifecycle: Lifecycle, done: Walk, before: Mapping[str, Any]) -> dic
         "seconds": done.seconds,
         "step_seconds": {event.asset: event.seconds for event in done.events if event.what == "materialised"},
     }
+
+
+def _delete_what_waited(lifecycle: Lifecycle, table: str, facts: Mapping[str, Any]) -> None:
+    """While a writer is in flight, a plan's manifests wait: the next night deletes them."""
+    writer, heartbeats = facts["in_flight"], lifecycle.operations.heartbeats
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM lifecycle.heartbeats WHERE table_uuid = :uuid"), {"uuid": facts["uuid"]})
+    for record in lifecycle.operations.plans.of_table(facts["uuid"]):
+        if record.status is PlanStatus.DELETING:
+            lifecycle.delete_files(record.plan_id)
+    heartbeats.beat(facts["uuid"], table, writer["writer_id"], writer["prefix"], timedelta(minutes=10))
 
 
 def _is_there(path: str) -> bool:

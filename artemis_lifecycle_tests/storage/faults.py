@@ -153,6 +153,7 @@ class FaultyStores(Stores):
         source_stores: Stores | None = None,
         storage_class: str | None = None,
         found: StoredFile | None = None,
+        overwrite: bool = True,
     ) -> CopyOutcome:
         fault = self._begin("copy", source)
         origin = source_stores.inner if isinstance(source_stores, FaultyStores) else source_stores
@@ -160,7 +161,9 @@ class FaultyStores(Stores):
             data = (origin or self.inner).read(source)
             self.inner.write(destination, data[: len(data) // 2], overwrite=True)
             self._strike(fault, source)
-        answer = self.inner.copy(source, destination, source_stores=origin, storage_class=storage_class)
+        answer = self.inner.copy(
+            source, destination, source_stores=origin, storage_class=storage_class, overwrite=overwrite
+        )
         self._end(fault, source)
         return answer
 

@@ -611,6 +611,7 @@ class LocalStore:
         size: int,
         storage_class: str | None,
         verify: Callable[[int, str], None],
+        overwrite: bool,
     ) -> None:
         if is_aside(local_path(path)):
             raise archived_error(path, "it cannot be replaced")
@@ -618,8 +619,13 @@ class LocalStore:
             try:
                 write_durably(temporary, chunks)
                 verify(*read_back(temporary))
-                os.replace(temporary, target)
+                if overwrite:
+                    os.replace(temporary, target)
+                else:
+                    publish_new(temporary, target)
                 sync_folder(target.parent)
+            except FileExistsError as error:
+                raise existing(path) from error
             except OSError as error:
                 fail("A file cannot be copied", path, error)
 

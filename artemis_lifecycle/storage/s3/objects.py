@@ -10,9 +10,11 @@ import base64
 import hashlib
 import io
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
@@ -109,6 +111,21 @@ _WRITE_ID = "artemis-write"
 _CANNOT_COPY_WITHIN = {"AccessDenied", "NotImplemented", "MethodNotAllowed"}
 
 
+Answer = TypeVar("Answer")
+
+_IF_NEW = {"IfNoneMatch": "*"}
+
+
+def _if_new(request: Callable[[], Answer], path: str, new: Mapping[str, str]) -> Answer:
+    """Send a request that may have the condition `_IF_NEW`. Raises ExistingFile if the store says that it is not."""
+    try:
+        return request()
+    except ClientError as error:
+        if new and status_of(error) == 412:
+            raise existing(path) from error
+        raise
+
+
 class Uploads:
     """Writes objects of one connection."""
 
@@ -157,14 +174,16 @@ class Uploads:
         size: int,
         storage_class: str | None,
         verify: Callable[[int, str], None],
+        overwrite: bool,
     ) -> None:
-        address = address_of(path)
+        address, new = address_of(path), ({} if overwrite else _IF_NEW)
         part_size = self._part_size(size)
         parts = _parts(chunks, part_size)
         what = "An object cannot be written"
         if size <= part_size:
             only = next(parts, bytearray())
-            etag = self._s3.call(what, path, lambda: self._put(address, only, storage_class))
+            put = partial(self._put, address, only, storage_class, **new)
+            etag = self._s3.call(what, path, lambda: _if_new(put, path, new))
             next(parts, None)  # Detects a source that has grown, so that `verify` fails.
         else:
 
@@ -172,7 +191,7 @@ class Uploads:
                 for number, part in enumerate(parts, start=1):
                     yield self._s3.call(what, path, lambda: self._put_part(address, upload_id, number, part))  # noqa: B023
 
-            etag = self._multipart(address, path, storage_class, upload)
+            etag = self._multipart(address, path, storage_class, upload, new)
         self._verify(path, etag, verify)
 
     def _put_part(self, address: Address, upload_id: str, number: int, part: bytearray) -> str:
@@ -188,19 +207,32 @@ class Uploads:
         return cast("str", answer["ETag"])
 
     def copy_within(
-        self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
+        self,
+        source: str,
+        destination: str,
+        *,
+        storage_class: str | None,
+        verify: Callable[[int, str], None],
+        overwrite: bool,
     ) -> bool:
         """Copy on the server. Return False if it refuses, so that the bytes must be transferred. `verify` as in
         `put_stream`."""
         found = self._head_or_none_if_refused(source)
-        etag = None if found is None else self.copied(source, destination, found, storage_class)
+        new = {} if overwrite else _IF_NEW
+        etag = None if found is None else self.copied(source, destination, found, storage_class, new)
         if etag is None:
             return False
         self._verify(destination, etag, verify)
         return True
 
     def copied(
-        self, source: str, destination: str, found: dict[str, Any], storage_class: str | None, **more: Any
+        self,
+        source: str,
+        destination: str,
+        found: dict[str, Any],
+        storage_class: str | None,
+        new: Mapping[str, str] = MappingProxyType({}),
+        **more: Any,
     ) -> str | None:
         """Return the ETag of the server-side copy of the source, whose head is `found`; None if the server refuses."""
         origin, target = address_of(source), address_of(destination)
@@ -215,7 +247,8 @@ class Uploads:
 
         def in_one() -> str | None:
             try:
-                answer = self._s3.client.copy_object(**copy_source, **storage_class_of(storage_class))
+                copy = partial(self._s3.client.copy_object, **copy_source, **storage_class_of(storage_class), **new)
+                answer = _if_new(copy, destination, new)
             except ClientError as error:
                 if code_of(error) in _CANNOT_COPY_WITHIN:
                     return None
@@ -235,7 +268,7 @@ class Uploads:
                 yield answer["CopyPartResult"]["ETag"]
 
         try:
-            return self._multipart(target, destination, storage_class, upload, **more)
+            return self._multipart(target, destination, storage_class, upload, new, **more)
         except StorageError as error:
             if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in _CANNOT_COPY_WITHIN:
                 return None
@@ -259,6 +292,7 @@ class Uploads:
         path: str,
         storage_class: str | None,
         upload: Callable[[str], Iterator[str]],
+        new: Mapping[str, str] = MappingProxyType({}),
         **more: Any,
     ) -> str:
         """Combine the parts whose ETags `upload(upload_id)` yields into one object. Nothing is visible before the last
@@ -273,9 +307,8 @@ class Uploads:
 
             def finish() -> str:
                 try:
-                    answer = self._s3.client.complete_multipart_upload(
-                        **where, UploadId=upload_id, MultipartUpload={"Parts": parts}
-                    )
+                    complete = partial(self._s3.client.complete_multipart_upload, **where, UploadId=upload_id, **new)
+                    answer = _if_new(partial(complete, MultipartUpload={"Parts": parts}), path, new)
                 except ClientError as error:
                     found = self._s3.head(path) if code_of(error) == "NoSuchUpload" else None
                     if found is None:
