@@ -408,11 +408,12 @@ def configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]
 
 def _clear_rows(uri: str, names: list[str]) -> None:
     """Remove the catalogs from the database, where later tests would see their tables as neighbors."""
-    from sqlalchemy import delete
+    from sqlalchemy import delete, inspect
 
     from artemis_lifecycle.catalogs.guard import lift_guard
     from artemis_lifecycle.catalogs.sql import ensure_tables, iceberg_tables
     from artemis_lifecycle.operations.database import connect
+    from artemis_lifecycle.operations.known_tables import beside_catalog, known_tables
 
     engine = connect(uri)
     ensure_tables(engine)
@@ -420,6 +421,9 @@ def _clear_rows(uri: str, names: list[str]) -> None:
         for name in names:
             lift_guard(connection, name)
         connection.execute(delete(iceberg_tables).where(iceberg_tables.c.catalog_name.in_(names)))
+        if inspect(connection).has_table("known_tables", "lifecycle"):
+            known = [*names, *map(beside_catalog, names)]
+            connection.execute(delete(known_tables).where(known_tables.c.catalog.in_(known)))
     engine.dispose()
 
 

@@ -142,11 +142,8 @@ class Copier:
             if self._is_late(wanted, found):
                 return replace(wanted, action=LATE)
             done = self._copied(wanted, row, found)
-            after = self.source.head(wanted.source)
-            if after is None or after.identity != found.identity:
-                raise CopyMismatch(
-                    "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
-                )
+            if done.action != COPIED:
+                self._require_unchanged(wanted, found)
             return done.of(found.identity, done.source_checksum or done.checksum)
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
@@ -157,6 +154,13 @@ class Copier:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
             return replace(wanted, action=FAILED, error=str(error))
+
+    def _require_unchanged(self, wanted: CopiedFile, found: StoredFile) -> None:
+        after = self.source.head(wanted.source)
+        if after is None or after.identity != found.identity:
+            raise CopyMismatch(
+                "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
+            )
 
     def _is_late(self, wanted: CopiedFile, source: StoredFile) -> bool:
         if self.committed is None or wanted.destination in self.checked:
@@ -227,15 +231,24 @@ class Copier:
         stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
+
+        def confirm(checksum: str) -> None:
+            _compare(checksum, recorded)
+            self._require_unchanged(wanted, found)
+
         # Without anything to replace, never over a file that came since: of a worker that finished this one's work.
-        replaces = self._replaces(wanted)
+        overwrite = self._replaces(wanted)
         try:
             outcome = self.target.copy(
-                wanted.source, wanted.destination, source_stores=self.source, found=found, overwrite=replaces
+                wanted.source,
+                wanted.destination,
+                source_stores=self.source,
+                found=found,
+                overwrite=overwrite,
+                confirm=confirm,
             )
         except ExistingFile as error:
             raise _TakenError from error
-        _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
     def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:

@@ -308,6 +308,10 @@ class Neighbors:
             if key in self._lost and self._lost[key][0] == known:
                 found += self._lost[key][1]
                 continue
+            if self._is_out_of_reach(known):
+                guess = self._guess(known.metadata_location)
+                found.append(Neighbor(f"{key}", known.table_uuid, "", guess, is_readable=False))
+                continue
             place = next(
                 (
                     path
@@ -374,6 +378,18 @@ class Neighbors:
                 if known.table_uuid not in on_hold:
                     continue
             yield known
+
+    def _is_out_of_reach(self, known: KnownTable) -> bool:
+        """Return True if the store of a catalog that is no longer named does not answer: its keys were the catalog's.
+        Then the table keeps its place, and stops nothing."""
+        context = self._context
+        if known.catalog in {*context.configured, *context.marked, *map(beside_catalog, self._catalogs)}:
+            return False
+        try:
+            context.stores.head(known.metadata_location)
+        except StorageError:
+            return True
+        return False
 
     def _known_tables(self) -> Iterator[KnownTable]:
         for catalog in self._catalogs:

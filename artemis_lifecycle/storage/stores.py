@@ -206,12 +206,15 @@ class Stores:
         storage_class: str | None = None,
         found: StoredFile | None = None,
         overwrite: bool = True,
+        confirm: Callable[[str], None] = lambda checksum: None,
     ) -> CopyOutcome:
         """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`). `found` is the
         source's `head`, if the caller has it.
 
         An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
-        `overwrite`, also if it came to be there meanwhile, where the store honors that. Between S3 buckets of the same
+        `overwrite`, also if it came to be there meanwhile, where the store honors that. `confirm` gets the checksum of
+        what was read back, and raises to refuse the copy: on a disk before it takes its place, in S3 right after it,
+        and then it is removed. Between S3 buckets of the same
         endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
         attempts.
 
@@ -251,7 +254,7 @@ class Stores:
             return done
         for _ in range(self.settings.copy_attempts):
             try:
-                checksum = self._transfer(origin, source, destination, size, chosen, overwrite=overwrite)
+                checksum = self._transfer(origin, source, destination, size, chosen, confirm, overwrite=overwrite)
                 return CopyOutcome(size, checksum)
             except ExistingFile:
                 # Perhaps by an attempt of this call whose answer was lost.
@@ -288,13 +291,21 @@ class Stores:
         self.copy(source, destination)
 
     def _transfer(
-        self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None, *, overwrite: bool
+        self,
+        origin: Stores,
+        source: str,
+        destination: str,
+        size: int,
+        storage_class: str | None,
+        confirm: Callable[[str], None],
+        *,
+        overwrite: bool,
     ) -> str:
         if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
             target, start = self._s3_store(destination), origin._s3_store(source)
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
-                verify = _verifier(size, lambda: (size, expected))
+                verify = _verifier(size, lambda: (size, expected), confirm)
                 if target.copy_within(
                     source, destination, storage_class=storage_class, verify=verify, overwrite=overwrite
                 ):
@@ -309,7 +320,7 @@ class Stores:
                 streamed += len(chunk)
                 yield chunk
 
-        verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"))
+        verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"), confirm)
         self._store(destination).put_stream(
             destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
         )
@@ -447,7 +458,9 @@ class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `cop
     pass
 
 
-def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[int, str], None]:
+def _verifier(
+    size: int, expected: Callable[[], tuple[int, str]], confirm: Callable[[str], None]
+) -> Callable[[int, str], None]:
     """Return a check of the read-back bytes against the source: its size before the copy, and its bytes as streamed."""
 
     def verify(read_size: int, read_checksum: str) -> None:
@@ -456,6 +469,7 @@ def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[i
             raise _ReadsBackDifferently(f"the source has {size} bytes, {streamed} were read, {read_size} were written")
         if checksum != read_checksum:
             raise _ReadsBackDifferently(f"the source is {checksum}, the copy {read_checksum}")
+        confirm(checksum)
 
     return verify
 

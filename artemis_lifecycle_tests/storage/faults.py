@@ -8,7 +8,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -154,6 +154,7 @@ class FaultyStores(Stores):
         storage_class: str | None = None,
         found: StoredFile | None = None,
         overwrite: bool = True,
+        confirm: Callable[[str], None] = lambda checksum: None,
     ) -> CopyOutcome:
         fault = self._begin("copy", source)
         origin = source_stores.inner if isinstance(source_stores, FaultyStores) else source_stores
