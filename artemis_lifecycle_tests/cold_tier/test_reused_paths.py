@@ -761,7 +761,7 @@ def test_two_tables_that_share_a_path_archive_copies_of_their_own(job: Job, arch
     job.expect_all_rows()
 
 
-@pytest.mark.no_guardian("the job writes over a file that a snapshot still reads")
+@pytest.mark.no_guardian(reason="the job writes over a file that a snapshot still reads")
 def test_a_worker_that_was_stopped_before_a_copy_does_not_write_over_the_one_that_another_made(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
