@@ -136,8 +136,8 @@ def tag_views(records: Iterable[TagRecord]) -> tuple[TagView, ...]:
     )
 
 
-def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
-    """Return holds in the rules' form."""
+def hold_views(holds: Iterable[Hold], archived: frozenset[int] = frozenset()) -> tuple[HoldView, ...]:
+    """Return holds in the rules' form. `archived` are the table's snapshots in the cold tier."""
     return tuple(
         HoldView(
             hold_id=hold.hold_id,
@@ -146,6 +146,7 @@ def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
             snapshot_ids=hold.snapshot_ids,
             until_ms=None if hold.until is None else milliseconds(hold.until),
             kind=hold.kind,
+            archived=archived.intersection(hold.snapshot_ids),
         )
         for hold in holds
     )

@@ -475,7 +475,8 @@ class _Decider:
         for hold, start in self._consumers():
             self.ledger.add(_hold_reason(hold), range(start, count))
         for hold in self.holds:
-            if not hold.snapshot_ids:
+            gone = hold.kind != "consumer" and {*hold.snapshot_ids} - hold.archived - self.position.keys()
+            if gone or not hold.snapshot_ids:
                 self.ledger.add(_hold_reason(hold), range(count))
             elif hold.kind != "consumer":
                 held = [self.position[i] for i in hold.snapshot_ids if i in self.position]

@@ -34,7 +34,9 @@ class HoldView:
     """A promise to keep snapshots: a legal hold, a reader's lease, a consumer's position.
 
     No `snapshot_ids` means the whole table. A consumer's position keeps its snapshot and every later one, for the
-    consumer has yet to read them. It binds up to and including `until_ms`; None: until it is released.
+    consumer has yet to read them. It binds up to and including `until_ms`; None: until it is released. Where one of its
+    snapshots is neither in the table nor `archived`, another tool expired it: then it keeps the whole table, whose
+    later snapshots share its files.
     """
 
     hold_id: str
@@ -43,6 +45,7 @@ class HoldView:
     snapshot_ids: tuple[int, ...] = ()
     until_ms: int | None = None
     kind: Literal["legal", "lease", "consumer"] = "legal"
+    archived: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

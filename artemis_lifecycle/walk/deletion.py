@@ -254,7 +254,7 @@ class Deletion:
     ) -> DeletionReport:
         resources = self.resources
         report = delete_job(
-            self._context(job),
+            self.context(job),
             job,
             lease=lease,
             settings=self.settings(job.table, metadata_location),
@@ -269,7 +269,7 @@ class Deletion:
         record = self.resources.operations.plans.get(plan_id)
         return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
-    def _context(self, job: DeletionJob, dropped: Absence | None = None) -> DeletionContext:
+    def context(self, job: DeletionJob, dropped: Absence | None = None) -> DeletionContext:
         """Return what protection needs for a job, with what the cold tier knows of its files. Also used for orphans:
         files of a closed plan are orphans, and are the only copy if the archived one was lost."""
         context, planned = deletion_context(self.resources, job.table, dropped), self._planned_copies(job)
@@ -317,7 +317,7 @@ class Deletion:
     ) -> DeletionReport:
         """Delete the files of a scan. The caller has checked that nothing forbids it."""
         return delete_scan(
-            self._context(job_of(record), absence),
+            self.context(job_of(record), absence),
             record.scan_id,
             lease=lease,
             results_catalog=self.resources.config.catalogs.results,

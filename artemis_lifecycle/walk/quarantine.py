@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
+from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, moved_files, place_of, purge, put_back
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -20,11 +20,13 @@ from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.context import Asking
-from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, Considered, Protection
+from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE
 from artemis_lifecycle.session.contexts import deletion_context
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, TableState
 from artemis_lifecycle.storage.pace import TokenBucket
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.walk.deletion import Deletion, id_of
 from artemis_lifecycle.walk.dropped import DroppedTables
 from artemis_lifecycle.walk.expiration import Expiration
@@ -33,6 +35,52 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LISTED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class FormerPaths:
+    """The paths from which a job's files were moved, by their places in quarantine, and what protects these."""
+
+    stores: Stores
+    protection: Protection
+    paths: Mapping[str, str]
+
+    def read(self) -> None:
+        self.protection.refresh_neighbors()
+        self.protection.full(self._considered)
+
+    def kept(self, places: Sequence[str]) -> dict[str, str]:
+        """Return which of these places' files must stay, and why: a copy in cold is gone, or a table reaches the former
+        path, and no other file is there."""
+        import pyarrow as pa
+
+        asked = [place for place in places if place in self.paths]
+        former = [self.paths[place] for place in asked]
+        if not former:
+            return {}
+        reasons = self.protection.kept(pa.table({"path": pa.array(former, pa.string())}), self._considered)
+        there = self.stores.heads(former)
+        missed = (REACHABLE, CURRENT_METADATA, ATTEMPT)
+        return {
+            asked[row]: why
+            for row, why in reasons.items()
+            if why == COPY_MISSING or (there[row] is None and why.startswith(missed))
+        }
+
+    def _considered(self) -> Iterator[pa.Array]:
+        import pyarrow as pa
+
+        paths = iter(self.paths.values())
+        while piece := list(islice(paths, _LISTED_AT_ONCE)):
+            yield pa.array(piece, pa.string())
+
+
+def _kept(protection: Protection, considered: Considered, former: FormerPaths, files: pa.Table) -> dict[int, str]:
+    places = files.column("path").to_pylist()
+    by_place = former.kept(places)
+    return {row: by_place[place] for row, place in enumerate(places) if place in by_place} | protection.kept(
+        files, considered
+    )
 
 
 @dataclass(frozen=True)
@@ -108,12 +156,19 @@ class Quarantine:
                     continue
                 protection.refresh_neighbors()
                 protection.full(considered)
+                former = self._former_paths(state, record)
+                former.read()
+                waiting = former.kept(list(former.paths))
+                if waiting and record.purging_at is None:
+                    # Once a purge has begun, nothing can be undeleted any more.
+                    done.append(Purged(record.job_id, record.table, 0, 0, 0, dry_run, len(waiting)))
+                    continue
                 if not dry_run:
                     record = self.resources.operations.quarantines.purge(record.job_id)
                 purged = purge(
                     self.resources.live_stores,
                     record,
-                    kept=lambda files, ask=protection.kept, every=considered: ask(files, every),  # type: ignore[misc]
+                    kept=partial(_kept, protection, considered, former),
                     lock=nullcontext
                     if dry_run
                     else partial(table_lock, self.resources.operations.engine, record.table_uuid, table=record.table),
@@ -128,6 +183,17 @@ class Quarantine:
                 step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
+
+    def _former_paths(self, state: TableState, record: QuarantineRecord) -> FormerPaths:
+        """Return what judges a job's files by the paths from which they were moved: a reader that came back since, and
+        an archived copy that was lost since, have nothing else."""
+        job = self.job(record.job_id)
+        absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
+        moved = moved_files(self.resources.live_stores, job, record)
+        paths = {place_of(record.folder, each.path): each.path for each in moved}
+        asking = Asking(record.job_id, "purge", state.name, record.table_uuid, ())
+        protection = Protection(self.deletion.context(job, absence), asking)
+        return FormerPaths(self.resources.live_stores, protection, paths)
 
     def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
         """Return the protection that a job's files need before they are purged, and the paths of all of them."""

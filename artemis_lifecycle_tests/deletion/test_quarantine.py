@@ -28,6 +28,7 @@ from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, take_up
 
 ODD = ["plain.parquet", "a b%20c.parquet", "_hidden'\"quote.parquet", "ümlaut-" + "x" * 180, "new\nline.parquet"]
 
@@ -228,6 +229,58 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
         lifecycle.undelete(plan_id, who="ada", why="too late")
     with pytest.raises(NoSuchPlan):
         lifecycle.undelete("plan-unknown", who="ada", why="x")
+
+
+@pytest.mark.parametrize("why", ["a reader came back", "cold lost the copy"])
+def test_a_purge_keeps_what_nothing_else_has(make_config: MakeConfig, spark: SparkSession, why: str) -> None:
+    cold = {"enabled": why == "cold lost the copy"}
+    policy = {**AT_ONCE, "cold_tier": cold, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
+    live = lifecycle.config.catalogs.live.name
+    table = make_table(lifecycle, "t", 1)
+    [row] = spark.sql(f"SELECT file_path FROM {live}.{table}.files").collect()
+    data, before = local(row[0]), ""
+    if why == "a reader came back":
+        make_table(lifecycle, "r", 1)
+        take_up(lifecycle, "db.r", data.parent)
+        before = lifecycle.snapshot_history("db.r").metadata_location
+        rows = ids("db.r", spark, live)
+        spark.sql(f"INSERT OVERWRITE {live}.db.r SELECT 7 AS id")
+        expire_in_metadata(lifecycle, "db.r", ids_of(lifecycle, "db.r")[:-1])
+    spark.sql(f"INSERT OVERWRITE {live}.{table} SELECT 9 AS id")
+    report = lifecycle.expire(table)
+    [record] = lifecycle.quarantined(table)
+    place = local(place_of(record.folder, row[0]))
+    assert not data.exists() and place.exists()
+
+    def execute(statement: str, **values: str) -> None:
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text(statement), values)
+
+    if before:
+        execute(
+            "UPDATE iceberg_tables SET metadata_location = :at WHERE catalog_name = :live AND table_name = 'r'",
+            at=before,
+            live=live,
+        )
+    else:
+        [copy] = local(str(lifecycle.config.catalogs.cold.warehouse)).rglob(data.name)
+        copy.unlink()
+    execute("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 s'")
+    [purged] = lifecycle.purge_quarantine(table)
+    assert (purged.kept, purged.deleted) == (1, 0) and place.exists()
+    lifecycle.undelete(report.job_id, who="ada", why="it is read again")
+    if before:
+        assert ids("db.r", spark, live) == rows
+    else:
+        lifecycle.hand_off(report.job_id)
+        first = ids_of(lifecycle, table)[0]
+        assert lifecycle.read(table, snapshot_id=first).count() == 1
+
+
+def ids(table: str, spark: SparkSession, live: str) -> list[int]:
+    spark.catalog.refreshTable(f"{live}.{table}")
+    return sorted(row[0] for row in spark.sql(f"SELECT id FROM {live}.{table}").collect())
 
 
 def test_a_purge_that_lost_its_lock_deletes_nothing(world: World, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
     append,
+    expire_in_metadata,
     ids,
     make_all_old,
     outcomes,
@@ -767,6 +768,20 @@ def test_readers_of_a_catalog_that_the_configuration_no_longer_names_count_for_t
     lifecycle.expire("db.owner")
     collect(lifecycle, "db.owner")
     assert not any(path.exists() for path in taken)
+
+
+def test_a_hold_on_a_snapshot_that_another_tool_expired_keeps_the_table(lifecycle: Lifecycle) -> None:
+    """Later snapshots share its files, and nothing tells which."""
+    create(lifecycle, "db.t")
+    append(lifecycle, "db.t", 2)
+    second = lifecycle.snapshot_history("db.t").snapshots[-1].snapshot_id
+    append(lifecycle, "db.t", 3)
+    hold = lifecycle.hold("db.t", "court", "case 1", snapshot_ids=[second])
+    expire_in_metadata(lifecycle, "db.t", [second])
+    overwrite(lifecycle, "db.t", 4)
+    assert lifecycle.plan_expiration("db.t").expired_snapshots == ()
+    lifecycle.release(hold.hold_id)
+    assert len(lifecycle.plan_expiration("db.t").expired_snapshots) == 2
 
 
 def test_a_commit_that_another_catalog_of_the_database_lost_counts(lifecycle: Lifecycle) -> None:
