@@ -45,7 +45,7 @@ from artemis_lifecycle.cold_tier.demand import (
 )
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS
 from artemis_lifecycle.cold_tier.ledger import PRESENT, CopiedFile, Ledger, is_still
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.paths import PathMapping, is_restored
 from artemis_lifecycle.metadata.types import (
     CONTENT_KINDS,
     DELETION_VECTORS,
@@ -164,6 +164,8 @@ class Reuse:
 
     def overwritten(self, path: str, use: int | None, rules: LocationRules) -> int | None:
         """Return a snapshot that added another file at `path` after `use` did; None if none is known."""
+        if is_restored(path):
+            return None
         if self._uses is None:
             self._uses = uses_of(self._runner, self._source, self._metadata, rules)
         return self._later(use, self._uses.get(normalize(path, rules), ()))
@@ -261,7 +263,7 @@ class Reuse:
         """Return True if the file has been at its path since before `use` was committed."""
         committed = None if use is None else self.committed.get(use)
         grain = _DISK_GRAIN if is_local(path) else _STORE_GRAIN
-        return since != NO_TIME and committed is not None and since + grain <= committed
+        return is_restored(path) or (since != NO_TIME and committed is not None and since + grain <= committed)
 
     def archived_before(self, copies: Sequence[CopiedFile], use: int | None, since: int, path: str) -> int | None:
         """Return a later snapshot whose file the one at `path` may be: it was archived first, and the live table no

@@ -30,6 +30,10 @@ SPELLED = "_spelled"
 which their file has its place: `_spelled/<hash of what differs>/<scheme>/<authority>/<path>`. Iceberg's deletes apply
 to a path, letter by letter, so two spellings of one file are two files in cold as they are in live."""
 
+RESTORED = "restored"
+"""The subfolder of a live table's location for restored files, with one folder per restore, where only it writes."""
+
+_RESTORED_FILE = re.compile(f"/{RESTORED}/restore-[0-9a-f]{{32}}/")
 _TAG = re.compile("[0-9a-f]{16}/")
 
 UNPLACED = "_tables"
@@ -265,6 +269,11 @@ def place(
         cold_location=cold_location,
         rules=rules,
     )
+
+
+def is_restored(path: str) -> bool:
+    """Return True if a live file was written by a restore: once, for all uses that entries of its snapshot name."""
+    return _RESTORED_FILE.search(path) is not None
 
 
 def identity_path(root: str, table_uuid: str) -> str:

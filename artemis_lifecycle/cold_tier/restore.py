@@ -29,7 +29,7 @@ from artemis_lifecycle.cold_tier.cold_metadata import RESTORED_SNAPSHOT as RESTO
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, Ledger, handoff_ledger, is_still
-from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.paths import RESTORED, ColdIdentity
 from artemis_lifecycle.cold_tier.restore_ids import (
     Placement,
     RestoreContext,
@@ -55,9 +55,6 @@ from artemis_lifecycle.spark.runner import Runner
 # --- restore copies ---------------------------------------------------------------------------------------------------
 # The copies of a restore: its record, the heartbeat over its folder, and the transfer from the cold tier.
 
-FOLDER = "restored"
-"""The subfolder of a live table's location for restored files, with one folder per restore."""
-
 _WRITER = "artemis-lifecycle/restore"
 _PROTECTED = timedelta(hours=24)
 """How long a killed restore can be continued. After that, orphan deletion may take its copies, and it starts over."""
@@ -67,7 +64,7 @@ def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
     """Return the restore's record. Its folder is protected from before the first copy on."""
     restores = context.operations.restores
     # A managed store takes only what is where tables have their data.
-    location = f"{live.location.rstrip('/')}/{'data/' if context.managed else ''}{FOLDER}"
+    location = f"{live.location.rstrip('/')}/{'data/' if context.managed else ''}{RESTORED}"
     while True:
         record = restores.begin(
             request.table_uuid,

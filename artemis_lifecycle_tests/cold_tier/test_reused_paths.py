@@ -785,3 +785,24 @@ def test_a_worker_that_was_stopped_before_a_copy_does_not_write_over_the_one_tha
     with pytest.raises(HandoffFailed):
         job.lifecycle.hand_off(plan)
     assert places[0].read_bytes() == archived
+
+
+def test_a_restored_file_that_two_snapshots_added_is_archived_again(job: Job) -> None:
+    """A restore writes it once, later than both commits whose entries name it."""
+    part = f"{job.folder}/part-0.parquet"
+    size = job.write(part, 1, 2)
+    table, jvm = job.java, job.lifecycle.spark._jvm
+    assert jvm is not None
+    for _ in range(2):
+        file = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).withPath(part).withFormat("parquet")
+        table.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(2).build()).commit()
+        table.refresh()
+    twice = job.seen(1, 1, 2, 2)
+    job.overwrite(90)
+    job.lifecycle.expire(TABLE)
+    restored = job.lifecycle.restore(TABLE, twice, "back")
+    job.read[restored.snapshot_id] = job.read[twice]
+    job.lifecycle.spark.sql(f"ALTER TABLE {job.live}.{TABLE} DROP BRANCH back")
+    job.overwrite(91)
+    job.lifecycle.expire(TABLE)
+    job.expect_all_rows()
