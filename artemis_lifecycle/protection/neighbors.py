@@ -138,7 +138,9 @@ class Neighbors:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
-        for known in (*self._known_tables(), *self._outside()):
+        # A catalog that is no longer named has rows of its own here; a cold table has the uuid of one of them.
+        beside = {beside_catalog(catalog) for catalog in self._catalogs}
+        for known in (*self._known_tables(), *(each for each in self._outside() if each.catalog in beside)):
             self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {

@@ -81,7 +81,7 @@ def test_a_configuration_whose_cold_warehouse_links_to_the_live_one_is_not_opene
 def test_a_link_above_the_roots_is_allowed(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config()
     home = folder_of(config, "live").parent
-    (home.parent / "real").mkdir()
+    home.rename(home.parent / "real")
     home.symlink_to(home.parent / "real")
     Lifecycle.open(config, spark=spark).close()
 

@@ -369,8 +369,7 @@ def test_whatever_becomes_of_a_commit_the_walk_ends_as_in_a_sql_catalog(
     opened: Open, disturbed: tuple[World, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, proxy = disturbed
-    for module in ("rest_commit", "commit"):
-        monkeypatch.setattr(f"artemis_lifecycle.catalogs.{module}.wait_random_exponential", lambda **_: wait_none())
+    monkeypatch.setattr("artemis_lifecycle.catalogs.commit.wait_random_exponential", lambda **_: wait_none())
     tables = {fault: world.table() for fault in FAULTS}
     time.sleep(1.1)
     undisturbed = reference(opened, "", "")
