@@ -141,14 +141,12 @@ class PathMapping:
         return normalize(f"{scheme}://{'' if authority == '_' else authority}/{path}", self.rules)
 
     def __call__(self, path: str) -> str:
-        if self.plain(path) != path:
-            return self._reserved[2] + self._outside(path)
-        if path.startswith(self._root + "/"):
+        if path.startswith(self._root + "/") and self.plain(path) == path:
             mirrored = self._target + path[len(self._root) :]
             # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
                 return mirrored
-        return self._reserved[0] + self._outside(path)
+        return self._aside(path, self._reserved[0])
 
     def plain(self, path: str) -> str:
         """Return the spelling of the same location by which its file has its place: in the root as the root is spelled,
@@ -191,15 +189,14 @@ class PathMapping:
         return self._reused.get(path, {}) if self._reused else {}
 
     def _again(self, path: str, added_by: int | None) -> str:
-        folder = self._reserved[1] if self.plain(path) == path else self._reserved[2]
-        return f"{folder}{added_by}/{self._outside(path)}"
+        return self._aside(path, self._reserved[1], f"{added_by}/")
 
-    def _outside(self, path: str) -> str:
+    def _aside(self, path: str, folder: str, use: str = "") -> str:
         location, rest = self._split(path)
         place = f"{location.scheme}/{location.authority or '_'}{rest}"
         if self.plain(path) == path:
-            return place
-        return f"{hashlib.sha256(path.removesuffix(rest).encode()).hexdigest()[:16]}/{place}"
+            return f"{folder}{use}{place}"
+        return f"{self.spelled}{use}{hashlib.sha256(path.removesuffix(rest).encode()).hexdigest()[:16]}/{place}"
 
     def _split(self, path: str) -> tuple[PathParts, str]:
         """Return the location's parts, and the path in its store: S3 distinguishes a//b from a/b."""

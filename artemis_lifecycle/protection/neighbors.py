@@ -138,9 +138,9 @@ class Neighbors:
             return
         now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
         self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
-        # A catalog that is no longer named has rows of its own here; a cold table has the uuid of one of them.
-        beside = {beside_catalog(catalog) for catalog in self._catalogs}
-        for known in (*self._known_tables(), *(each for each in self._outside() if each.catalog in beside)):
+        # Not of a catalog that is no longer named: the cold table of its table has the same uuid, and other pointers.
+        outside = (each for each in self._outside() if each.catalog in self._beside)
+        for known in (*self._known_tables(), *outside):
             self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
         pointers = {
@@ -312,7 +312,8 @@ class Neighbors:
                 continue
             if self._is_out_of_reach(known):
                 guess = self._guess(known.metadata_location)
-                found.append(Neighbor(f"{key}", known.table_uuid, "", guess, is_readable=False))
+                self._lost[key] = (known, [Neighbor(f"{key}", known.table_uuid, "", guess, is_readable=False)])
+                found += self._lost[key][1]
                 continue
             place = next(
                 (
@@ -369,23 +370,24 @@ class Neighbors:
                 yield known
         # No command lists or deletes those outside: they count for their time, and while a person keeps them.
         since = operations.clock.now() - context.policy.dropped.keep
-        beside = {*map(beside_catalog, self._catalogs), *context.marked}
         on_hold: frozenset[str] | None = None
         for known in self._outside():
             if (known.table_uuid, known.table) in present:
                 continue
-            until = known.missing_since or (since if known.catalog in beside else known.last_seen)
+            is_asked = known.catalog in self._beside or known.catalog in context.marked
+            until = known.missing_since or (since if is_asked else known.last_seen)
             if until < since and known.kept_at is None:
-                on_hold = on_hold or frozenset(hold.table_uuid for hold in operations.holds.active())
+                if on_hold is None:
+                    on_hold = frozenset(hold.table_uuid for hold in operations.holds.active())
                 if known.table_uuid not in on_hold:
                     continue
             yield known
 
     def _is_out_of_reach(self, known: KnownTable) -> bool:
-        """Return True if the store of a catalog that is no longer named does not answer: its keys were the catalog's.
-        Then the table keeps its place, and stops nothing."""
+        """Return True if the store of a catalog that is no longer named does not answer, because the credentials were
+        part of that catalog's configuration. Then the table keeps its place, and stops nothing."""
         context = self._context
-        if known.catalog in {*context.configured, *context.marked, *map(beside_catalog, self._catalogs)}:
+        if known.catalog in self._beside or known.catalog in (*context.configured, *context.marked):
             return False
         try:
             context.stores.head(known.metadata_location)
@@ -401,6 +403,10 @@ class Neighbors:
         """Return the tables that were seen in catalogs that the configuration does not name, or no longer."""
         configured = self._context.configured
         return self._context.operations.known_tables.outside(configured) if configured else []
+
+    @property
+    def _beside(self) -> frozenset[str]:
+        return frozenset(map(beside_catalog, self._catalogs))
 
     @property
     def _catalogs(self) -> tuple[str, ...]:

@@ -103,7 +103,8 @@ def retention_settings(
 def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
     """Return the active holds of a table, and its tags."""
     holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
-    archived = _archived(resources, table_uuid) if any(hold.snapshot_ids for hold in holds) else frozenset()
+    named = any(hold.snapshot_ids and hold.kind != "consumer" for hold in holds)
+    archived = _archived(resources, table_uuid) if named else frozenset()
     return hold_views(holds, archived), tag_views(resources.operations.tags.of_table(table_uuid))
 
 

@@ -259,9 +259,11 @@ class Stores:
             except ExistingFile:
                 # Perhaps by an attempt of this call whose answer was lost.
                 done = present()
-                if done is None:
+                if done is not None:
+                    return done
+                if self.head(destination) is not None:
                     raise
-                return done
+                refusal = "the source changed meanwhile"  # S3 answers that as it does an existing object.
             except _ReadsBackDifferently as difference:
                 refusal = str(difference)
         raise CopyMismatch(

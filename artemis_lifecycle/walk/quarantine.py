@@ -19,6 +19,7 @@ from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import ATTEMPT, COPY_MISSING, Considered, Protection
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE
@@ -188,20 +189,22 @@ class Quarantine:
         """Return what judges a job's files by the paths from which they were moved: a reader that came back since, and
         an archived copy that was lost since, have nothing else."""
         job = self.job(record.job_id)
-        absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
+        asking, absence = self._asking(state, record)
         moved = moved_files(self.resources.live_stores, job, record)
         paths = {place_of(record.folder, each.path): each.path for each in moved}
-        asking = Asking(record.job_id, "purge", state.name, record.table_uuid, ())
-        protection = Protection(self.deletion.context(job, absence), asking)
-        return FormerPaths(self.resources.live_stores, protection, paths)
+        return FormerPaths(self.resources.live_stores, Protection(self.deletion.context(job, absence), asking), paths)
 
-    def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
-        """Return the protection that a job's files need before they are purged, and the paths of all of them."""
+    def _asking(self, state: TableState, record: QuarantineRecord) -> tuple[Asking, Absence | None]:
+        """Return the purge as protection knows it, and the table's absence if it was dropped."""
         snapshot_ids: tuple[int, ...] = ()
         with suppress(NoSuchPlan):
             snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots
-        asking = Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids)
         absence = self.dropped.lost(self._lost(state, record))[1] if state.is_dropped else None
+        return Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids), absence
+
+    def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
+        """Return the protection that a job's files need before they are purged, and the paths of all of them."""
+        asking, absence = self._asking(state, record)
         cold = self.resources.config.catalogs.cold.root
         context = replace(
             deletion_context(self.resources, state.name, absence),
