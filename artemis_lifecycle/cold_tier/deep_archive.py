@@ -150,6 +150,8 @@ def due_snapshots(cold: HistoryView, retain: timedelta, now_ms: int, holds: Sequ
     # those instants, now or later, and the log stays unchanged. They need only files that stay in any case.
     log = [entry if entry.snapshot_id in present else LogEntry(entry.timestamp_ms, newest) for entry in cold.log]
     settings = RetentionSettings(rule="as-of", window_ms=retain // timedelta(milliseconds=1))
+    # A held snapshot that is not in this tier reads none of its files.
+    holds = [replace(hold, archived=frozenset(hold.snapshot_ids)) for hold in holds]
     # The live table's properties about expiration do not apply to this tier.
     return decide(replace(cold, refs=main, log=log, properties={}), settings, now_ms, holds=holds).expired
 

@@ -466,6 +466,7 @@ def pasts(draw: st.DrawFn) -> HistoryView:
 def test_no_instant_inside_the_retention_needs_a_thaw(past: HistoryView, retain: int, now: int, held: int) -> None:
     window, hold = timedelta(milliseconds=retain), HoldView("h", "legal", "why", (held,))
     due = set(due_snapshots(past, window, now, [hold]))
+    # A hold may also name a snapshot that only the live table has: then it keeps nothing here.
     stays = {past.current_snapshot_id, held}
     assert due <= {snapshot.snapshot_id for snapshot in past.snapshots} - stays
     for instant in range(now - retain, now + 1):
