@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.audit.ledger import LineageRecorded
-from artemis_lifecycle.audit.open_lineage import require_open_lineage
 from artemis_lifecycle.audit.past import History, Past, ReachableSet
 from artemis_lifecycle.audit.questions import Auditing
-from artemis_lifecycle.audit.recording import LineageEvents, Recording
+from artemis_lifecycle.audit.recording import LineageEvents, Recording, require_open_lineage
 from artemis_lifecycle.audit.watch import LineageWatching
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
@@ -34,8 +33,7 @@ from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, 
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.verdicts import Verdict
-from artemis_lifecycle.fleet.fleet import Fleet, fleet_of
-from artemis_lifecycle.fleet.metrics import metrics
+from artemis_lifecycle.fleet.fleet import Fleet, fleet_of, metrics
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.formats.paimon.service import PaimonTables
 from artemis_lifecycle.live_sets.sweep import Sweep
@@ -55,7 +53,7 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
-from artemis_lifecycle.session.answers import ask_all
+from artemis_lifecycle.session.live_catalogs import ask_all
 from artemis_lifecycle.session.policies import PolicyExplanation, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.identifier import NAMESPACE as NAMESPACE
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
@@ -186,9 +187,6 @@ class DeploymentsInFiles:
                 found.append((name, number, record))
         return found
 
-
-NAMESPACE = "lifecycle"
-"""This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
 
 PROPERTY = "artemis.deployments"
 """The property with the records of a REST catalog, a JSON list: of the namespace `NAMESPACE`, or of a table."""

@@ -23,6 +23,9 @@ from artemis_lifecycle.config.names import quoted as quoted
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.spark.sql import name as sql_name
 
+NAMESPACE = "lifecycle"
+"""This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
+
 _UNADDRESSABLE = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 

@@ -21,7 +21,7 @@ from pyiceberg.typedef import Identifier
 from sqlalchemy import Engine
 from typing_extensions import override
 
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, require_pass
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, is_installed, mode_of, require_pass
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import connect

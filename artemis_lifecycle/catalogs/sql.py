@@ -33,7 +33,7 @@ from sqlalchemy.schema import CreateTable
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, require_pass
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, require_pass
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, Identifier, parse
 from artemis_lifecycle.errors import (
     BadInput,

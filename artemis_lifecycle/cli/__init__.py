@@ -15,16 +15,13 @@ from threading import Timer
 import typer
 
 from artemis_lifecycle.cli import (
-    audit,
     cold_tier,
     expiration,
     gate,
     live_sets,
-    maintenance,
     operating,
     orphans,
     paimon,
-    planning,
     reading,
     tables,
     tags_and_holds,
@@ -43,14 +40,11 @@ app = typer.Typer(
 # In the order of `artemis --help`.
 for commands in (
     tables,
-    maintenance,
-    planning,
     expiration,
     orphans,
     paimon,
     live_sets,
     reading,
-    audit,
     cold_tier,
     tags_and_holds,
     gate,

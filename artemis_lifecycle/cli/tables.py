@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from artemis_lifecycle.cli.command import (
     ConfigOption,
     DryRunOption,
+    FilesOption,
     NowOption,
     PlotOption,
     TableArgument,
@@ -26,6 +27,7 @@ from artemis_lifecycle.storage.instants import in_calendar
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.planning.plan import QueryPlan
 
 app = typer.Typer()
 
@@ -221,5 +223,174 @@ def retention_curve(
             for cost in curve.refs
         ],
     )
+    if plot is not None:
+        say(f"Written to {plot}", dim=True)
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+# `artemis plan-query`: what a query's scan reads, pass by pass.
+
+
+@command(app, "planning a query of {table}", name="plan-query")
+def plan_query(
+    lifecycle: Lifecycle,
+    table: TableArgument,
+    predicate: Annotated[str, typer.Argument(help="A row filter, e.g. \"day >= '2024-03-15' and region = 'eu'\".")],
+    snapshot_id: Annotated[int | None, typer.Option(help="Plan on this snapshot.")] = None,
+    ref: Annotated[str | None, typer.Option(help="Plan on this branch or tag.")] = None,
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", help="Match column names in any case.")] = False,
+    footers: Annotated[int, typer.Option(help="Read the Parquet footers of at most so many selected files.")] = 0,
+    files: FilesOption = False,
+    limit: Annotated[int, typer.Option(help="The most files to list.")] = 20,
+    plot: PlotOption = None,
+) -> Iterator[object]:
+    """Show what a query reads: manifests, files, row groups; and what maintenance would spare it. Starts no Spark."""
+    plan = lifecycle.plan_query(
+        table, predicate, snapshot_id=snapshot_id, ref=ref, case_sensitive=not ignore_case, footers=footers
+    )
+    if plot is not None:
+        plot.write_bytes(plan.plot(plot.suffix[1:]))
+    listed = plan.to_arrow().slice(0, limit).to_pylist() if files else []
+    yield {**plan.figures(), "files": listed} if files else plan.figures()
+    _show(plan)
+    if files:
+        rows = [
+            (
+                row["path"],
+                decimal(row["size_in_bytes"]),
+                f"{row['record_count']:,}",
+                len(row["deletes"]),
+                row["residual"],
+            )
+            for row in listed
+        ]
+        show_table("Data files", ("path", "bytes", "records", "deletes", "left to filter"), rows)
+        if plan.files_selected > limit:
+            say(f"(the first {limit} of {plan.files_selected:,}; --limit shows more)", dim=True)
+    if plot is not None:
+        say(f"Written to {plot}", dim=True)
+
+
+def _show(plan: QueryPlan) -> None:
+    show_table(
+        f"{plan.table}: {plan.predicate}",
+        ("pass", "read", "bytes", "left", "bytes left", "pruned"),
+        [
+            (
+                f"{number} {each.name}",
+                f"{each.total:,}",
+                decimal(each.bytes_total),
+                f"{each.selected:,}",
+                decimal(each.bytes_selected),
+                f"{each.pruned_share:.1%}",
+            )
+            for number, each in enumerate(plan.passes, 1)
+        ],
+    )
+    total = "" if plan.files_total is None else f" of the {plan.files_total:,} in the snapshot"
+    say(f"A scan reads {plan.files_selected:,} data files{total}: {plan.records_selected:,} records.")
+    if plan.delete_files:
+        kinds = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in plan.delete_files.items())
+        say(f"Deletes apply: {kinds}, {decimal(plan.delete_bytes)}, opened {plan.delete_opens:,} times.")
+    for reason, count in plan.footers_skipped.items():
+        say(f"Footers not read, {reason}: {count:,} files.")
+    if not plan.advice:
+        say("No maintenance would spare this query anything.")
+        return
+    show_table(
+        "What maintenance would spare it, one request after another",
+        ("maintenance", "why", "reads", "then", "bytes saved", "seconds saved"),
+        [
+            (
+                each.command.replace("TABLE", plan.table),
+                each.what,
+                f"{each.now:,}",
+                f"{each.then:,}",
+                decimal(max(each.bytes_saved, 0)),
+                f"{each.seconds_saved:,.1f}",
+            )
+            for each in plan.advice
+        ],
+    )
+
+
+# --- maintenance ------------------------------------------------------------------------------------------------------
+# Commands that show what a table's maintenance is worth: its health's score, and what its commits cost.
+
+
+@command(app, "measuring {table}")
+def health(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
+    """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
+    Spark."""
+    found = lifecycle.health(table)
+    currency = lifecycle.config.prices.currency
+    if plot is not None:
+        plot.write_bytes(lifecycle.health_history(table).plot(plot.suffix[1:]))
+    yield found.figures() | {"parts": found.parts, "next_part": found.next_part}
+    show_table(
+        f"{table}: {found.score:.3g} of 100",
+        ("part", "score", "figure", "seconds", f"{currency}/month"),
+        [
+            (
+                part.name.replace("_", " "),
+                "unknown" if part.score is None else f"{part.score:.0f}",
+                "" if part.figure is None else f"{part.figure:,g} {part.unit}",
+                "" if part.seconds is None else f"{part.seconds:,.1f}",
+                "" if part.per_month is None else f"{part.per_month:,.2f}",
+            )
+            for part in found.parts
+        ],
+    )
+    for part in sorted(found.parts, key=lambda part: -part.gain):
+        if part.next_step is not None:
+            say(f"{part.name.replace('_', ' ')}: {part.why} (gain {part.gain:.3g})")
+    if found.next_part is None:
+        say("Nothing is due.")
+    else:
+        say("Next:", found.next_part.next_step or "", unbroken=True)
+    if plot is not None:
+        say(f"Written to {plot}", dim=True)
+
+
+@command(app, "reading the commits of {table}", name="commit-costs")
+def commit_costs(
+    lifecycle: Lifecycle,
+    table: TableArgument,
+    plot: PlotOption = None,
+    limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
+) -> Iterator[object]:
+    """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the
+    table."""
+    found = lifecycle.commit_costs(table)
+    if plot is not None:
+        plot.write_bytes(found.plot(plot.suffix[1:]))
+    yield {
+        "table": found.table,
+        "rows": found.rows,
+        "unknown": found.unknown,
+        "trends": found.trends,
+        "warnings": found.warnings,
+    }
+    show_table(
+        f"{table}: {len(found.rows)} commits",
+        ("committed", "operation", "files", "metadata", "list", "manifests", "requests"),
+        [
+            (
+                f"{row.committed_at:%m-%d %H:%M}",
+                row.operation or "no snapshot",
+                f"{row.files_changed:,}",
+                "unknown" if row.metadata_bytes is None else decimal(row.metadata_bytes),
+                decimal(row.manifest_list_bytes),
+                f"{row.manifests:,}: {decimal(row.manifest_bytes)}",
+                row.requests,
+            )
+            for row in found.rows[-limit:]
+        ],
+    )
+    say(*map(str, found.trends))
+    if found.unknown:
+        say(f"{found.unknown:,} metadata files have an unknown size: the table's metadata log does not name them.")
+    for warning in found.warnings:
+        say(f"Warning: {warning}")
     if plot is not None:
         say(f"Written to {plot}", dim=True)

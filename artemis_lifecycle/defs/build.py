@@ -28,9 +28,7 @@ from artemis_lifecycle.defs import (
     checks,
     compaction,
     expiration,
-    fleet,
     jobs,
-    live_table,
     observation,
     orphans,
     schedules,
@@ -55,7 +53,7 @@ ASSETS = (
     observation.table_health,
     compaction.compacted_manifests,
     compaction.compacted_data_files,
-    fleet.fleet,
+    observation.fleet,
 )
 
 DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orphans.orphan_deletion)
@@ -88,8 +86,8 @@ def build_definitions(
     for warning in warned:
         _log.warning("lifecycle.yaml: %s", warning)
     keys = {AssetKey(name): AssetKey([*prefix, name]) for name in ASSET_NAMES}
-    live = live_table.live_table.replace_attributes(
-        key=keys[live_table.live_table.key], deps=[AssetKey.from_coercible(each) for each in upstream]
+    live = observation.live_table.replace_attributes(
+        key=keys[observation.live_table.key], deps=[AssetKey.from_coercible(each) for each in upstream]
     )
 
     def attributed(spec: AssetSpec) -> AssetSpec:

@@ -8,9 +8,7 @@ from typing import Any
 
 from dagster import AssetSelection, RunRequest, define_asset_job
 
-from artemis_lifecycle.defs import archive, manual
-from artemis_lifecycle.defs import health_checks as checking
-from artemis_lifecycle.defs import old_runs as cleaning
+from artemis_lifecycle.defs import archive, checks, manual
 from artemis_lifecycle.defs.partitions import partition_key
 from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
@@ -128,7 +126,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-health_checks, lineage_check, old_runs = checking.check_health, checking.lineage_check, cleaning.delete_old_runs
+health_checks, lineage_check, old_runs = checks.check_health, checks.lineage_check, archive.delete_old_runs
 deep_archive, cold_scrub, thaws = archive.move_to_deep_archive, archive.read_cold_files, archive.follow_thaws
 quarantine_purge, dropped_tables = archive.purge_quarantine, archive.clear_dropped_tables
 records, publication = archive.forget_records, archive.publish_results

@@ -1,14 +1,26 @@
-"""The read-only assets: lineage, schema history and table health."""
+"""The read-only assets: the live tables, lineage, schema history, table health, and the page of all tables."""
 
 from datetime import timedelta
 
-from dagster import AssetExecutionContext, MetadataValue
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetObservation,
+    AssetSpec,
+    MaterializeResult,
+    MetadataValue,
+    asset,
+)
 
 from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
+from artemis_lifecycle.defs.common import OWNERS, Materialized, data_version, opened, walk_asset
+from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
+from artemis_lifecycle.defs.partitions import partition_key, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import ASSET_TAG, DATA_VERSION_TAG
 from artemis_lifecycle.escaping import terminal
 
 GROUP = "observation"
@@ -156,4 +168,95 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
                 [(name.removesuffix("_seconds"), readable(name, value)) for name, value in health.figures().items()],
             ),
         },
+    )
+
+
+# --- live table -------------------------------------------------------------------------------------------------------
+# The external asset for the tables themselves. Other assets that write to them are upstream of it.
+
+LIVE_TABLE = "live_table"
+
+live_table = AssetSpec(
+    LIVE_TABLE,
+    description="The table in the live catalog, whoever writes to it. The sensor `new_metadata` reports each new "
+    "metadata file; its location is the data version.",
+    group_name="live",
+    kinds={"iceberg"},
+    owners=OWNERS,
+    tags={ASSET_TAG: LIVE_TABLE},
+    partitions_def=tables,
+)
+
+
+def observed(key: AssetKey, table: str, entry: CatalogEntry) -> AssetObservation:
+    """Return the report that `table` has this metadata file."""
+    location = terminal(entry.metadata_location)
+    return AssetObservation(
+        key,
+        partition=partition_key(table),
+        metadata={
+            "dagster/uri": ui_metadata.uri(entry.metadata_location),
+            "metadata_location": ui_metadata.place(entry.metadata_location),
+        },
+        tags={DATA_VERSION_TAG: location},
+    )
+
+
+# --- fleet ------------------------------------------------------------------------------------------------------------
+# The asset that shows all tables at a glance. It is not partitioned: one process computes it, from Postgres alone.
+
+PAGE = "fleet/index.html"
+_ROWS = 200
+
+
+@asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
+def fleet(lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
+    """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
+    and freeable, orphan share, cost per month, the age of each step. Written as a page to
+    `<operations.root>/fleet/index.html`. Starts no Spark."""
+    with as_dagster_failure() as watch:
+        opened = lifecycle.get()
+        found = opened.fleet()
+        place = f"{opened.root}/{PAGE}"
+        opened.live_stores.write(place, found.html.encode(), overwrite=True)
+    needs = sorted(
+        found.tables, key=lambda each: (not (each.waits_for or each.red_checks), not each.overdue, each.table)
+    )
+    return MaterializeResult(
+        metadata={
+            **found.summary,
+            "page": ui_metadata.place(place),
+            "cost": terminal(found.cost),
+            **({} if found.cost_per_month is None else {"cost_per_month": found.cost_per_month}),
+            "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
+            "dagster/row_count": len(found.tables),
+            "first_tables": ui_metadata.table(
+                [
+                    "table",
+                    "overdue",
+                    "health",
+                    "waits for",
+                    "red",
+                    "under way",
+                    "freed bytes",
+                    "freeable bytes",
+                    "planned",
+                ],
+                [
+                    (
+                        each.table,
+                        each.overdue,
+                        each.health_score,
+                        "; ".join(each.waits_for),
+                        "; ".join(each.red_checks),
+                        each.plan_status,
+                        each.freed_bytes,
+                        each.freeable_bytes,
+                        each.planned_at,
+                    )
+                    for each in needs[:_ROWS]
+                ],
+            ),
+            "seconds": watch.seconds,
+        }
     )

@@ -21,8 +21,7 @@ from dagster import (
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
-from artemis_lifecycle.defs.live_table import observed
+from artemis_lifecycle.defs.observation import LIVE_TABLE, observed
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (

@@ -21,11 +21,10 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
-from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.live import CatalogReader, CatalogsOfDatabase
 from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
-from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config

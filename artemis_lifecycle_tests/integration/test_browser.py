@@ -20,7 +20,7 @@ import pytest
 import yaml
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from artemis_lifecycle.defs.fleet import PAGE
+from artemis_lifecycle.defs.observation import PAGE
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.run import Walk, materialize_fleet, materialize_walk
 from artemis_lifecycle.errors import ApprovalNeeded
