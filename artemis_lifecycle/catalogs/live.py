@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import Engine, Row, Select, not_, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
@@ -222,9 +222,9 @@ class _Sql:
 
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
-        self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
+        self._engine: sa.Engine = connect(require_uri(catalog), purpose=purpose)
 
-    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
         allowed = refusing(
             f"Login {self._engine.url.username} may not read catalog {self._name}",
@@ -241,22 +241,24 @@ class _Sql:
 
     def namespaces(self) -> list[tuple[str, ...]]:
         rows = iceberg_namespace_properties.c
-        found = self._read(select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name))
-        made = self._read(select(rows.namespace).where(rows.catalog_name == self._name))
+        found = self._read(
+            sa.select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name)
+        )
+        made = self._read(sa.select(rows.namespace).where(rows.catalog_name == self._name))
         return [namespace_of_row(namespace) for namespace in {row[0] for row in (*found, *made)}]
 
     def tables(self) -> list[Identifier]:
-        query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
+        query = sa.select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
         return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
+        row = next(iter(self._read(sa.select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        query = select(*POINTER).where(
+        query = sa.select(*POINTER).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
         return [self._entry(row) for row in self._read(query)], {}
@@ -265,14 +267,14 @@ class _Sql:
         # Compared separately: any of the three names may contain the separators.
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
-        query = select(*POINTER, name.label("name")).where(
+        query = sa.select(*POINTER, name.label("name")).where(
             columns.catalog_name.not_in((self._name, *named)), columns.metadata_location.is_not(None), IS_TABLE
         )
         if table is not None:
             query = query.where(name == table)
         if without and self._has_publications():
             as_row = columns.table_namespace + "." + columns.table_name
-            published = select(publications.c.table_identifier).where(
+            published = sa.select(publications.c.table_identifier).where(
                 publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
             )
             query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
@@ -281,7 +283,7 @@ class _Sql:
     def published(self, catalog: str, table: str) -> str | None:
         if not self._has_publications():
             return None
-        found = select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
+        found = sa.select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
         found = found.filter_by(catalog_name=catalog, table_identifier=".".join(parse(table).row))
         with self._engine.connect() as connection:
             return connection.execute(found).scalar_one_or_none()
@@ -291,12 +293,12 @@ class _Sql:
             return can_read_publications(connection)
 
     def others(self) -> list[CatalogEntry]:
-        query = select(*POINTER, ICEBERG_TYPE.label("kind")).where(
-            not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
+        query = sa.select(*POINTER, ICEBERG_TYPE.label("kind")).where(
+            sa.not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
         )
         return [replace(self._entry(row), type=row.kind) for row in self._read(query)]
 
-    def _entry(self, row: Row[Any]) -> CatalogEntry:
+    def _entry(self, row: sa.Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
         return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
 
@@ -326,7 +328,7 @@ class _Sql:
         return compare_and_swap(self._engine, self._name, name, expected, new, summaries)
 
     def kind_of(self, name: Identifier) -> str | None:
-        query = select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
+        query = sa.select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.iceberg_type or "table").lower()

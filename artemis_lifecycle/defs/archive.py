@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from dagster import (
-    AssetKey,
-    AssetRecordsFilter,
-    DagsterEventType,
-    DagsterInstance,
-    DagsterRun,
-    OpExecutionContext,
-    RunsFilter,
-)
+import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from artemis_lifecycle.defs import ui_metadata
@@ -32,7 +24,7 @@ ARCHIVED_FILES = {
 
 @maintenance_job("deep_archive", "Moves cold snapshots past their retention to the deep archive.")
 def move_to_deep_archive(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Move the files that only cold snapshots past their retention read to the archive storage class."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
@@ -62,7 +54,7 @@ def move_to_deep_archive(
     "cold_scrub",
     "Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live table.",
 )
-def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
+def read_cold_files(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
     if steps.cold_metadata(table) is None:
@@ -89,7 +81,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
 
 
 @maintenance_job("thaws", "Checks the state of a table's thaws. Changes no table, and thaws nothing without approval.")
-def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
+def follow_thaws(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Check the state of the table's thaws: readable, ended, or lapsed."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
     followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
@@ -103,7 +95,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> S
 
 @maintenance_job("quarantine_purge", "Deletes permanently the quarantined files whose retention is over.")
 def purge_quarantine(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Delete permanently the quarantined files whose retention is over."""
     done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
@@ -125,7 +117,7 @@ def purge_quarantine(
     by_table=False,
 )
 def clear_dropped_tables(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
     done = lifecycle.get().clear_dropped(dry_run=config.is_dry(changes))
@@ -161,7 +153,7 @@ def clear_dropped_tables(
 
 @maintenance_job("records", "Deletes old journal records and listings.", kind="postgres", by_table=False)
 def forget_records(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
     done = lifecycle.get().forget_records(dry_run=config.is_dry(changes))
@@ -179,14 +171,14 @@ def forget_records(
     "Publishes pending rows of the result tables. They are for people, and nothing decides by them.",
     by_table=False,
 )
-def publish_results(context: OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
+def publish_results(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> Shown:
     """Publish the rows of plans, deletions and lineage that no process with a Spark session has published."""
     return {"published": lifecycle.get().publish_results()}
 
 
 @maintenance_job("result_tables", "Maintains the result tables for plans, deletions and lineage.", by_table=False)
 def compact_result_tables(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
     opened = lifecycle.get()
@@ -206,19 +198,21 @@ def compact_result_tables(
 
 _PAGE = 100
 _EVENTS = (
-    (DagsterEventType.ASSET_MATERIALIZATION, DagsterInstance.fetch_materializations),
-    (DagsterEventType.ASSET_OBSERVATION, DagsterInstance.fetch_observations),
+    (dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterInstance.fetch_materializations),
+    (dg.DagsterEventType.ASSET_OBSERVATION, dg.DagsterInstance.fetch_observations),
 )
 
 
-def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: datetime) -> Iterator[DagsterRun]:
+def old_runs_of(
+    instance: dg.DagsterInstance, keys: frozenset[dg.AssetKey], before: datetime
+) -> Iterator[dg.DagsterRun]:
     """Yield the ended runs of this project whose last change was before `before`; except those that have the newest
     materialization or observation of a partition of one of `keys`, which asset pages show.
 
     A run is of this project if it has its job tag, or materializes none but `keys`.
     """
     shown = {run_id for key in keys for run_id in _runs_shown(instance, key)}
-    old, cursor = RunsFilter(statuses=list(FINISHED_STATUSES), updated_before=before), None
+    old, cursor = dg.RunsFilter(statuses=list(FINISHED_STATUSES), updated_before=before), None
     while page := instance.get_runs(old, cursor=cursor, limit=_PAGE):
         cursor = page[-1].run_id
         for run in page:
@@ -226,7 +220,7 @@ def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: da
                 yield run
 
 
-def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
+def _runs_shown(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[str]:
     """Yield the runs of the newest materialization and of the newest observation of each partition of an asset."""
     if (newest := instance.get_latest_materialization_event(key)) is not None:
         yield newest.run_id
@@ -236,7 +230,7 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
             chunk = ids[first : first + _PAGE]
             yield from (
                 record.run_id
-                for record in fetch(instance, AssetRecordsFilter(key, storage_ids=chunk), limit=_PAGE).records
+                for record in fetch(instance, dg.AssetRecordsFilter(key, storage_ids=chunk), limit=_PAGE).records
             )
 
 
@@ -247,7 +241,7 @@ def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
     by_table=False,
 )
 def delete_old_runs(
-    context: OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Shown:
     """Delete this project's runs that ended longer ago than `records.runs`, with their events. Keeps the newest
     materialization of each partition."""

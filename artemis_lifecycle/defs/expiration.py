@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from dagster import AssetExecutionContext, Config
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
@@ -19,7 +19,7 @@ from artemis_lifecycle.spark.sql import literal
 GROUP = "expiration"
 
 
-class Planning(Config):
+class Planning(dg.Config):
     """What replaces the policy in one plan."""
 
     older_than: Optional[str] = Field(
@@ -32,7 +32,7 @@ class Planning(Config):
 
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("live_table",))
-def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def snapshot_history(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's snapshots, refs and snapshot log, pinned to the catalog's current metadata file."""
     steps, table = opened(context, lifecycle)
     history = steps.snapshot_history(table)
@@ -57,7 +57,7 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def reachable_set(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file that the snapshots kept by the policy reach: data, deletes, manifests, manifest lists, statistics."""
     steps, table = opened(context, lifecycle)
     reachable = steps.reachable_set(table)
@@ -79,7 +79,7 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",))
-def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
+def expiration_plan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
     """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
     nothing."""
     steps, table = opened(context, lifecycle)
@@ -118,7 +118,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",), changes=True)
 def cold_tier_snapshots(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable from cold storage
     alone.
@@ -174,7 +174,7 @@ def cold_tier_snapshots(
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",), changes=True)
 def expiration_commit(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The metadata commit that removes the plan's snapshots and refs from the table, and starts the grace of its files.
 
@@ -208,7 +208,7 @@ def expiration_commit(
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",), changes=True)
 def physical_deletion(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """Deletes, in journaled batches, the files of every committed plan whose grace is over.
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dagster import Backoff, Failure, Jitter, MetadataValue, RetryPolicy
+import dagster as dg
 
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -22,7 +22,7 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.escaping import terminal
 
-RETRIES = RetryPolicy(max_retries=2, delay=15, backoff=Backoff.EXPONENTIAL, jitter=Jitter.PLUS_MINUS)
+RETRIES = dg.RetryPolicy(max_retries=2, delay=15, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
 """For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
 
 _MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
@@ -45,7 +45,7 @@ class Waiting(Exception):  # noqa: N818
 class Skipped(Exception):  # noqa: N818
     """The step is not to run now. `said` is what to show of it."""
 
-    def __init__(self, outcome: str, **said: str | MetadataValue) -> None:
+    def __init__(self, outcome: str, **said: str | dg.MetadataValue) -> None:
         super().__init__(outcome)
         self.said = {"outcome": outcome, **said}
 
@@ -77,21 +77,21 @@ def as_dagster_failure() -> Iterator[Watch]:
         raise
     except LifecycleError as error:
         parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.hint}
-        raise Failure(
+        raise dg.Failure(
             description=str(error),
             metadata={
-                "error": MetadataValue.text(type(error).__name__),
-                **{key: MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
+                "error": dg.MetadataValue.text(type(error).__name__),
+                **{key: dg.MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
             },
             allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _LOST),
         ) from error
-    except (Failure, Skipped):
+    except (dg.Failure, Skipped):
         raise
     except Exception as error:
         # A retry policy retries any exception. An unexpected one needs a person to read it.
         first_line = next(iter(str(error).strip().splitlines()), "")
-        raise Failure(
+        raise dg.Failure(
             description=terminal(f"{type(error).__name__}: {first_line}"),
-            metadata={"error": MetadataValue.text(type(error).__name__)},
+            metadata={"error": dg.MetadataValue.text(type(error).__name__)},
             allow_retries=False,
         ) from error

@@ -2,15 +2,7 @@
 
 from datetime import timedelta
 
-from dagster import (
-    AssetExecutionContext,
-    AssetKey,
-    AssetObservation,
-    AssetSpec,
-    MaterializeResult,
-    MetadataValue,
-    asset,
-)
+import dagster as dg
 
 from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
@@ -28,7 +20,7 @@ _RECENT = timedelta(days=30)
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def lineage_ledger(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Who wrote each snapshot that the table ever had, when and why. Keeps commit summaries after snapshots expire."""
     steps, table = opened(context, lifecycle)
     update = steps.record_lineage(table)
@@ -59,7 +51,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("snapshot_history",))
-def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def schema_history(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """All schemas of the table over time, what each one changed, and the snapshots that used it. Compacts the table's
     history, from which `artemis snapshot-at` answers."""
     steps, table = opened(context, lifecycle)
@@ -82,7 +74,7 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's score, 0 to 100, and its parts: what each costs in time and money, and what to do next."""
     steps, table = opened(context, lifecycle)
     health = steps.table_health(table)
@@ -97,7 +89,7 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         metadata={
             "score": health.score,
             **{f"score_{part.name}": part.score for part in health.parts if part.score is not None},
-            "next_step": MetadataValue.text(
+            "next_step": dg.MetadataValue.text(
                 "Nothing is due." if next_part is None else terminal(f"{next_part.next_step} ({next_part.why})")
             ),
             "scores": ui_metadata.picture(scores.plot, f"Health by part and over time, {table}"),
@@ -176,7 +168,7 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
 
 LIVE_TABLE = "live_table"
 
-live_table = AssetSpec(
+live_table = dg.AssetSpec(
     LIVE_TABLE,
     description="The table in the live catalog, whoever writes to it. The sensor `new_metadata` reports each new "
     "metadata file; its location is the data version.",
@@ -188,10 +180,10 @@ live_table = AssetSpec(
 )
 
 
-def observed(key: AssetKey, table: str, entry: CatalogEntry) -> AssetObservation:
+def observed(key: dg.AssetKey, table: str, entry: CatalogEntry) -> dg.AssetObservation:
     """Return the report that `table` has this metadata file."""
     location = terminal(entry.metadata_location)
-    return AssetObservation(
+    return dg.AssetObservation(
         key,
         partition=partition_key(table),
         metadata={
@@ -209,8 +201,8 @@ PAGE = "fleet/index.html"
 _ROWS = 200
 
 
-@asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
-def fleet(lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
+@dg.asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
+def fleet(lifecycle: LifecycleResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
     """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
     and freeable, orphan share, cost per month, the age of each step. Written as a page to
     `<operations.root>/fleet/index.html`. Starts no Spark."""
@@ -222,7 +214,7 @@ def fleet(lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[ty
     needs = sorted(
         found.tables, key=lambda each: (not (each.waits_for or each.red_checks), not each.overdue, each.table)
     )
-    return MaterializeResult(
+    return dg.MaterializeResult(
         metadata={
             **found.summary,
             "page": ui_metadata.place(place),

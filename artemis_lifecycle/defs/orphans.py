@@ -2,7 +2,7 @@
 
 from typing import Optional
 
-from dagster import AssetExecutionContext, Config
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
@@ -22,7 +22,7 @@ from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK
 GROUP = "orphans"
 
 
-class Scanning(Config):
+class Scanning(dg.Config):
     """What replaces the policy, or the listing by the store, in one scan."""
 
     older_than: Optional[str] = Field(
@@ -38,7 +38,7 @@ class Scanning(Config):
 
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
-def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def object_listing(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as listed by the store, sealed with the start and end time of the
     listing."""
     steps, table = opened(context, lifecycle)
@@ -62,7 +62,7 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing", "reachable_set"))
-def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
+def orphan_scan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""
     steps, table = opened(context, lifecycle)
@@ -117,7 +117,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
 def orphan_deletion(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """Deletes the newest scan's orphans in journaled batches, and checks each file again before it deletes it.
 
@@ -168,7 +168,7 @@ def _scanned(steps: Lifecycle, table: str, config: Scanning) -> OrphanScanResult
     return steps.scan_orphans(table, older_than=older_than, listing=given, listed_at=listed_at)
 
 
-def _require_scan_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> None:
+def _require_scan_due(context: dg.AssetExecutionContext, steps: Lifecycle, table: str) -> None:
     """Raise Skipped if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table accumulates
     orphans so slowly that the next scan is later. Other jobs scan in each run."""
     if context.job_name != NIGHTLY_WALK:

@@ -3,13 +3,13 @@
 import re
 from urllib.parse import quote, unquote
 
-from dagster import DagsterInstance, DynamicPartitionsDefinition
+import dagster as dg
 
 from artemis_lifecycle.escaping import terminal
 
 PARTITIONS_NAME = "table"
 
-tables = DynamicPartitionsDefinition(name=PARTITIONS_NAME)
+tables = dg.DynamicPartitionsDefinition(name=PARTITIONS_NAME)
 """The sensor `discovery` adds the tables of the live catalog, and retires the partition of a dropped table. Dagster
 keeps the history of a retired partition."""
 
@@ -34,6 +34,6 @@ def table_of(key: str) -> str:
     return unquote(key.removeprefix(_ENCODED), errors="surrogatepass") if key.startswith(_ENCODED) else key
 
 
-def partitioned_tables(instance: DagsterInstance) -> set[str]:
+def partitioned_tables(instance: dg.DagsterInstance) -> set[str]:
     """Return the tables that are partitions of the instance."""
     return set(map(table_of, instance.get_dynamic_partitions(PARTITIONS_NAME)))

@@ -5,67 +5,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, and_, func, or_, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.plans import HOLDING, plans
 from artemis_lifecycle.operations.scans import ENDED, scans
-from artemis_lifecycle.operations.tables import Filled, Key, table_of, to_record
 
 
 @dataclass(frozen=True)
 class Wait:
     """A plan's or scan's wait for approval; `why` is the text of the refusal."""
 
-    job_id: Key
+    job_id: db.Key
     table: str
     why: str
-    since: Filled
+    since: db.Filled
 
 
-waits = table_of(Wait, "waits")
+waits = db.table_of(Wait, "waits")
 
 
 class Waits:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def note(self, job_id: str, table: str, why: str) -> None:
         """Record that it waits. `since` keeps the first time, unless it was approved in between."""
         statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
-        approved = or_(
-            select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
-            select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
+        approved = sa.or_(
+            sa.select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
+            sa.select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
         )
-        since = func.greatest(waits.c.since, func.clock_timestamp())
+        since = sa.func.greatest(waits.c.since, sa.func.clock_timestamp())
         with around("waits.note"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
             connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
 
     def open(self) -> tuple[Wait, ...]:
         """Return those that still wait, longest first."""
-        plan = and_(
+        plan = sa.and_(
             plans.c.plan_id == waits.c.job_id,
             plans.c.status.in_(sorted(HOLDING)),
-            func.coalesce(plans.c.approved_at, waits.c.since) <= waits.c.since,
-            func.coalesce(plans.c.lost_approved_at, waits.c.since) <= waits.c.since,
+            sa.func.coalesce(plans.c.approved_at, waits.c.since) <= waits.c.since,
+            sa.func.coalesce(plans.c.lost_approved_at, waits.c.since) <= waits.c.since,
         )
         # A newer scan of the table supersedes an older one.
         other = scans.alias("other")
-        newer = select(other.c.scan_id).where(
+        newer = sa.select(other.c.scan_id).where(
             other.c.table_uuid == scans.c.table_uuid, other.c.created_at > scans.c.created_at
         )
-        scan = and_(
+        scan = sa.and_(
             scans.c.scan_id == waits.c.job_id,
             scans.c.state.not_in(ENDED),
-            func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
+            sa.func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
             ~newer.exists(),
             # Of a dropped table: not once it is in the catalog again, its files are gone, or a person keeps them.
-            or_(
+            sa.or_(
                 scans.c.kind != "dropped",
-                select(known_tables.c.table_uuid)
+                sa.select(known_tables.c.table_uuid)
                 .where(
                     known_tables.c.table_uuid == scans.c.table_uuid,
                     known_tables.c.table_name == scans.c.table_name,
@@ -76,7 +76,9 @@ class Waits:
                 .exists(),
             ),
         )
-        waiting = or_(select(plans.c.plan_id).where(plan).exists(), select(scans.c.scan_id).where(scan).exists())
-        query = select(waits).where(waiting).order_by(waits.c.since)
+        waiting = sa.or_(
+            sa.select(plans.c.plan_id).where(plan).exists(), sa.select(scans.c.scan_id).where(scan).exists()
+        )
+        query = sa.select(waits).where(waiting).order_by(waits.c.since)
         with self._engine.connect() as connection:
-            return tuple(to_record(Wait, row) for row in connection.execute(query))
+            return tuple(db.to_record(Wait, row) for row in connection.execute(query))

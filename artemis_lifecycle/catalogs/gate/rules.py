@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Literal
 
-from sqlalchemy import Connection, Engine, text
+import sqlalchemy as sa
 
 from artemis_lifecycle.catalogs.gate.statements import SCHEMA
 from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
@@ -98,15 +98,15 @@ def governed_mode(config: LifecycleConfig, table: str) -> Mode:
 # What a Python client of a gated catalog asks of the gate in its database.
 
 # Without a right to the schema, its functions are still listed.
-_INSTALLED = text(
+_INSTALLED = sa.text(
     "SELECT EXISTS (SELECT FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace "
     "WHERE n.nspname = :schema AND p.proname = 'request_pass')"
 )
-_REQUEST = text(
+_REQUEST = sa.text(
     f"SELECT {SCHEMA}.request_pass(CAST(:catalog AS TEXT), CAST(:namespace AS TEXT), CAST(:name AS TEXT), "
     "CAST(:base AS TEXT), CAST(:location AS TEXT), CAST(:summaries AS JSONB))"
 )
-_MODE = text(f"SELECT {SCHEMA}.mode_of(CAST(:catalog AS TEXT), CAST(:namespace AS TEXT), CAST(:name AS TEXT))")
+_MODE = sa.text(f"SELECT {SCHEMA}.mode_of(CAST(:catalog AS TEXT), CAST(:namespace AS TEXT), CAST(:name AS TEXT))")
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,18 @@ class GatedRow:
     name: str
 
 
-def is_installed(connection: Connection) -> bool:
+def is_installed(connection: sa.Connection) -> bool:
     """Return True if the database has a gate, for whatever catalogs."""
     return bool(connection.execute(_INSTALLED, {"schema": SCHEMA}).scalar_one())
 
 
-def mode_of(connection: Connection, row: GatedRow) -> str:
+def mode_of(connection: sa.Connection, row: GatedRow) -> str:
     """Return `reject`, `report`, or `none` for a table that the gate does not govern. Needs an installed gate."""
     return str(connection.execute(_MODE, vars(row)).scalar_one())
 
 
 def request_pass(
-    connection: Connection,
+    connection: sa.Connection,
     row: GatedRow,
     summaries: Sequence[Mapping[str, str]],
     *,
@@ -147,7 +147,7 @@ def request_pass(
 
 
 def require_pass(
-    engine: Engine, row: GatedRow, summaries: Sequence[Mapping[str, str]], *, base: str | None, location: str
+    engine: sa.Engine, row: GatedRow, summaries: Sequence[Mapping[str, str]], *, base: str | None, location: str
 ) -> None:
     """Request a pass for a swap, in a transaction of its own, so that a refusal is recorded. Does nothing without a
     gate. Raises LineageRejected; Refused for a login that may not request passes."""
