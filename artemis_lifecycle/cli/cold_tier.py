@@ -21,7 +21,7 @@ from artemis_lifecycle.cli.command import (
     ThawArgument,
     command,
 )
-from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
+from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
@@ -50,21 +50,12 @@ def restore(
 @command(app, "reading the restores")
 def restores(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """Show restores from the cold tier, newest first, including unfinished ones."""
-    found = lifecycle.restores(table)
     return show_list(
-        found,
-        title=f"Restores of {table}",
-        columns=("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended"),
-        row=lambda record: (
-            record.restore_id,
-            record.source_snapshot_id,
-            record.branch,
-            record.snapshot_id,
-            record.who,
-            record.why,
-            record.started_at,
-            record.finished_at or (record.abandoned_at and f"abandoned {cell(record.abandoned_at)}"),
-        ),
+        lifecycle.restores(table),
+        f"Restores of {table}",
+        "restore=restore_id, snapshot=source_snapshot_id, branch, new snapshot=snapshot_id, who, why, "
+        "begun=started_at, ended",
+        ended=lambda each: each.finished_at or (each.abandoned_at and f"abandoned {cell(each.abandoned_at)}"),
     )
 
 
@@ -92,12 +83,10 @@ def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -
     ]
     rows = [(name, *map(figure, found.tiers)) for name, figure in figures]
     show_table(f"Costs of {table}", ("", *(tier.tier for tier in found.tiers)), rows)
-    tags = [
-        (tag.ref, tag.tier, tag.snapshot_id, f"{tag.files:,}", decimal(tag.size_in_bytes), money(tag.per_month))
-        for tag in found.tags
-    ]
-    if tags:
-        show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)
+    if found.tags:
+        columns = "ref, tier, snapshot=snapshot_id, files:,, bytes=size, a month=price"
+        size, price = lambda each: decimal(each.size_in_bytes), lambda each: money(each.per_month)
+        show_table("What only a tag holds", *grid(found.tags, columns, size=size, price=price))
     if found.per_month is None:
         say("no price for every class: set them in lifecycle.yaml (prices)", dim=True)
     if plot is not None:
@@ -126,17 +115,18 @@ def scrub_cold(
     if losses:
         yield from show_list(
             lifecycle.cold_losses(table),
-            title=f"Lost cold files of {table}",
-            columns=("path", "copy of", "reason", "found", "checked"),
-            row=lambda loss: (loss.path, loss.source, loss.reason, loss.found_at, loss.checked_at),
+            f"Lost cold files of {table}",
+            "path, copy of=source, reason, found=found_at, checked=checked_at",
         )
         return
     done = lifecycle.scrub_cold(table, now, limit=limit)
     yield Result(done, exit_code=1 if done.open_losses else 0)
     print_fields({**asdict(done), "problems": len(done.problems)}, title=f"Cold files of {table}")
-    rows = [(each.path, "repaired" if each.repaired else "lost", each.reason) for each in done.problems]
-    if rows:
-        show_table("Problems", ("path", "outcome", "reason"), rows)
+    if done.problems:
+        found = grid(
+            done.problems, "path, outcome, reason", outcome=lambda each: "repaired" if each.repaired else "lost"
+        )
+        show_table("Problems", *found)
 
 
 @command(app, "comparing the files of {table}", "Identities of {table}", name="renew-identities")
@@ -208,23 +198,10 @@ def thaws(
             lifecycle.follow_thaw(due.thaw_id)
     found = lifecycle.thaws(table, ended=ended)
     yield [{"state": record.state, **asdict(record)} for record in found]
-    columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
-    rows = [
-        (
-            record.thaw_id,
-            *([] if table else [record.table]),
-            record.case_id,
-            record.requester,
-            record.approved_by,
-            record.files,
-            record.state.value,
-            record.readable_until,
-            record.ended_why,
-        )
-        for record in found
-    ]
-    whole = columns if table else (columns[0], "table", *columns[1:])
-    show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
+    of_all = "" if table else "table, "
+    columns = f"thaw=thaw_id, {of_all}case=case_id, requester, approved by=approved_by, files, state=state.value, "
+    columns += "readable until=readable_until, ended=ended_why"
+    show_table(f"Thaws of {table}" if table else "Thaws", *grid(found, columns))
 
 
 def _show_thaw(record: ThawRecord) -> Iterator[object]:

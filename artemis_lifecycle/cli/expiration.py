@@ -17,7 +17,7 @@ from artemis_lifecycle.cli.command import (
     TableArgument,
     command,
 )
-from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
+from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.views import few, first_few
 
@@ -35,11 +35,12 @@ def explain_policy(lifecycle: Lifecycle, table: TableArgument) -> Iterator[objec
     """Show where the settings of a table's retention came from."""
     found = lifecycle.explain_policy(table)
     yield found
-    rows = [
-        (each.setting, each.value, each.source, "; ".join(f"{source} {said}" for source, said in each.stated.items()))
-        for each in found.values
-    ]
-    show_table(f"Policy of {table}", ("setting", "value", "from", "stated"), rows)
+    rows = grid(
+        found.values,
+        "setting, value, from=source, stated",
+        stated=lambda each: "; ".join(f"{source} {said}" for source, said in each.stated.items()),
+    )
+    show_table(f"Policy of {table}", *rows)
 
 
 @command(app, "planning {table}")
@@ -121,37 +122,20 @@ def plan_diff(
     show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
     if len(snapshots) > limit:
         say(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", dim=True)
-    kinds = [
-        (
-            kind.kind,
-            f"{kind.added_files:,}",
-            f"{kind.added_bytes:,}",
-            f"{kind.removed_files:,}",
-            f"{kind.removed_bytes:,}",
-        )
-        for kind in found.by_kind
-    ]
-    show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
+    columns = "kind, + files=added_files:,, + bytes=added_bytes:,, - files=removed_files:,, - bytes=removed_bytes:,"
+    show_table("Files", *grid(found.by_kind, columns))
 
 
 @command(app, "reading the plans")
 def plans(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """List the plans of a table, newest first, with their status."""
-    found = lifecycle.plans(table)
     return show_list(
-        found,
-        title=f"Plans of {table}",
-        columns=("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"),
-        row=lambda record: (
-            record.plan_id,
-            record.status.replace("_", " "),
-            record.planned_at,
-            f"{record.expired_snapshots:,}",
-            f"{record.files:,}",
-            f"{record.bytes:,}",
-            record.due_at,
-            approvals(record),
-        ),
+        lifecycle.plans(table),
+        f"Plans of {table}",
+        "plan=plan_id, status, planned at=planned_at, snapshots=expired_snapshots:,, files:,, bytes:,, due at=due_at, "
+        "approved",
+        status=lambda each: each.status.replace("_", " "),
+        approved=approvals,
     )
 
 
@@ -175,14 +159,13 @@ def check(lifecycle: Lifecycle, plan: PlanArgument) -> Iterator[object]:
     found = lifecycle.check_plan(plan)
     passed = all(each.passed for each in found)
     yield Result([asdict(each) for each in found], exit_code=0 if passed else CheckFailed.exit_code)
-    show_table(
-        f"Checks of {plan}",
-        ["check", "result", "found"],
-        [
-            (each.check, "passed" if each.passed else "FAILED", "; ".join((each.text, *each.offenders[:3])))
-            for each in found
-        ],
+    rows = grid(
+        found,
+        "check, result, found=text",
+        result=lambda each: "passed" if each.passed else "FAILED",
+        text=lambda each: "; ".join((each.text, *each.offenders[:3])),
     )
+    show_table(f"Checks of {plan}", *rows)
 
 
 @command(app, "committing", "Commit of {plan}", confirm="plan")

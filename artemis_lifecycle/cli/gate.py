@@ -19,7 +19,7 @@ from artemis_lifecycle.cli.command import (
     TableArgument,
     command,
 )
-from artemis_lifecycle.cli.output import say, show, show_list, show_table
+from artemis_lifecycle.cli.output import grid, say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -95,19 +95,10 @@ def _show(found: GateStatus, exit_code: int = 0) -> Iterator[object]:
 @command(gate, "reading the gate's attempts")
 def attempts(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
     """List commits that the gate refused, or recorded in mode report, newest first."""
-    found = lifecycle.gate_attempts(table)
     return show_list(
-        found,
-        title="Commits with problems",
-        columns=("when", "table", "login", "application", "refused", "problems"),
-        row=lambda each: (
-            each.attempted_at,
-            each.table,
-            each.attempted_by,
-            each.application,
-            each.refused,
-            each.problems,
-        ),
+        lifecycle.gate_attempts(table),
+        "Commits with problems",
+        "when=attempted_at, table, login=attempted_by, application, refused, problems",
     )
 
 
@@ -117,9 +108,8 @@ def unmet(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     found = lifecycle.check_lineage(table)
     return show_list(
         found.unmet,
-        title=f"Unmet snapshots of {table}, whose mode is {found.mode}",
-        columns=("snapshot", "committed", "found", "problems"),
-        row=lambda each: (each.snapshot_id, each.committed_at, each.found_at, each.problems),
+        f"Unmet snapshots of {table}, whose mode is {found.mode}",
+        "snapshot=snapshot_id, committed=committed_at, found=found_at, problems",
     )
 
 
@@ -131,8 +121,5 @@ def acknowledge(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, w
     if not found:
         say("nothing to acknowledge")
         return
-    show_table(
-        f"Acknowledged snapshots of {table}",
-        ("snapshot", "committed", "problems"),
-        [(each.snapshot_id, each.committed_at, each.problems) for each in found],
-    )
+    columns = "snapshot=snapshot_id, committed=committed_at, problems"
+    show_table(f"Acknowledged snapshots of {table}", *grid(found, columns))

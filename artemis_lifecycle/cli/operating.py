@@ -25,7 +25,17 @@ from artemis_lifecycle.cli.command import (
     command,
 )
 from artemis_lifecycle.cli.expiration import approvals
-from artemis_lifecycle.cli.output import print_fields, say, say_check, show, show_json, show_list, show_table, spinner
+from artemis_lifecycle.cli.output import (
+    grid,
+    print_fields,
+    say,
+    say_check,
+    show,
+    show_json,
+    show_list,
+    show_table,
+    spinner,
+)
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -83,19 +93,10 @@ def receipt(lifecycle: Lifecycle, plan: PlanOrScanArgument) -> Iterator[object]:
 @command(app, "taking the catalog over", name="take-over")
 def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Iterator[object]:
     """Transfer the live catalog to this deployment, if another operations database is recorded for it."""
-    found = lifecycle.take_over(who=who, why=why)
     return show_list(
-        found,
-        title="Deployment of the live catalog",
-        columns=("catalog", "operations database", "root", "since", "who", "why"),
-        row=lambda each: (
-            each.catalog,
-            each.deployment.address,
-            each.deployment.root,
-            each.recorded_at,
-            each.who,
-            each.why,
-        ),
+        lifecycle.take_over(who=who, why=why),
+        "Deployment of the live catalog",
+        "catalog, operations database=deployment.address, root=deployment.root, since=recorded_at, who, why",
     )
 
 
@@ -103,12 +104,8 @@ def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Ite
 def init(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
     """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
     needs it where its own login has the rights."""
-    found = lifecycle.prepare(dry_run=dry_run)
     return show_list(
-        found,
-        title="In the databases",
-        columns=("where", "what", "making it needs", ""),
-        row=lambda each: (each.where, each.what, each.needs, each.state),
+        lifecycle.prepare(dry_run=dry_run), "In the databases", "where, what, making it needs=needs, =state"
     )
 
 
@@ -169,33 +166,22 @@ def decisions(
     about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
 ) -> Iterator[object]:
     """Show who approved, closed, held, released, paused, resumed or restored what, when, why and with which account."""
-    found = lifecycle.decisions(table, about=about)
     return show_list(
-        found,
-        title="Decisions",
-        columns=("when", "decision", "about", "table", "who", "why", "account", "login of Postgres"),
-        row=lambda each: (
-            each.decided_at,
-            each.kind,
-            each.subject,
-            each.table,
-            each.who,
-            each.why,
-            each.account,
-            each.login if each.address is None else f"{each.login} from {each.address}",
-        ),
+        lifecycle.decisions(table, about=about),
+        "Decisions",
+        "when=decided_at, decision=kind, about=subject, table, who, why, account, login of Postgres=login",
+        login=lambda each: each.login if each.address is None else f"{each.login} from {each.address}",
     )
 
 
 @command(app, "reading pauses")
 def pauses(lifecycle: Lifecycle) -> Iterator[object]:
     """List the active pauses."""
-    found = lifecycle.pauses()
     return show_list(
-        found,
-        title="Pauses in force",
-        columns=("table", "who", "why", "since"),
-        row=lambda each: (each.table or "every table", each.who, each.why, each.since),
+        lifecycle.pauses(),
+        "Pauses in force",
+        "table, who, why, since",
+        table=lambda each: each.table or "every table",
     )
 
 
@@ -204,17 +190,14 @@ def quarantine(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
     """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
     found = lifecycle.quarantined(table)
     yield [asdict(record) | {"state": record.state} for record in found]
-    rows = [
-        (
-            record.job_id,
-            record.state,
-            record.began_at,
-            record.purge_after or "when its deletion is over",
-            f"{record.undeleted_by}: {record.undeleted_why}" if record.undeleted_by else "",
-        )
-        for record in found
-    ]
-    show_table(f"Quarantine of {table}", ["plan or scan", "state", "since", "kept until", "brought back by"], rows)
+    columns = "plan or scan=job_id, state, since=began_at, kept until=until, brought back by=by"
+    rows = grid(
+        found,
+        columns,
+        until=lambda each: each.purge_after or "when its deletion is over",
+        by=lambda each: f"{each.undeleted_by}: {each.undeleted_why}" if each.undeleted_by else "",
+    )
+    show_table(f"Quarantine of {table}", *rows)
 
 
 @command(app, "bringing files back")
@@ -227,12 +210,10 @@ def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: PersonOption, 
 @command(app, "purging the quarantine of {table}", name="purge-quarantine", confirm="table")
 def purge_quarantine(lifecycle: Lifecycle, table: TableArgument, dry_run: DryRunOption = False) -> Iterator[object]:
     """Delete permanently what was in quarantine for longer than `quarantine.retain`."""
-    done = lifecycle.purge_quarantine(table, dry_run=dry_run)
     return show_list(
-        done,
-        title=f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
-        columns=("plan or scan", "files", "bytes", "failed"),
-        row=lambda each: (each.job_id, each.deleted, each.bytes, each.failed),
+        lifecycle.purge_quarantine(table, dry_run=dry_run),
+        f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
+        "plan or scan=job_id, files=deleted, bytes, failed",
     )
 
 

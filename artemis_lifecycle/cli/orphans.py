@@ -20,7 +20,7 @@ from artemis_lifecycle.cli.command import (
     command,
     instant_option,
 )
-from artemis_lifecycle.cli.output import show, show_list, show_rows
+from artemis_lifecycle.cli.output import grid, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
@@ -116,26 +116,19 @@ def settle_metadata(
     """Confirm the catalog's pointer if newer metadata files of the table stop its orphan scans."""
     settled = lifecycle.settle_metadata(table, who=who, why=why)
     title = f"Metadata files that do not belong to the history of {table}"
-    return show_list(settled, title=title, columns=("path",), row=lambda path: (path,))
+    return show_list(settled, title, "path", path=str)
 
 
 @command(app, "checking for dropped tables")
 def dropped(lifecycle: Lifecycle) -> Iterator[object]:
     """List tables that the catalog no longer has, until when their files are kept, and their state."""
     found = lifecycle.dropped_tables()
-    return show_list(
-        found,
-        title="Dropped tables",
-        columns=("table", "uuid", "state", "missed since", "kept until", "scan, or who keeps it and why"),
-        row=lambda each: (
-            each.table,
-            each.table_uuid,
-            each.state,
-            each.missing_since,
-            each.due_at,
-            f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or "",
-        ),
+    yield found
+    columns = "table, uuid=table_uuid, state, missed since=missing_since, kept until=due_at, keeps"
+    names, rows = grid(
+        found, columns, keeps=lambda each: f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or ""
     )
+    show_table("Dropped tables", [*names[:-1], "scan, or who keeps it and why"], rows)
 
 
 @command(app, "scanning what is left of {table}", name="scan-dropped")

@@ -80,7 +80,6 @@ def remove_orphan_files(
     done = lifecycle.paimon(table).remove_orphan_files(table, older_than=older_than, dry_run=dry_run)
     return show_list(
         done,
-        title=f"Orphans of {table}",
-        columns=("table", "scan", "files", "bytes"),
-        row=lambda each: (each.table, each.scan_id, each.deleted_file_count, each.deleted_file_total_len_in_bytes),
+        f"Orphans of {table}",
+        "table, scan=scan_id, files=deleted_file_count, bytes=deleted_file_total_len_in_bytes",
     )

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from artemis_lifecycle.cli.command import AsOfOption, TableArgument, command, instant_option, picture
-from artemis_lifecycle.cli.output import as_json, collected, err, plain, print_rows, say, show, show_rows, show_table
+from artemis_lifecycle.cli.output import (
+    as_json,
+    collected,
+    err,
+    grid,
+    plain,
+    print_rows,
+    say,
+    show,
+    show_rows,
+    show_table,
+)
 from artemis_lifecycle.cli.tags_and_holds import print_tag
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import LifecycleError
@@ -249,12 +260,9 @@ def overwrites(
     found = lifecycle.overwrites(since, until or datetime.now(UTC), table)
     _warn(found.unreadable)
     yield found
-    columns = ("committed", "table", "snapshot", "operation", "who", "writer", "why", "ticket", "missing")
-    rows = [
-        (o.committed_at, o.table, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, o.missing)
-        for o in found.rows
-    ]
-    show_table(f"{len(rows):,} overwrites, {len(found.incomplete):,} incomplete", columns, rows)
+    columns = "committed=committed_at, table, snapshot=snapshot_id, operation, who, writer, why, ticket, missing"
+    title = f"{len(found.rows):,} overwrites, {len(found.incomplete):,} incomplete"
+    show_table(title, *grid(found.rows, columns))
     _show_notes(found.unrecorded)
 
 

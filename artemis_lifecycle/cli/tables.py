@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,7 @@ from artemis_lifecycle.cli.command import (
     command,
     instant,
 )
-from artemis_lifecycle.cli.output import Result, opened, say, show_table
+from artemis_lifecycle.cli.output import Result, grid, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
 
@@ -56,18 +56,14 @@ def fleet(
     if html is not None:
         html.write_text(found.html, encoding="utf-8")
     yield found
-    rows = [
-        (
-            each.table,
-            "overdue" if each.overdue else "",
-            "" if each.health_score is None else f"{each.health_score:.0f}",
-            each.waits_for,
-            each.plan_status,
-            decimal(each.freed_bytes),
-        )
-        for each in found.tables
-    ]
-    show_table(f"{len(rows)} tables", ("table", "", "health", "waits for", "under way", "freed, 30 days"), rows)
+    names, rows = grid(
+        found.tables,
+        "table, =overdue, health=score, waits for=waits_for, under way=plan_status, freed",
+        overdue=lambda each: "overdue" if each.overdue else "",
+        score=lambda each: "" if each.health_score is None else f"{each.health_score:.0f}",
+        freed=lambda each: decimal(each.freed_bytes),
+    )
+    show_table(f"{len(rows)} tables", [*names[:-1], "freed, 30 days"], rows)
     say(*found.sentences)
 
 
@@ -195,34 +191,21 @@ def retention_curve(
         plot.write_bytes(curve.plot(plot.suffix[1:]))
     yield curve
     most = max((point.size_in_bytes for point in curve.points), default=0) or 1
-    show_table(
-        f"What {table} would hold",
-        ("window", "snapshots", "files", "bytes", ""),
-        [
-            (
-                f"{timedelta(milliseconds=point.window_ms) / timedelta(days=1):.1f} d" + " ◀ policy" * point.is_policy,
-                f"{point.snapshots:,}",
-                f"{point.files:,}",
-                decimal(point.size_in_bytes),
-                "█" * round(24 * point.size_in_bytes / most),
-            )
-            for point in curve.points
-        ],
+    points = grid(
+        curve.points,
+        "window, snapshots:,, files:,, bytes=size, =bar",
+        window=lambda each: f"{each.window_ms / 86_400_000:.1f} d" + " ◀ policy" * each.is_policy,
+        size=lambda each: decimal(each.size_in_bytes),
+        bar=lambda each: "█" * round(24 * each.size_in_bytes / most),
     )
-    show_table(
-        "What each ref costs: freed if it were removed",
-        ("ref", "snapshot", "snapshots", "files", "bytes"),
-        [
-            (
-                f"{cost.type} {cost.ref}",
-                cost.snapshot_id,
-                cost.snapshots,
-                f"{cost.files:,}",
-                decimal(cost.size_in_bytes),
-            )
-            for cost in curve.refs
-        ],
+    show_table(f"What {table} would hold", *points)
+    refs = grid(
+        curve.refs,
+        "ref, snapshot=snapshot_id, snapshots, files:,, bytes=size",
+        ref=lambda each: f"{each.type} {each.ref}",
+        size=lambda each: decimal(each.size_in_bytes),
     )
+    show_table("What each ref costs: freed if it were removed", *refs)
     if plot is not None:
         say(f"Written to {plot}", dim=True)
 
@@ -323,24 +306,18 @@ def health(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) 
     """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
     Spark."""
     found = lifecycle.health(table)
-    currency = lifecycle.config.prices.currency
     if plot is not None:
         plot.write_bytes(lifecycle.health_history(table).plot(plot.suffix[1:]))
     yield found.figures() | {"parts": found.parts, "next_part": found.next_part}
-    show_table(
-        f"{table}: {found.score:.3g} of 100",
-        ("part", "score", "figure", "seconds", f"{currency}/month"),
-        [
-            (
-                part.name.replace("_", " "),
-                "unknown" if part.score is None else f"{part.score:.0f}",
-                "" if part.figure is None else f"{part.figure:,g} {part.unit}",
-                "" if part.seconds is None else f"{part.seconds:,.1f}",
-                "" if part.per_month is None else f"{part.per_month:,.2f}",
-            )
-            for part in found.parts
-        ],
+    parts = grid(
+        found.parts,
+        "part, score, figure, seconds:,.1f, {currency}/month=per_month:,.2f",
+        currency=lifecycle.config.prices.currency,
+        part=lambda each: each.name.replace("_", " "),
+        score=lambda each: "unknown" if each.score is None else f"{each.score:.0f}",
+        figure=lambda each: "" if each.figure is None else f"{each.figure:,g} {each.unit}",
     )
+    show_table(f"{table}: {found.score:.3g} of 100", *parts)
     for part in sorted(found.parts, key=lambda part: -part.gain):
         if part.next_step is not None:
             say(f"{part.name.replace('_', ' ')}: {part.why} (gain {part.gain:.3g})")
@@ -371,22 +348,15 @@ def commit_costs(
         "trends": found.trends,
         "warnings": found.warnings,
     }
-    show_table(
-        f"{table}: {len(found.rows)} commits",
-        ("committed", "operation", "files", "metadata", "list", "manifests", "requests"),
-        [
-            (
-                f"{row.committed_at:%m-%d %H:%M}",
-                row.operation or "no snapshot",
-                f"{row.files_changed:,}",
-                "unknown" if row.metadata_bytes is None else decimal(row.metadata_bytes),
-                decimal(row.manifest_list_bytes),
-                f"{row.manifests:,}: {decimal(row.manifest_bytes)}",
-                row.requests,
-            )
-            for row in found.rows[-limit:]
-        ],
+    rows = grid(
+        found.rows[-limit:],
+        "committed=committed_at:%m-%d %H:%M, operation, files=files_changed:,, metadata, list, manifests, requests",
+        operation=lambda each: each.operation or "no snapshot",
+        metadata=lambda each: "unknown" if each.metadata_bytes is None else decimal(each.metadata_bytes),
+        list=lambda each: decimal(each.manifest_list_bytes),
+        manifests=lambda each: f"{each.manifests:,}: {decimal(each.manifest_bytes)}",
     )
+    show_table(f"{table}: {len(found.rows)} commits", *rows)
     say(*map(str, found.trends))
     if found.unknown:
         say(f"{found.unknown:,} metadata files have an unknown size: the table's metadata log does not name them.")

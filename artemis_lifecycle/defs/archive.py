@@ -6,6 +6,7 @@ from datetime import datetime
 import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses, noted, report
 from artemis_lifecycle.defs.common import Changes, Shown, is_of_this_project, maintenance_job, waiting
@@ -74,9 +75,7 @@ def read_cold_files(context: dg.OpExecutionContext, lifecycle: LifecycleResource
         "open_losses": done.open_losses,
         "rotation_began": ui_metadata.instant(done.began_at),
         "share_of_rotation": done.share_done,
-        "problems": ui_metadata.table(
-            ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
-        ),
+        "problems": ui_metadata.table(*grid(done.problems, "path, repaired, reason")),
     }
 
 
@@ -85,12 +84,8 @@ def follow_thaws(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -
     """Check the state of the table's thaws: readable, ended, or lapsed."""
     steps, table = lifecycle.get(), table_of(context.partition_key)
     followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
-    columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
-    rows = [
-        (t.thaw_id, t.case_id, t.requester, t.approved_by, t.state, t.files, t.bytes, t.readable_until)
-        for t in followed
-    ]
-    return {"thaws": ui_metadata.table(columns, rows)}
+    columns = "thaw=thaw_id, case=case_id, requester, approved by=approved_by, state, files, bytes, "
+    return {"thaws": ui_metadata.table(*grid(followed, f"{columns}readable until=readable_until"))}
 
 
 @maintenance_job("quarantine_purge", "Deletes permanently the quarantined files whose retention is over.")
@@ -99,7 +94,6 @@ def purge_quarantine(
 ) -> Shown:
     """Delete permanently the quarantined files whose retention is over."""
     done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.is_dry(changes))
-    rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     files, size = sum(each.deleted for each in done), sum(each.bytes for each in done)
     dry_run = config.is_dry(changes)
     figures = (
@@ -107,7 +101,7 @@ def purge_quarantine(
         if dry_run
         else {"files": files, "bytes": size, "failed": sum(each.failed for each in done)}
     )
-    shown = ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows)
+    shown = ui_metadata.table(*grid(done, "plan or scan=job_id, files=deleted, bytes, failed"))
     return {"dry_run": dry_run, **figures, "would_purge" if dry_run else "purged": shown}
 
 
@@ -124,26 +118,13 @@ def clear_dropped_tables(
     for each in done:
         if each.problem:
             context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
-    columns = ["table", "uuid", "state", "missed since", "kept until", "scan", "files", "deleted", "waits for"]
-    rows = [
-        (
-            each.dropped.table,
-            each.dropped.table_uuid,
-            each.dropped.state,
-            each.dropped.missing_since,
-            each.dropped.due_at,
-            each.scan_id,
-            each.files,
-            each.deleted,
-            each.problem,
-        )
-        for each in done
-    ]
+    columns = "table=dropped.table, uuid=dropped.table_uuid, state=dropped.state, missed since=dropped.missing_since, "
+    columns += "kept until=dropped.due_at, scan=scan_id, files, deleted, waits for=problem"
     shown = {
         "dry_run": config.is_dry(changes),
         "dropped_tables": len(done),
         **({} if config.is_dry(changes) else {"files_deleted": sum(each.deleted for each in done)}),
-        "tables": ui_metadata.table(columns, rows),
+        "tables": ui_metadata.table(*grid(done, columns)),
     }
     if waits := [each.dropped.table for each in done if each.waits]:
         text = f"The files of {len(waits)} dropped tables wait for a person: {', '.join(waits)}"

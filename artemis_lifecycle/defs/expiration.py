@@ -7,6 +7,7 @@ from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.manual import snapshot_id
@@ -106,9 +107,7 @@ def expiration_plan(context: dg.AssetExecutionContext, lifecycle: LifecycleResou
             "base_metadata_location": ui_metadata.place(plan.base_metadata_location),
             "sealed_files": ui_metadata.place(plan.files_location),
             "query": ui_metadata.query(steps.config.catalogs.results, "plan_files", f"plan_id = '{plan.plan_id}'"),
-            "by_kind": ui_metadata.table(
-                ["kind", "files", "bytes"], [(kind.kind, kind.files, kind.size_in_bytes) for kind in summary.by_kind]
-            ),
+            "by_kind": ui_metadata.table(*grid(summary.by_kind, "kind, files, bytes=size_in_bytes")),
             "why_kept": ui_metadata.table(
                 ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
             ),
@@ -230,10 +229,7 @@ def physical_deletion(
             "plans": len(reports),
             **ui_metadata.deletion(reports),
             **refused,
-            "plans_in_grace": ui_metadata.table(
-                ["plan", "files", "bytes", "due at"],
-                [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
-            ),
+            "plans_in_grace": ui_metadata.table(*grid(waiting, "plan=plan_id, files, bytes, due at=due_at")),
             "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"table_name = {literal(table)}"),
         },
     )

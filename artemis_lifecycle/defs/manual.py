@@ -17,6 +17,7 @@ from pydantic import Field, create_model
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
 from artemis_lifecycle.defs.processes import SPARK_POOL
@@ -118,20 +119,11 @@ def _ingested(lifecycle: Lifecycle, **asked: Any) -> Page:
             "committed_at": ui_metadata.instant(found.committed_at),
             "files": len(rows),
             "data_files": ui_metadata.table(
-                ["committed", "snapshot", "operation", "writer", "commit", "partition", "tier", "path"],
-                [
-                    (
-                        r.committed_at,
-                        r.snapshot_id,
-                        r.operation,
-                        r.writer_id,
-                        r.commit_hash,
-                        r.partition,
-                        r.tier,
-                        r.path,
-                    )
-                    for r in rows
-                ],
+                *grid(
+                    rows,
+                    "committed=committed_at, snapshot=snapshot_id, operation, writer=writer_id, commit=commit_hash, "
+                    "partition, tier, path",
+                )
             ),
             "compactions_without_inputs": len(found.untraced),
             "snapshots_not_recorded_yet": found.unrecorded,
@@ -149,11 +141,11 @@ def _lineage(found: Lineage) -> Page:
             "left_out": found.left_out,
             "graph": ui_metadata.drawing(found.svg(), f"Snapshots {what}"),
             "edges": ui_metadata.table(
-                ["depth", "read", "snapshot read", "by", "by snapshot"],
-                [
-                    (depth, source.table, source.snapshot_id, target.table, target.snapshot_id)
-                    for depth, source, target in found.edges
-                ],
+                *grid(
+                    found.edges,
+                    "depth, read=source.table, snapshot read=source.snapshot_id, by=target.table, "
+                    "by snapshot=target.snapshot_id",
+                )
             ),
             "snapshots_not_recorded_yet": found.unrecorded,
             "unreadable_tables": ui_metadata.table(["table"], [(each,) for each in found.unreadable]),

@@ -6,7 +6,7 @@ import dagster as dg
 
 from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
-from artemis_lifecycle.cli.output import readable
+from artemis_lifecycle.cli.output import grid, readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import OWNERS, Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
@@ -36,11 +36,11 @@ def lineage_ledger(context: dg.AssetExecutionContext, lifecycle: LifecycleResour
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
             "recent_overwrites": ui_metadata.table(
-                ["committed", "snapshot", "operation", "who", "writer", "why", "ticket", "missing"],
-                [
-                    (o.committed_at, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
-                    for o in reversed(overwrites.rows)
-                ],
+                *grid(
+                    reversed(overwrites.rows),
+                    "committed=committed_at, snapshot=snapshot_id, operation, who, writer, why, ticket, missing",
+                    missing=lambda each: ", ".join(each.missing),
+                )
             ),
             "recent_overwrites_incomplete": len(overwrites.incomplete),
             "query": ui_metadata.query(
@@ -94,29 +94,21 @@ def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource
             ),
             "scores": ui_metadata.picture(scores.plot, f"Health by part and over time, {table}"),
             "parts": ui_metadata.table(
-                ["part", "score", "figure", "unit", "seconds", f"{costs.currency} a month", "gain", "next step", "why"],
-                [
-                    (p.name, p.score, p.figure, p.unit, p.seconds, p.per_month, p.gain, p.next_step, p.why)
-                    for p in health.parts
-                ],
+                *grid(
+                    health.parts,
+                    "part=name, score, figure, unit, seconds, {currency} a month=per_month, gain, "
+                    "next step=next_step, why",
+                    currency=costs.currency,
+                )
             ),
             "commit_costs": ui_metadata.picture(commits.plot, f"Metadata written by each commit, {table}"),
             "commit_cost_trends": ui_metadata.table(["trend"], [(str(trend),) for trend in commits.trends]),
             "recent_commits": ui_metadata.table(
-                ["committed", "operation", "changed files", "metadata.json", "list", "manifests", "bytes", "requests"],
-                [
-                    (
-                        row.committed_at,
-                        row.operation,
-                        row.files_changed,
-                        row.metadata_bytes,
-                        row.manifest_list_bytes,
-                        row.manifests,
-                        row.manifest_bytes,
-                        row.requests,
-                    )
-                    for row in commits.rows[:-21:-1]
-                ],
+                *grid(
+                    commits.rows[:-21:-1],
+                    "committed=committed_at, operation, changed files=files_changed, metadata.json=metadata_bytes, "
+                    "list=manifest_list_bytes, manifests, bytes=manifest_bytes, requests",
+                )
             ),
             "files": health.data_files,
             "bytes": health.data_bytes,
@@ -132,17 +124,12 @@ def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource
             "files_held_by_policy": policy.files,
             "retention_curve": ui_metadata.picture(curve.plot, f"Storage held by retention window and by ref, {table}"),
             "held_by_window": ui_metadata.table(
-                ["window", "", "bytes", "files", "snapshots"],
-                [
-                    (
-                        f"{point.window_ms / 86_400_000:.1f} d{', the policy' * point.is_policy}",
-                        "█" * round(24 * point.size_in_bytes / most),
-                        point.size_in_bytes,
-                        point.files,
-                        point.snapshots,
-                    )
-                    for point in curve.points
-                ],
+                *grid(
+                    curve.points,
+                    "window, =bar, bytes=size_in_bytes, files, snapshots",
+                    window=lambda each: f"{each.window_ms / 86_400_000:.1f} d{', the policy' * each.is_policy}",
+                    bar=lambda each: "█" * round(24 * each.size_in_bytes / most),
+                )
             ),
             "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
@@ -152,8 +139,11 @@ def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource
             **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
             "costs": ui_metadata.picture(costs.plot, f"Storage held by tier and by tag, {table}"),
             "held_by_tier": ui_metadata.table(
-                ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
-                [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],
+                *grid(
+                    costs.tiers,
+                    "tier, class=storage_class, snapshots, files, bytes=size_in_bytes, {currency} a month=per_month",
+                    currency=costs.currency,
+                )
             ),
             "figures": ui_metadata.table(
                 ["figure", "value"],
@@ -223,31 +213,13 @@ def fleet(lifecycle: LifecycleResource) -> dg.MaterializeResult:  # type: ignore
             "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
             "dagster/row_count": len(found.tables),
             "first_tables": ui_metadata.table(
-                [
-                    "table",
-                    "overdue",
-                    "health",
-                    "waits for",
-                    "red",
-                    "under way",
-                    "freed bytes",
-                    "freeable bytes",
-                    "planned",
-                ],
-                [
-                    (
-                        each.table,
-                        each.overdue,
-                        each.health_score,
-                        "; ".join(each.waits_for),
-                        "; ".join(each.red_checks),
-                        each.plan_status,
-                        each.freed_bytes,
-                        each.freeable_bytes,
-                        each.planned_at,
-                    )
-                    for each in needs[:_ROWS]
-                ],
+                *grid(
+                    needs[:_ROWS],
+                    "table, overdue, health=health_score, waits for=waits, red, under way=plan_status, "
+                    "freed bytes=freed_bytes, freeable bytes=freeable_bytes, planned=planned_at",
+                    waits=lambda each: "; ".join(each.waits_for),
+                    red=lambda each: "; ".join(each.red_checks),
+                )
             ),
             "seconds": watch.seconds,
         }

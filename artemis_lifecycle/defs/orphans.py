@@ -7,6 +7,7 @@ from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import Skipped
@@ -96,19 +97,11 @@ def orphan_scan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource,
             "next_scan_at": ui_metadata.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": ui_metadata.picture(trend.plot, f"Orphans of {table}, scan by scan"),
             "scans": ui_metadata.table(
-                ["scan", "files", "orphans", "orphan bytes", "too young", "of live writers", "deleted"],
-                [
-                    (
-                        each.at,
-                        each.listed,
-                        each.orphans,
-                        each.orphan_bytes,
-                        each.too_young,
-                        each.live_writers,
-                        each.deleted,
-                    )
-                    for each in reversed(trend.points)
-                ],
+                *grid(
+                    reversed(trend.points),
+                    "scan=at, files=listed, orphans, orphan bytes=orphan_bytes, too young=too_young, "
+                    "of live writers=live_writers, deleted",
+                )
             ),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
         },
