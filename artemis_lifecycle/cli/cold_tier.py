@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
 
 from artemis_lifecycle.cli.command import (
-    AsOfOption,
-    DryRunOption,
-    NowOption,
-    PersonOption,
-    PlotOption,
-    ReasonOption,
-    TableArgument,
-    ThawArgument,
     command,
 )
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
@@ -34,10 +27,10 @@ app = typer.Typer()
 @command(app, "restoring {table}")
 def restore(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
     snapshot_id: Annotated[int | None, typer.Argument(help="An expired snapshot.", metavar="[SNAPSHOT]")] = None,
-    as_of: AsOfOption = None,
+    as_of: datetime | None = None,
     why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
     ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
     owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
@@ -48,7 +41,7 @@ def restore(
 
 
 @command(app, "reading the restores")
-def restores(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def restores(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show restores from the cold tier, newest first, including unfinished ones."""
     return show_list(
         lifecycle.restores(table),
@@ -60,7 +53,7 @@ def restores(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
 
 
 @command(app, "adding up {table}")
-def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
+def costs(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterator[object]:
     """Show what a table holds in each tier and for each tag, and what that costs by the price table in
     lifecycle.yaml."""
     found = lifecycle.costs(table)
@@ -95,7 +88,7 @@ def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -
 
 @command(app, "archiving {table}", name="deep-archive")
 def deep_archive(
-    lifecycle: Lifecycle, table: TableArgument, now: NowOption = None, dry_run: DryRunOption = False
+    lifecycle: Lifecycle, table: str, now: datetime | None = None, dry_run: bool = False
 ) -> Iterator[object]:
     """Move cold snapshots past their retention to the deep archive. Files that others read, or that a hold keeps,
     stay."""
@@ -106,8 +99,8 @@ def deep_archive(
 @command(app, "reading the cold files of {table}", name="scrub-cold")
 def scrub_cold(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
+    table: str,
+    now: datetime | None = None,
     limit: Annotated[int | None, typer.Option(help="Read about this many files; default: all that are due.")] = None,
     losses: Annotated[bool, typer.Option("--losses", help="List the files that are still lost; read nothing.")] = False,
 ) -> Iterator[object]:
@@ -130,7 +123,7 @@ def scrub_cold(
 
 
 @command(app, "comparing the files of {table}", "Identities of {table}", name="renew-identities")
-def renew_identities(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> object:
+def renew_identities(lifecycle: Lifecycle, table: str, who: str, why: str) -> object:
     """Compare archived files with the live store by content, after the whole store was copied or re-encrypted."""
     return lifecycle.renew_identities(table, who=who, why=why)
 
@@ -138,12 +131,12 @@ def renew_identities(lifecycle: Lifecycle, table: TableArgument, who: PersonOpti
 @command(app, "asking for a thaw of {table}")
 def thaw(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     case: Annotated[str, typer.Option(prompt=True, help="The case for which it is needed.")],
     requester: Annotated[str, typer.Option(prompt=True, help="Who requests it.")],
     reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Recorded with the thaw.")],
     snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
-    as_of: AsOfOption = None,
+    as_of: datetime | None = None,
     tag: str | None = None,
     days: Annotated[int | None, typer.Option(help="How long it stays readable; default: deep_archive.days.")] = None,
 ) -> Iterator[object]:
@@ -164,9 +157,9 @@ def thaw(
 @command(app, "approving the thaw", name="approve-thaw")
 def approve_thaw(
     lifecycle: Lifecycle,
-    thaw_id: ThawArgument,
+    thaw_id: str,
     who: Annotated[str, typer.Option(prompt=True, help="You; not the requester.")],
-    why: ReasonOption,
+    why: str,
 ) -> Iterator[object]:
     """Approve a thaw as the second person, and request its files from the store."""
     done = lifecycle.approve_thaw(thaw_id, who, why)
@@ -174,7 +167,7 @@ def approve_thaw(
 
 
 @command(app, "ending the thaw", name="refuse-thaw")
-def refuse_thaw(lifecycle: Lifecycle, thaw_id: ThawArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def refuse_thaw(lifecycle: Lifecycle, thaw_id: str, who: str, why: str) -> Iterator[object]:
     """End a thaw that is unwanted or no longer needed."""
     done = lifecycle.refuse_thaw(thaw_id, who, why)
     return _show_thaw(done)

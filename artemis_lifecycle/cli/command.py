@@ -82,12 +82,28 @@ TABLE_OF: dict[str, Callable[[Lifecycle, str], str]] = {
 
 _COMMON = {"yes": YesOption, "config": ConfigOption, "json": JsonOption}
 
+_BY_NAME: dict[tuple[str, str, bool], Any] = {
+    ("table", "str", True): TableArgument,
+    ("table", "str | None", False): AnyTableArgument,
+    ("plan", "str", True): PlanArgument,
+    ("thaw_id", "str", True): ThawArgument,
+    ("who", "str", True): PersonOption,
+    ("why", "str", True): ReasonOption,
+    ("now", "datetime | None", False): NowOption,
+    ("older_than", "datetime | None", False): OlderThanOption,
+    ("as_of", "datetime | None", False): AsOfOption,
+    ("dry_run", "bool", False): DryRunOption,
+    ("files", "bool", False): FilesOption,
+    ("plot", "Path | None", False): PlotOption,
+}
+"""What a verb's argument is if it says no more than its type: by its name, its type, and whether it is required."""
+
 
 def command(
     app: typer.Typer, doing: str, title: str = "", *, name: str | None = None, confirm: str | None = None
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Register a verb: a function of an open Lifecycle and the command's arguments, whose docstring is the help.
-    Adds --config and --json.
+    Adds --config and --json; arguments that several commands share need only their type (`_BY_NAME`).
 
     A verb returns its result, shown as two columns below `title`. One with a display of its own yields the result (or
     a `Result` with an exit code), and then prints: with --json it is not resumed. `doing` is shown meanwhile. Both
@@ -122,7 +138,10 @@ def command(
         own = list(inspect.signature(verb).parameters.values())[1:]
         added = {key: kind for key, kind in _COMMON.items() if key != "yes" or confirm is not None}
         # The annotation of the Lifecycle is not evaluated: to load it takes seconds.
-        run.__annotations__ = {each.name: each.annotation for each in own}
+        run.__annotations__ = {
+            each.name: _BY_NAME.get((each.name, each.annotation, each.default is each.empty), each.annotation)
+            for each in own
+        }
         hints = get_type_hints(run, vars(inspect.getmodule(verb)), include_extras=True) | added
         defaults = {"yes": False, "config": None, "json": False}
         parameters = [each.replace(annotation=hints[each.name]) for each in own] + [

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from artemis_lifecycle.cli.command import (
-    DryRunOption,
-    FilesOption,
-    NowOption,
-    OlderThanOption,
-    PlanArgument,
-    TableArgument,
     command,
 )
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
@@ -31,7 +26,7 @@ app = typer.Typer()
 
 
 @command(app, "reading the policy of {table}")
-def explain_policy(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def explain_policy(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show where the settings of a table's retention came from."""
     found = lifecycle.explain_policy(table)
     yield found
@@ -46,12 +41,12 @@ def explain_policy(lifecycle: Lifecycle, table: TableArgument) -> Iterator[objec
 @command(app, "planning {table}")
 def plan(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
-    older_than: OlderThanOption = None,
+    table: str,
+    now: datetime | None = None,
+    older_than: datetime | None = None,
     retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
-    files: FilesOption = False,
+    files: bool = False,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
     ] = None,
@@ -104,7 +99,7 @@ def plan_diff(
     lifecycle: Lifecycle,
     before: Annotated[str, typer.Argument(help="The id of a plan.", metavar="A")],
     after: Annotated[str, typer.Argument(help="The id of another plan of the same table.", metavar="B")],
-    files: FilesOption = False,
+    files: bool = False,
     limit: int = 50,
 ) -> Iterator[object]:
     """Show what plan B removes and plan A does not, and the opposite: snapshots and why, refs, files and bytes."""
@@ -127,7 +122,7 @@ def plan_diff(
 
 
 @command(app, "reading the plans")
-def plans(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def plans(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """List the plans of a table, newest first, with their status."""
     return show_list(
         lifecycle.plans(table),
@@ -148,13 +143,13 @@ def approvals(record: PlanRecord | ScanRecord) -> list[str]:
 
 
 @command(app, "copying to the cold tier", "Handoff of {plan}", name="hand-off")
-def hand_off(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
+def hand_off(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
     """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
     return lifecycle.hand_off(plan, dry_run=dry_run)
 
 
 @command(app, "checking")
-def check(lifecycle: Lifecycle, plan: PlanArgument) -> Iterator[object]:
+def check(lifecycle: Lifecycle, plan: str) -> Iterator[object]:
     """Run a plan's checks again. A plan with a failed check is neither committed nor deleted."""
     found = lifecycle.check_plan(plan)
     passed = all(each.passed for each in found)
@@ -169,13 +164,13 @@ def check(lifecycle: Lifecycle, plan: PlanArgument) -> Iterator[object]:
 
 
 @command(app, "committing", "Commit of {plan}", confirm="plan")
-def commit(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
+def commit(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
     """Remove a plan's snapshots from the table's metadata in one commit."""
     return lifecycle.commit_expiration(plan, dry_run=dry_run)
 
 
 @command(app, "deleting", "Deletion of {plan}", confirm="plan")
-def delete(lifecycle: Lifecycle, plan: PlanArgument, now: NowOption = None, dry_run: DryRunOption = False) -> object:
+def delete(lifecycle: Lifecycle, plan: str, now: datetime | None = None, dry_run: bool = False) -> object:
     """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
     return lifecycle.delete_files(plan, now=now, dry_run=dry_run)
 
@@ -183,9 +178,9 @@ def delete(lifecycle: Lifecycle, plan: PlanArgument, now: NowOption = None, dry_
 @command(app, "expiring {table}", "Expiration of {table}", confirm="table")
 def expire(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
-    older_than: OlderThanOption = None,
+    table: str,
+    now: datetime | None = None,
+    older_than: datetime | None = None,
     retain_last: int | None = None,
     snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
 ) -> object:

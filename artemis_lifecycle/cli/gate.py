@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from artemis_lifecycle.cli.command import (
-    AnyTableArgument,
     ConfigOption,
-    DryRunOption,
     JsonOption,
-    PersonOption,
-    ReasonOption,
-    TableArgument,
     command,
 )
 from artemis_lifecycle.cli.output import grid, say, show, show_list, show_table
@@ -70,13 +65,13 @@ def serve(
 
 
 @command(gate, "enabling the gate")
-def enable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def enable(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Refuse commits without lineage to tables whose lineage.mode is reject, or bring the gate's rules up to date."""
     return _show(lifecycle.enable_gate(dry_run=dry_run))
 
 
 @command(gate, "disabling the gate")
-def disable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def disable(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Let every engine commit again. Recorded attempts stay."""
     return _show(lifecycle.disable_gate(dry_run=dry_run))
 
@@ -93,7 +88,7 @@ def _show(found: GateStatus, exit_code: int = 0) -> Iterator[object]:
 
 
 @command(gate, "reading the gate's attempts")
-def attempts(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
+def attempts(lifecycle: Lifecycle, table: str | None = None) -> Iterator[object]:
     """List commits that the gate refused, or recorded in mode report, newest first."""
     return show_list(
         lifecycle.gate_attempts(table),
@@ -103,7 +98,7 @@ def attempts(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[o
 
 
 @command(gate, "reading the watch of {table}")
-def unmet(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def unmet(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """List the snapshots that do not meet the table's requirements and are not acknowledged."""
     found = lifecycle.check_lineage(table)
     return show_list(
@@ -114,7 +109,7 @@ def unmet(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
 
 
 @command(gate, "acknowledging the snapshots of {table}")
-def acknowledge(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def acknowledge(lifecycle: Lifecycle, table: str, who: str, why: str) -> Iterator[object]:
     """Accept the table's unmet snapshots: the check lineage_gate is green again. Records who, when and why."""
     found = lifecycle.acknowledge_lineage(table, who=who, why=why)
     yield found

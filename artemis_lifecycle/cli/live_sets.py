@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import ConfigOption, JsonOption, NowOption, command
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, command
 from artemis_lifecycle.cli.output import Result, grid, print_fields, say, show_list, show_table
 from artemis_lifecycle.errors import BadInput
 
@@ -35,7 +36,7 @@ def mark(
     snapshots: Annotated[
         str | None, typer.Option(help="all: every snapshot of a live version keeps its files; or referenced.")
     ] = None,
-    now: NowOption = None,
+    now: datetime | None = None,
 ) -> object:
     """Record which versions of which contents the catalog's references keep alive. Changes nothing there."""
     if snapshots not in (None, "all", "referenced"):

@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from artemis_lifecycle.cli.command import (
-    AnyTableArgument,
     ConfigOption,
-    DryRunOption,
     JsonOption,
-    PersonOption,
-    PlanArgument,
     PlanOrScanArgument,
-    ReasonOption,
-    TableArgument,
     command,
 )
 from artemis_lifecycle.cli.expiration import approvals
@@ -49,8 +43,8 @@ app = typer.Typer()
 def approve(
     lifecycle: Lifecycle,
     plan: Annotated[str, typer.Argument(help="The id of a plan, or of a scan.", metavar="PLAN")],
-    who: PersonOption,
-    why: ReasonOption,
+    who: str,
+    why: str,
     large: Annotated[
         bool,
         typer.Option(
@@ -75,7 +69,7 @@ def approve(
 
 
 @command(app, "closing", "Plan {plan}")
-def close(lifecycle: Lifecycle, plan: PlanArgument, who: PersonOption, why: ReasonOption) -> object:
+def close(lifecycle: Lifecycle, plan: str, who: str, why: str) -> object:
     """End a plan permanently. Orphan scans take over the files of a committed one."""
     return lifecycle.close_plan(plan, who=who, why=why)
 
@@ -91,7 +85,7 @@ def receipt(lifecycle: Lifecycle, plan: PlanOrScanArgument) -> Iterator[object]:
 
 
 @command(app, "taking the catalog over", name="take-over")
-def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def take_over(lifecycle: Lifecycle, who: str, why: str) -> Iterator[object]:
     """Transfer the live catalog to this deployment, if another operations database is recorded for it."""
     return show_list(
         lifecycle.take_over(who=who, why=why),
@@ -101,7 +95,7 @@ def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Ite
 
 
 @command(app, "preparing the databases")
-def init(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def init(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
     needs it where its own login has the rights."""
     return show_list(
@@ -162,7 +156,7 @@ def resume(
 @command(app, "reading decisions")
 def decisions(
     lifecycle: Lifecycle,
-    table: AnyTableArgument = None,
+    table: str | None = None,
     about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
 ) -> Iterator[object]:
     """Show who approved, closed, held, released, paused, resumed or restored what, when, why and with which account."""
@@ -186,7 +180,7 @@ def pauses(lifecycle: Lifecycle) -> Iterator[object]:
 
 
 @command(app, "reading the quarantine of {table}")
-def quarantine(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def quarantine(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
     found = lifecycle.quarantined(table)
     yield [asdict(record) | {"state": record.state} for record in found]
@@ -201,14 +195,14 @@ def quarantine(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
 
 
 @command(app, "bringing files back")
-def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: str, why: str) -> Iterator[object]:
     """Move files from quarantine back to their paths. They are protected there until `artemis close PLAN`."""
     done = lifecycle.undelete(plan, who=who, why=why)
     return show(done, title=f"Undelete of {plan}", exit_code=1 if done.failed else 0)
 
 
 @command(app, "purging the quarantine of {table}", name="purge-quarantine", confirm="table")
-def purge_quarantine(lifecycle: Lifecycle, table: TableArgument, dry_run: DryRunOption = False) -> Iterator[object]:
+def purge_quarantine(lifecycle: Lifecycle, table: str, dry_run: bool = False) -> Iterator[object]:
     """Delete permanently what was in quarantine for longer than `quarantine.retain`."""
     return show_list(
         lifecycle.purge_quarantine(table, dry_run=dry_run),
@@ -218,7 +212,7 @@ def purge_quarantine(lifecycle: Lifecycle, table: TableArgument, dry_run: DryRun
 
 
 @command(app, "checking old records", "Records", name="forget-records")
-def forget_records(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> object:
+def forget_records(lifecycle: Lifecycle, dry_run: bool = False) -> object:
     """Delete the details of old work: batches, steps, leases, listings, refused commits (`records` in
     lifecycle.yaml)."""
     return lifecycle.forget_records(dry_run=dry_run)

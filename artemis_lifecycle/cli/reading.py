@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import AsOfOption, TableArgument, command, instant_option, picture
+from artemis_lifecycle.cli.command import command, instant_option, picture
 from artemis_lifecycle.cli.output import (
     as_json,
     collected,
@@ -41,7 +41,7 @@ app = typer.Typer()
 @command(app, "searching for the file")
 def explain(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     path: Annotated[str, typer.Argument(help="A file's path, in the spelling of the metadata or the store.")],
 ) -> Iterator[object]:
     """Show what holds this file, since when and until when; or which plan or scan deleted it. Exits with 2 for a path
@@ -54,8 +54,8 @@ def explain(
 @command(app, "reading {table}")
 def read(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    as_of: AsOfOption = None,
+    table: str,
+    as_of: datetime | None = None,
     snapshot_id: int | None = None,
     tag: str | None = None,
     limit: int = 20,
@@ -201,7 +201,7 @@ def _graph(plot: Path | None) -> Path | None:
     return plot
 
 
-PlotOption = Annotated[
+GraphOption = Annotated[
     Path | None, typer.Option("--plot", callback=_graph, help="Write the graph to this file (.svg).")
 ]
 
@@ -209,7 +209,7 @@ PlotOption = Annotated[
 @command(app, "reading the lineage ledger")
 def ingested(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     partition: Annotated[str | None, typer.Option(help="Such as day=2024-03-15, or day=2024-03-15/region=eu.")] = None,
     path: Annotated[str | None, typer.Option(help="A data file's path, live or cold.")] = None,
 ) -> Iterator[object]:
@@ -228,10 +228,10 @@ def ingested(
 @command(app, "reading the lineage ledger")
 def downstream(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     snapshot_id: SnapshotArgument,
     states: StatesOption = True,
-    plot: PlotOption = None,
+    plot: GraphOption = None,
 ) -> Iterator[object]:
     """Show every snapshot that read this one, in any table, directly or through others: its blast radius."""
     return _show_lineage(lifecycle.downstream(table, snapshot_id, states=states), plot)
@@ -240,10 +240,10 @@ def downstream(
 @command(app, "reading the lineage ledger")
 def upstream(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     snapshot_id: SnapshotArgument,
     states: StatesOption = False,
-    plot: PlotOption = None,
+    plot: GraphOption = None,
 ) -> Iterator[object]:
     """Show every snapshot that this one read, in any table, directly or through others."""
     return _show_lineage(lifecycle.upstream(table, snapshot_id, states=states), plot)
@@ -269,7 +269,7 @@ def overwrites(
 @command(app, "reading the lineage ledger")
 def incident(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     snapshot_id: SnapshotArgument,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report with its graph to this file.")] = None,
     states: StatesOption = True,

@@ -13,11 +13,6 @@ from rich.filesize import decimal
 
 from artemis_lifecycle.cli.command import (
     ConfigOption,
-    DryRunOption,
-    FilesOption,
-    NowOption,
-    PlotOption,
-    TableArgument,
     command,
     instant,
 )
@@ -86,7 +81,7 @@ def metrics(
 @command(app, "reading the history of {table}")
 def history(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     cold: Annotated[bool, typer.Option("--cold", help="Show what the cold tier and the deep archive have.")] = False,
     limit: int = 20,
 ) -> Iterator[object]:
@@ -106,14 +101,14 @@ def history(
 
 
 @command(app, "walking {table}", "Reachable set of {table}")
-def reachable(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
+def reachable(lifecycle: Lifecycle, table: str, now: datetime | None = None) -> object:
     """Count the files that the table's kept snapshots reach, by kind."""
     found = lifecycle.reachable_set(table, now=now)
     return {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts}
 
 
 @command(app, "reading the schemas of {table}", name="schema-history")
-def schema_history(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def schema_history(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show the schemas that the table has had, what each changed, and since when and until when it was used for
     writes."""
     found = lifecycle.schema_history(table)
@@ -129,7 +124,7 @@ def schema_history(lifecycle: Lifecycle, table: TableArgument) -> Iterator[objec
 
 
 @command(app, "compacting the history of {table}", "History of {table}", name="compact-history")
-def compact_history(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
+def compact_history(lifecycle: Lifecycle, table: str, now: datetime | None = None) -> object:
     """Summarize the history before the retention window into ranges, for `snapshot-at`. The table does not change."""
     return lifecycle.compact_history(table, now=now)
 
@@ -137,7 +132,7 @@ def compact_history(lifecycle: Lifecycle, table: TableArgument, now: NowOption =
 @command(app, "reading the past of {table}", "{table} at {at:%Y-%m-%d %H:%M:%S %Z}", name="snapshot-at")
 def snapshot_at(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     at: Annotated[
         datetime,
         typer.Argument(click_type=STRING, callback=instant, help="An instant with its time zone.", metavar="INSTANT"),
@@ -159,9 +154,9 @@ def snapshot_at(
 @command(app, "compacting {table}", "Compaction of {table}")
 def compact(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     manifests: Annotated[bool, typer.Option("--manifests", help="Compact manifests instead of data files.")] = False,
-    dry_run: DryRunOption = False,
+    dry_run: bool = False,
 ) -> object:
     """Rewrite small data files, or small manifests, if the table's health requires it."""
     work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
@@ -169,7 +164,7 @@ def compact(
 
 
 @command(app, "recording the lineage of {table}", "Lineage of {table}", name="record-lineage")
-def record_lineage(lifecycle: Lifecycle, table: TableArgument) -> object:
+def record_lineage(lifecycle: Lifecycle, table: str) -> object:
     """Append who wrote the table's snapshots to the lineage ledger, before the snapshots expire."""
     return lifecycle.record_lineage(table)
 
@@ -177,11 +172,11 @@ def record_lineage(lifecycle: Lifecycle, table: TableArgument) -> object:
 @command(app, "comparing windows", name="retention-curve")
 def retention_curve(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     window: Annotated[
         list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
     ] = None,
-    plot: PlotOption = None,
+    plot: Path | None = None,
 ) -> Iterator[object]:
     """Show what the table would hold under other windows, and what each tag and branch costs to keep. Changes
     nothing."""
@@ -217,15 +212,15 @@ def retention_curve(
 @command(app, "planning a query of {table}", name="plan-query")
 def plan_query(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     predicate: Annotated[str, typer.Argument(help="A row filter, e.g. \"day >= '2024-03-15' and region = 'eu'\".")],
     snapshot_id: Annotated[int | None, typer.Option(help="Plan on this snapshot.")] = None,
     ref: Annotated[str | None, typer.Option(help="Plan on this branch or tag.")] = None,
     ignore_case: Annotated[bool, typer.Option("--ignore-case", help="Match column names in any case.")] = False,
     footers: Annotated[int, typer.Option(help="Read the Parquet footers of at most so many selected files.")] = 0,
-    files: FilesOption = False,
+    files: bool = False,
     limit: Annotated[int, typer.Option(help="The most files to list.")] = 20,
-    plot: PlotOption = None,
+    plot: Path | None = None,
 ) -> Iterator[object]:
     """Show what a query reads: manifests, files, row groups; and what maintenance would spare it. Starts no Spark."""
     plan = lifecycle.plan_query(
@@ -302,7 +297,7 @@ def _show(plan: QueryPlan) -> None:
 
 
 @command(app, "measuring {table}")
-def health(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
+def health(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterator[object]:
     """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
     Spark."""
     found = lifecycle.health(table)
@@ -332,8 +327,8 @@ def health(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) 
 @command(app, "reading the commits of {table}", name="commit-costs")
 def commit_costs(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    plot: PlotOption = None,
+    table: str,
+    plot: Path | None = None,
     limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
 ) -> Iterator[object]:
     """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import AnyTableArgument, TableArgument, command, instant_option
+from artemis_lifecycle.cli.command import command, instant_option
 from artemis_lifecycle.cli.output import cell, grid, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class HoldKind(StrEnum):
 @command(app, "tagging")
 def tag(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
@@ -58,7 +58,7 @@ def print_tag(tag: Tagged) -> None:
 @command(app, "removing the tag")
 def untag(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     name: str,
     reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the removal.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
@@ -70,7 +70,7 @@ def untag(
 @command(app, "reading the refs")
 def tags(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     removed: Annotated[bool, typer.Option("--removed", help="Include removed tags.")] = False,
 ) -> Iterator[object]:
     """Show the table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
@@ -88,7 +88,7 @@ def tags(
 @command(app, "placing the hold", "Hold on {table}")
 def hold(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may be removed.")],
     owner: Annotated[str, typer.Option(prompt=True, help="Who is responsible for it.")],
     kind: Annotated[
@@ -114,7 +114,7 @@ def hold(
 @command(app, "reading the holds")
 def holds(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
 ) -> Iterator[object]:
     """Show the holds on a table: their kind, owner, reason, snapshots and end."""
@@ -158,7 +158,7 @@ def release(
 
 
 @command(app, "reading heartbeats")
-def writers(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
+def writers(lifecycle: Lifecycle, table: str | None = None) -> Iterator[object]:
     """Show the active writers, by their heartbeats. No orphan scan touches their files."""
     from artemis_lifecycle.operations.holds import SHOWN
 
