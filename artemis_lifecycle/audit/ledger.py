@@ -18,13 +18,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.catalogs.results import ResultTable
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.contracts.summary import (
-    CODE_VERSION,
-    DAGSTER_RUN,
-    INPUT_SNAPSHOTS,
-    InputSnapshot,
-    parse_inputs,
-)
+from artemis_lifecycle.contracts.summary import CODE_VERSION, DAGSTER_RUN, INPUT_SNAPSHOTS, InputSnapshot, parse_inputs
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.lineage import LedgerProgress
 from artemis_lifecycle.storage.frames import arrow_schema, describe_frame, drop_frame, frame_batches, write_batches

@@ -19,13 +19,7 @@ from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponen
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.gate.rules import GatedRow, require_pass
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, Identifier, parse
-from artemis_lifecycle.errors import (
-    BadInput,
-    CommitConflict,
-    CommitStateUnknown,
-    OperationsUnavailable,
-    Refused,
-)
+from artemis_lifecycle.errors import BadInput, CommitConflict, CommitStateUnknown, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import refusing

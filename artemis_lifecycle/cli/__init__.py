@@ -38,18 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (
-    tables,
-    expiration,
-    orphans,
-    paimon,
-    live_sets,
-    reading,
-    cold_tier,
-    tags_and_holds,
-    gate,
-    operating,
-):
+for commands in (tables, expiration, orphans, paimon, live_sets, reading, cold_tier, tags_and_holds, gate, operating):
     app.add_typer(commands.app)
 
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import (
-    command,
-)
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    command,
-)
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.views import few, first_few

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    ConfigOption,
-    JsonOption,
-    command,
-)
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, command
 from artemis_lifecycle.cli.output import grid, say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.embedded.addresses import fill

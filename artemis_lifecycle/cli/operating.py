@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    ConfigOption,
-    JsonOption,
-    PlanOrScanArgument,
-    command,
-)
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, PlanOrScanArgument, command
 from artemis_lifecycle.cli.expiration import approvals
 from artemis_lifecycle.cli.output import (
     grid,
@@ -172,10 +167,7 @@ def decisions(
 def pauses(lifecycle: Lifecycle) -> Iterator[object]:
     """List the active pauses."""
     return show_list(
-        lifecycle.pauses(),
-        "Pauses in force",
-        "table, who, why, since",
-        table=lambda each: each.table or "every table",
+        lifecycle.pauses(), "Pauses in force", "table, who, why, since", table=lambda each: each.table or "every table"
     )
 
 

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    DroppedArgument,
-    command,
-    instant_option,
-)
+from artemis_lifecycle.cli.command import DroppedArgument, command, instant_option
 from artemis_lifecycle.cli.output import grid, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
@@ -67,12 +63,7 @@ def scan_orphans(
     elif listing is not None:
         given = lifecycle.parquet_listing(listing)
     scan = lifecycle.scan_orphans(
-        table,
-        now=now,
-        older_than=older_than,
-        location=location,
-        listing=given,
-        listed_at=listed_at,
+        table, now=now, older_than=older_than, location=location, listing=given, listed_at=listed_at
     )
     if files:
         return show_rows(scan.files().orderBy("path"), limit=limit, title=f"Orphans of scan {scan.scan_id}")

@@ -11,11 +11,7 @@ import typer
 from click import STRING
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import (
-    ConfigOption,
-    command,
-    instant,
-)
+from artemis_lifecycle.cli.command import ConfigOption, command, instant
 from artemis_lifecycle.cli.output import Result, grid, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar

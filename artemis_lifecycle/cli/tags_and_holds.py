@@ -101,13 +101,7 @@ def hold(
 ) -> object:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
     return lifecycle.hold(
-        table,
-        owner,
-        reason,
-        snapshot_ids=tuple(snapshot_id or ()),
-        until=until,
-        kind=kind.value,
-        ttl=ttl,
+        table, owner, reason, snapshot_ids=tuple(snapshot_id or ()), until=until, kind=kind.value, ttl=ttl
     )
 
 

@@ -100,11 +100,7 @@ def alerts(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) ->
 
 
 def conditions(
-    lifecycle: Lifecycle,
-    fleet: Fleet,
-    instance: dg.DagsterInstance,
-    since: datetime,
-    keys: frozenset[dg.AssetKey],
+    lifecycle: Lifecycle, fleet: Fleet, instance: dg.DagsterInstance, since: datetime, keys: frozenset[dg.AssetKey]
 ) -> Mapping[str, str]:
     """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
     failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize.

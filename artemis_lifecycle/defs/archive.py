@@ -216,10 +216,7 @@ def _runs_shown(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[str]
 
 
 @maintenance_job(
-    "old_runs",
-    "Deletes this project's runs past records.runs, and their events.",
-    kind="postgres",
-    by_table=False,
+    "old_runs", "Deletes this project's runs past records.runs, and their events.", kind="postgres", by_table=False
 )
 def delete_old_runs(
     context: dg.OpExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes

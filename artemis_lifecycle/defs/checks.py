@@ -215,11 +215,7 @@ OF_TABLES = tuple(
         ),
         ("lineage_ledger", RECORDED, "The ledger has each snapshot that is older than checks.metadata_age."),
         ("lineage_ledger", DESCRIBED, "At most checks.incomplete_snapshots summaries miss required lineage."),
-        (
-            "schema_history",
-            SCHEMAS,
-            "Each snapshot's schema exists, and field ids keep their types or are promoted.",
-        ),
+        ("schema_history", SCHEMAS, "Each snapshot's schema exists, and field ids keep their types or are promoted."),
         (
             "compacted_data_files",
             DATA_FILES_UNCHANGED,

@@ -10,14 +10,7 @@ from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.failures import (
-    FOR_A_PERSON,
-    RETRIES,
-    WILL_NOT_PASS,
-    Skipped,
-    Waiting,
-    as_dagster_failure,
-)
+from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS, Skipped, Waiting, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource

@@ -127,9 +127,7 @@ def orphan_deletion(
         )
     begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
     reports, refused = delete_each(
-        context,
-        [*begun, scan.scan_id],
-        lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes)),
+        context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes))
     )
     return Materialized(
         data_version=data_version(scan.scan_id),

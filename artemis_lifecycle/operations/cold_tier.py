@@ -346,11 +346,7 @@ class Thaws:
         return db.records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
 
     def _set(
-        self,
-        thaw_id: str,
-        *conditions: sa.ColumnElement[bool],
-        decision: NewDecision | None = None,
-        **values: object,
+        self, thaw_id: str, *conditions: sa.ColumnElement[bool], decision: NewDecision | None = None, **values: object
     ) -> ThawRecord | None:
         """Return None if it has ended, or a condition is not met."""
         where = (thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
@@ -569,8 +565,7 @@ class Scrubs:
                     insert(cold_losses)
                     .values(table_uuid=table_uuid, path=found.path, **row)
                     .on_conflict_do_update(
-                        index_elements=["table_uuid", "path"],
-                        set_={**row, "checked_at": now, "settled_at": None},
+                        index_elements=["table_uuid", "path"], set_={**row, "checked_at": now, "settled_at": None}
                     )
                 )
             if settled:

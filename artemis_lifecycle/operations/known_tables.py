@@ -189,9 +189,7 @@ class KnownTables:
             found = self.get(known.catalog, known.table_uuid, known.table)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
             raise PlanStateError(
-                f"Table {known.table_uuid} {what}",
-                table=found.table,
-                hint="list the dropped tables: artemis dropped",
+                f"Table {known.table_uuid} {what}", table=found.table, hint="list the dropped tables: artemis dropped"
             )
         return changed
 

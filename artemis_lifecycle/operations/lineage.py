@@ -295,9 +295,7 @@ class GateAttempt:
 
 
 gate_attempts = db.table_of(
-    GateAttempt,
-    "gate_attempts",
-    sa.Index("gate_attempts_of_table", "table_name", "attempt_id"),
+    GateAttempt, "gate_attempts", sa.Index("gate_attempts_of_table", "table_name", "attempt_id")
 )
 
 

@@ -119,10 +119,7 @@ plans = db.table_of(
     sa.Index("plans_of_table", "table_uuid", "ordinal"),
     sa.Index("plans_by_status", "status", "due_at"),
     sa.Index(
-        "plans_one_uncommitted",
-        "table_uuid",
-        unique=True,
-        postgresql_where=sa.text("status IN ('open', 'handed_off')"),
+        "plans_one_uncommitted", "table_uuid", unique=True, postgresql_where=sa.text("status IN ('open', 'handed_off')")
     ),
 )
 
@@ -145,11 +142,7 @@ _MARKABLE = frozenset(
     }
 )
 
-_STAMPS = {
-    PlanStatus.HANDED_OFF: "handed_off_at",
-    PlanStatus.COMMITTED: "committed_at",
-    PlanStatus.DONE: "done_at",
-}
+_STAMPS = {PlanStatus.HANDED_OFF: "handed_off_at", PlanStatus.COMMITTED: "committed_at", PlanStatus.DONE: "done_at"}
 
 
 class Plans:

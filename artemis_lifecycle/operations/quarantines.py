@@ -177,12 +177,7 @@ class Quarantines:
         )
 
     def _set(
-        self,
-        job_id: str,
-        only: sa.ColumnElement[bool],
-        *,
-        decision: NewDecision | None = None,
-        **values: Any,
+        self, job_id: str, only: sa.ColumnElement[bool], *, decision: NewDecision | None = None, **values: Any
     ) -> QuarantineRecord:
         mine = quarantines.c.job_id == job_id
         changed = change(self._engine, "quarantines.record", QuarantineRecord, mine, only, decision=decision, **values)

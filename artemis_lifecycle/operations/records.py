@@ -248,10 +248,7 @@ def _old(cutoff: datetime) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
     later = leases.alias("later")
     newer = sa.exists().where(later.c.table_uuid == leases.c.table_uuid, later.c.token > leases.c.token)
     return [
-        (
-            handoff_batches,
-            sa.and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans)),
-        ),
+        (handoff_batches, sa.and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans))),
         (steps, steps.c.finished_at < cutoff),
         (health_history, health_history.c.scored_at < cutoff),
         (run_times, run_times.c.finished_at < cutoff),
