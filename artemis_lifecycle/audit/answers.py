@@ -1,7 +1,5 @@
 """Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
-Arrow tables of the ledger in, answers out. Below them, what manifests tell of ingests. Does not belong here: reading
-the ledger (`questions.py`).
-"""
+Arrow tables of the ledger in, answers out. Below them, what manifests tell of ingests."""
 
 from __future__ import annotations
 
@@ -84,10 +82,7 @@ class Ingests:
     snapshots that no tier has."""
 
     def __init__(
-        self,
-        tiers: Sequence[Tier],
-        operation_of: Callable[[int], str | None],
-        parent_of: Callable[[int], int | None],
+        self, tiers: Sequence[Tier], operation_of: Callable[[int], str | None], parent_of: Callable[[int], int | None]
     ) -> None:
         self._tiers = tiers
         self._operation_of = operation_of
@@ -228,12 +223,7 @@ REMOVING = ("delete", "overwrite")
 """The operations of commits that remove rows (Iceberg spec, "Snapshots"): pyiceberg's `overwrite()` commits a `delete`
 and an `append`; TRUNCATE and a DELETE of complete files commit a `delete`."""
 
-_REQUIRED = {
-    "who": "trigger.operator",
-    "writer": "writer.id",
-    "why": "trigger.type",
-    "ticket": "trigger.ticket",
-}
+_REQUIRED = {"who": "trigger.operator", "writer": "writer.id", "why": "trigger.type", "ticket": "trigger.ticket"}
 """What an overwrite must say, and the key in its summary."""
 
 

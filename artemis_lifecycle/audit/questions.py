@@ -1,5 +1,5 @@
 """Answers audit questions from the lineage ledger, published and queued rows alike, and from what it does not have yet.
-Starts no Spark, changes nothing. Belongs here: reading. Does not belong here: the answers (`audit/answers.py`)."""
+Starts no Spark, changes nothing."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 
 # --- open lineage -----------------------------------------------------------------------------------------------------
 # Lineage as OpenLineage events: one RunEvent (COMPLETE) for each snapshot that is recorded.
-# Belongs here: the events, from rows of the ledger. Does not belong here: sending (`audit/recording.py`). Source:
-# OpenLineage's specification, and the classes of openlineage-python, which serialize the events.
+# Source: OpenLineage's specification, and the classes of openlineage-python, which serialize the events.
 
 PRODUCER = "https://pypi.org/project/artemis-lifecycle/"
 
@@ -347,16 +346,16 @@ class Recording:
     steps: Steps
     events: LineageEvents
 
-    def record_lineage(self, table: str, *, dry_run: bool = False) -> LineageRecorded:
+    def record_lineage(self, table: str) -> LineageRecorded:
         state = self.steps.table_state(table)
-        with self.steps.run(state, "lineage", dry_run=dry_run) as step:
+        with self.steps.run(state, "lineage") as step:
             # Under the lease no other process records this table.
             state = self.steps.again(state)
-            done = self.record(table, state.metadata, dry_run=dry_run)
+            done = self.record(table, state.metadata)
             step.counts = {"snapshots_added": done.snapshots}
         return done
 
-    def record(self, table: str, metadata: TableMetadata, *, dry_run: bool = False) -> LineageRecorded:
+    def record(self, table: str, metadata: TableMetadata) -> LineageRecorded:
         """Queue the snapshots of `metadata` that the ledger lacks; the first time, also those that only the cold tier
         has. Callers hold the table's lease. Raises UnreadableMetadata, StorageError, OperationsUnavailable; nothing is
         recorded then."""
@@ -365,7 +364,7 @@ class Recording:
         before = progress or LedgerProgress(metadata.table_uuid, metadata.metadata_location, None, 0, 0, 0, 0)
         after = advanced(before, metadata, batch)
         new = batch.rows.num_rows
-        if new and not dry_run:
+        if new:
             batch_id = uuid.uuid4().hex
             self._queue(batch_id, batch, after, self.events.seal(batch_id, batch, metadata))
         catalog = self.resources.config.catalogs.results
@@ -375,9 +374,8 @@ class Recording:
             metadata_location=metadata.metadata_location,
             ledger=sql_name(catalog, NAMESPACE, LINEAGE_LEDGER.name),
             snapshots=new,
-            recorded=before.recorded if dry_run else after.recorded,
-            incomplete=before.incomplete if dry_run else after.incomplete,
-            dry_run=dry_run,
+            recorded=after.recorded,
+            incomplete=after.incomplete,
         )
 
     def unrecorded_batch(self, table: str, metadata: TableMetadata, progress: LedgerProgress | None) -> LedgerBatch:

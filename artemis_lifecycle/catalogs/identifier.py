@@ -1,5 +1,4 @@
-"""Table identifiers: a tuple of namespace levels and a name. Belongs here: every way to write and to parse one. Does
-not belong here: no other code joins or splits names with dots.
+"""Table identifiers: a tuple of namespace levels and a name. No other code joins or splits names with dots.
 
 - Text: `db.t`, as used by the API, lifecycle.yaml, the command line, partition keys and Postgres; `finance:db.t` for a
   table in `finance`, a catalog beside the live one. A part that contains

@@ -218,8 +218,7 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
     url, user, password = jdbc_url(require_uri(catalog))
     if catalog.warehouse is None:
         raise ConfigError(
-            f"Catalog {catalog.name} has no warehouse",
-            hint=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml",
+            f"Catalog {catalog.name} has no warehouse", hint=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml"
         )
     found = {
         "type": "jdbc",

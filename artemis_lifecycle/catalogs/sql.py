@@ -1,9 +1,4 @@
-"""The pointer of a table in a SQL catalog on Postgres: one row, moved by compare-and-swap.
-
-Belongs here: the one statement that moves it, and what is known when the connection breaks. Does not belong here: what
-the pointer may be moved to (`commits/gate.py`), or commits through Iceberg's core (`commit`), whose JdbcCatalog
-runs the same statement.
-"""
+"""The pointer of a table in a SQL catalog on Postgres: one row, moved by compare-and-swap as by JdbcCatalog."""
 
 from __future__ import annotations
 

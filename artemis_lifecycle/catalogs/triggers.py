@@ -1,9 +1,5 @@
 """Functions and triggers that this project puts on the tables of a SQL catalog: what they should be, what the database
-has, and the difference.
-
-Belongs here: comparing an installation with its definition, and the errors of an installation. Does not belong here:
-what a trigger refuses (`guard`, `gate`).
-"""
+has, and the difference."""
 
 from __future__ import annotations
 

@@ -189,9 +189,10 @@ def thaws(
             lifecycle.follow_thaw(due.thaw_id)
     found = lifecycle.thaws(table, ended=ended)
     yield [{"state": record.state, **asdict(record)} for record in found]
-    of_all = "" if table else "table, "
-    columns = f"thaw=thaw_id, {of_all}case=case_id, requester, approved by=approved_by, files, state=state.value, "
-    columns += "readable until=readable_until, ended=ended_why"
+    columns = (
+        f"thaw=thaw_id, {'' if table else 'table, '}case=case_id, requester, approved by=approved_by, files, "
+        "state=state.value, readable until=readable_until, ended=ended_why"
+    )
     show_table(f"Thaws of {table}" if table else "Thaws", *grid(found, columns))
 
 

@@ -118,8 +118,10 @@ def clear_dropped_tables(
     for each in done:
         if each.problem:
             context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
-    columns = "table=dropped.table, uuid=dropped.table_uuid, state=dropped.state, missed since=dropped.missing_since, "
-    columns += "kept until=dropped.due_at, scan=scan_id, files, deleted, waits for=problem"
+    columns = (
+        "table=dropped.table, uuid=dropped.table_uuid, state=dropped.state, missed since=dropped.missing_since, "
+        "kept until=dropped.due_at, scan=scan_id, files, deleted, waits for=problem"
+    )
     shown = {
         "dry_run": config.is_dry(changes),
         "dropped_tables": len(done),

@@ -32,7 +32,7 @@ def lineage_ledger(context: dg.AssetExecutionContext, lifecycle: LifecycleResour
             "dagster/partition_row_count": update.recorded,
             "dagster/column_schema": ui_metadata.ddl_schema(LINEAGE_LEDGER.columns),
             "snapshots": update.recorded,
-            "snapshots_added": update.added,
+            "snapshots_added": update.snapshots,
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
             "recent_overwrites": ui_metadata.table(

@@ -50,11 +50,7 @@ _SHOWN = 1_000
 
 
 def compared(
-    before: str,
-    after: str,
-    first: Iterable[LiveVersion],
-    second: Iterable[LiveVersion],
-    names: Mapping[str, str],
+    before: str, after: str, first: Iterable[LiveVersion], second: Iterable[LiveVersion], names: Mapping[str, str]
 ) -> LiveSetComparison:
     """Compare two sets, whose versions come in the order of their keys, in one pass. `names` has the contents of both.
     At most 1,000 metadata files are listed of each, once each: many snapshots are in one."""

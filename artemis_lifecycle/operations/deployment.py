@@ -1,5 +1,4 @@
-"""The identity of the operations database. Belongs here: that identity, and where it is stored. Does not belong here:
-which deployment a catalog belongs to (`catalogs/deployments.py`)."""
+"""The identity of the operations database."""
 
 from __future__ import annotations
 

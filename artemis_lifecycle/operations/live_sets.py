@@ -1,5 +1,5 @@
 """Live-contents sets: which versions of which contents a mark of a whole catalog found alive, and what a sweep did with
-them. Belongs here: rows. Does not belong here: what is live (`live_sets/`).
+them.
 
 A set is written while its mark runs, and is usable only from `marked` on. Rows of one version are written once, however
 many references share its commit.

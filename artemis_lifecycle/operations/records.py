@@ -1,5 +1,4 @@
-"""The journal's retention: which old records may be deleted. Belongs here: rows. Does not belong here: the sealed
-frames that they reference (`deletion/records.py`).
+"""The journal's retention: which old records may be deleted.
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
 of the work are deleted: batches, steps, run times, scores, results of checks, leases, listings, frames, and attempts to

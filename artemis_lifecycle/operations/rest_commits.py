@@ -1,5 +1,5 @@
 """Commits that remove snapshots through a REST catalog: what each attempt asked for, recorded before it is sent, and
-what its proof found. Belongs here: rows. Does not belong here: the protocol (`catalogs/rest.py`)."""
+what its proof found."""
 
 from __future__ import annotations
 

@@ -9,9 +9,7 @@
     pauses = table_of(Pause, "pauses", Index("pauses_in_force", "table_uuid"))
 
 A field's type determines the column's type. `| None` makes it nullable, and an enum or Literal adds a CHECK of its
-values. `Annotated` adds keywords of the column. Field `table` is column `table_name`. Belongs here: that rule, and
-reading, inserting and updating rows as records. Does not belong here: the records, which are next to the classes that
-use them.
+values. `Annotated` adds keywords of the column. Field `table` is column `table_name`.
 """
 
 from __future__ import annotations

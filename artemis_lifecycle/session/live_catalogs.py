@@ -1,5 +1,4 @@
-"""Several live catalogs in one deployment: which one has a table, and what reads files in all of them. Belongs here:
-the questions that go to more than one. Does not belong here: how one catalog answers (`catalogs/`)."""
+"""Several live catalogs in one deployment: which one has a table, and what reads files in all of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
-Does not belong here: what only one step needs."""
+"""What all steps share: the state of a table at one moment; the lease, the record and the pauses around the work."""
 
 from __future__ import annotations
 
@@ -388,12 +387,7 @@ class Step:
     what `confirm` raises."""
 
     def __init__(
-        self,
-        table: str,
-        window_day: date,
-        lease: Lease | None,
-        watch: Watch | None,
-        confirm: Callable[[], None] | None,
+        self, table: str, window_day: date, lease: Lease | None, watch: Watch | None, confirm: Callable[[], None] | None
     ) -> None:
         self.table = table
         self.window_day = window_day

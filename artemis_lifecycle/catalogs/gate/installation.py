@@ -219,10 +219,7 @@ def _read(connection: sa.Connection, catalog: str) -> tuple[GateState, tuple[str
         )
     if registered is None:
         return GateState(catalog, None, tuple(problems), rules), strangers
-    return (
-        GateState(catalog, True, tuple(problems), rules, registered.enabled_by, registered.enabled_at),
-        strangers,
-    )
+    return (GateState(catalog, True, tuple(problems), rules, registered.enabled_by, registered.enabled_at), strangers)
 
 
 def _stands(state: GateState, rules: Sequence[Rule]) -> bool:
