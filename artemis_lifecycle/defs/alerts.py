@@ -14,9 +14,8 @@ import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.common import is_of_this_project
-from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
+from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG, partition_key, table_of
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import chat, terminal
 from artemis_lifecycle.fleet.fleet import Fleet

@@ -17,12 +17,10 @@ from artemis_lifecycle.audit.schema_history import DESCRIBED, RECORDED, SCHEMAS
 from artemis_lifecycle.audit.watch import LineageCheck
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import maintenance_job, waiting_op
+from artemis_lifecycle.defs.common import as_dagster_failure, maintenance_job, waiting_op
 from artemis_lifecycle.defs.evidence import reachable_presence
-from artemis_lifecycle.defs.failures import as_dagster_failure
-from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import JOB_TAG, is_judged, lacks
+from artemis_lifecycle.defs.tags import JOB_TAG, is_judged, lacks, table_of, tables
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict

@@ -1,7 +1,9 @@
 """Declarations that all assets of the walk share, and how a waiting step ends."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
@@ -10,8 +12,6 @@ from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, WILL_NOT_PASS, Skipped, Waiting, as_dagster_failure
-from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import (
@@ -23,10 +23,104 @@ from artemis_lifecycle.defs.tags import (
     PRIORITY_TAG,
     WAITS_FOR_TAG,
     lacks,
+    table_of,
+    tables,
 )
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import LifecycleError, NotApplicable, Refused
+from artemis_lifecycle.errors import (
+    ApprovalNeeded,
+    CommitConflict,
+    CopyMismatch,
+    Held,
+    LeaseTaken,
+    LifecycleError,
+    MissingFile,
+    NotApplicable,
+    OperationsUnavailable,
+    Paused,
+    Refused,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.escaping import terminal
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+# The project's errors in Dagster: the text, its parts as metadata, and whether a retry may help.
+
+RETRIES = dg.RetryPolicy(max_retries=2, delay=15, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
+"""For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
+
+_MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
+_LOST = (MissingFile, UnreadableMetadata, CopyMismatch)
+WILL_NOT_PASS = frozenset(each.__name__ for each in _LOST)
+"""Error classes for files that are missing or damaged: no attempt changes that until a person restores them."""
+
+FOR_A_PERSON = (ApprovalNeeded, Held)
+_WAITING = (*FOR_A_PERSON, LeaseTaken, Paused)
+
+
+class Waiting(Exception):  # noqa: N818
+    """The step waits for what `error` says: a person, the table's lease, the end of a pause, or the next window."""
+
+    def __init__(self, error: LifecycleError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Skipped(Exception):  # noqa: N818
+    """The step is not to run now. `said` is what to show of it."""
+
+    def __init__(self, outcome: str, **said: str | dg.MetadataValue) -> None:
+        super().__init__(outcome)
+        self.said = {"outcome": outcome, **said}
+
+
+class Watch:
+    """Measures how long a step has run."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the step began, rounded to hundredths."""
+        return round(time.monotonic() - self._began, 2)
+
+
+@contextmanager
+def as_dagster_failure() -> Iterator[Watch]:
+    """Time the block, and turn an error inside it into a Failure with the same text. NotApplicable passes.
+
+    Only errors that may pass by themselves are retried within the run. If another run holds the table's lease, the step
+    fails at once and is retried later: waiting would block a slot that other tables need.
+    """
+    try:
+        yield Watch()
+    except _WAITING as error:
+        raise Waiting(error) from error
+    except NotApplicable:
+        raise
+    except LifecycleError as error:
+        parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.hint}
+        raise dg.Failure(
+            description=str(error),
+            metadata={
+                "error": dg.MetadataValue.text(type(error).__name__),
+                **{key: dg.MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
+            },
+            allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _LOST),
+        ) from error
+    except (dg.Failure, Skipped):
+        raise
+    except Exception as error:
+        # A retry policy retries any exception. An unexpected one needs a person to read it.
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        raise dg.Failure(
+            description=terminal(f"{type(error).__name__}: {first_line}"),
+            metadata={"error": dg.MetadataValue.text(type(error).__name__)},
+            allow_retries=False,
+        ) from error
+
 
 if TYPE_CHECKING:
     Materialized = dg.MaterializeResult[None]

@@ -9,8 +9,7 @@ from typing import Any
 import dagster as dg
 
 from artemis_lifecycle.defs import archive, checks, manual
-from artemis_lifecycle.defs.partitions import partition_key
-from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
+from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK, partition_key
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {

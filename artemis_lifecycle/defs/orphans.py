@@ -9,8 +9,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
-from artemis_lifecycle.defs.failures import Skipped
+from artemis_lifecycle.defs.common import Changes, Materialized, Skipped, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.operations.holds import SHOWN

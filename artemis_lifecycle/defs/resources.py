@@ -14,9 +14,8 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.processes import parallel_runs, sign
-from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG, table_of
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.session.resources import Resources

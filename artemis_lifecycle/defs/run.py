@@ -18,9 +18,8 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, partition_key
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.tags import is_judged
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME, is_judged, partition_key
 from artemis_lifecycle.spark.session import live_session
 
 CODE_LOCATION = "artemis_lifecycle.definitions"

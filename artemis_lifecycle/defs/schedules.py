@@ -10,9 +10,9 @@ import dagster as dg
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import table_of
 from artemis_lifecycle.escaping import terminal
 
 

@@ -11,11 +11,19 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.observation import LIVE_TABLE, observed
-from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import cancel_late_runs, governed_tables, table_windows, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import (
+    PRIORITY_TAG,
+    STEP_TAG,
+    TABLE_TAG,
+    UNMET_TAG,
+    WINDOW_TAG,
+    partition_key,
+    partitioned_tables,
+    tables,
+)
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.fleet.fleet import TableWindow

@@ -18,7 +18,7 @@ from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailabl
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.cold_tier import DeepMoves, Restores, Scrubs, Thaws
 from artemis_lifecycle.operations.decisions import Decisions, Pauses
-from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes
+from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes, Waits
 from artemis_lifecycle.operations.holds import Heartbeats, Holds, Tags
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables, SettledMetadata, TableLocations
@@ -35,7 +35,6 @@ from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
-from artemis_lifecycle.operations.waits import Waits
 from artemis_lifecycle.postgres import CONNECT_SECONDS, STATEMENT_SECONDS, engine_for
 
 _log = escaping.logger(__name__)
