@@ -12,7 +12,6 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.audit.ledger import LineageRecorded
 from artemis_lifecycle.audit.past import History, Past, ReachableSet
 from artemis_lifecycle.audit.questions import Auditing
@@ -646,21 +645,8 @@ class Lifecycle:
         return done
 
     ingested = _verb("_auditing", Auditing.ingested)
-
-    def downstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
-        """Return every snapshot that read this one, in any table, directly or through others.
-
-        Only inputs that writers listed count. With `states`, a reader of a later state of a table also counts, because
-        that state contains the snapshot; without, the answer's `left_out` counts what that would add. A table that
-        cannot be read is in `unreadable`, and the answer is without what the ledger lacks of it. Starts no Spark.
-        Raises NoSuchTable, UnreadableMetadata, StorageError.
-        """
-        return self._auditing.lineage(table, snapshot_id, "downstream", states=states)
-
-    def upstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
-        """Return every snapshot that this one read, directly or through others: the reverse of `downstream`."""
-        return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
-
+    downstream = _verb("_auditing", Auditing.downstream)
+    upstream = _verb("_auditing", Auditing.upstream)
     overwrites = _verb("_auditing", Auditing.overwrites)
     incident = _verb("_incidents", Incidents.incident)
     compact_history = _verb("_past", Past.compact_history)

@@ -75,7 +75,8 @@ def _where_applicable(asset: str, name: str, judge: Judge) -> Judge:
     def judged(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
         missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
         try:
-            result = judge(context, lifecycle) if missing is None else _not_judged(missing)
+            with as_dagster_failure():
+                result = judge(context, lifecycle) if missing is None else _not_judged(missing)
         except NotApplicable as error:
             result = _not_judged(error.what)
         return result if name in ALL_CHECKS else noted(lifecycle, asset, name, context.partition_key, result)
@@ -125,10 +126,9 @@ def _not_judged(why: str) -> dg.AssetCheckResult:
 def metadata_age(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """The last materialized history matches the table's current metadata file, or is younger than
     checks.metadata_age."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        allowed = steps.config.policy(table).checks.metadata_age
-        history, now = steps.snapshot_history(table), steps.operations.clock.now()
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    allowed = steps.config.policy(table).checks.metadata_age
+    history, now = steps.snapshot_history(table), steps.operations.clock.now()
     newest = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(lifecycle.key("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
     ).records
@@ -149,12 +149,11 @@ def metadata_age(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleRes
 def _required(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> dg.AssetCheckResult:
     """Evaluate a check that the plan's commit and deletion require. Its verdict is stored, so it also stops later
     runs."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        plan = steps.uncommitted_plan(table)
-        if plan is None:
-            return _not_judged("the table has no uncommitted plan, so there is nothing to remove")
-        (verdict,) = steps.check_plan(plan, check)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    plan = steps.uncommitted_plan(table)
+    if plan is None:
+        return _not_judged("the table has no uncommitted plan, so there is nothing to remove")
+    (verdict,) = steps.check_plan(plan, check)
     return _verdict(verdict, plan_id=plan.plan_id)
 
 
@@ -188,8 +187,7 @@ def _table_check(asset: str, name: str, description: str) -> Any:
     """Return the Dagster check that judges a table as `Lifecycle.check_table` does."""
 
     def check(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
-        with as_dagster_failure():
-            (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
+        (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
         return _verdict(verdict)
 
     return _check(asset, name=name, description=description, daily=True)(check)
@@ -259,8 +257,7 @@ def cold_files_are_as_recorded(
     context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
 ) -> dg.AssetCheckResult:
     """No cold file of the table is lost: every file that a scrub found missing or damaged matches its record again."""
-    with as_dagster_failure():
-        return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
+    return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
 @_check("cold_tier_snapshots", daily=True)
@@ -269,9 +266,8 @@ def cold_catalog_is_guarded(
 ) -> dg.AssetCheckResult:
     """The cold catalog's triggers are intact, so that only a handoff writes to it or drops from it. Warns for a day
     after broken triggers were restored."""
-    with as_dagster_failure():
-        steps = lifecycle.get()
-        return judge_guard(steps.cold_guard(), steps.operations.clock.now())
+    steps = lifecycle.get()
+    return judge_guard(steps.cold_guard(), steps.operations.clock.now())
 
 
 def judge_guard(found: GuardState | None, now: datetime) -> dg.AssetCheckResult:
@@ -314,12 +310,11 @@ def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> dg.AssetCheck
 
 
 def _presence(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        found = reachable_presence(steps, table)
-        if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
-            # Whatever took them, no more of this table is deleted until a person has seen it.
-            steps.pause(table, who="artemis-lifecycle", why=f"{found.absent_files:,} reachable files are gone")
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    found = reachable_presence(steps, table)
+    if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
+        # Whatever took them, no more of this table is deleted until a person has seen it.
+        steps.pause(table, who="artemis-lifecycle", why=f"{found.absent_files:,} reachable files are gone")
     return _result(
         not found.absent_files,
         f"All {found.reachable_files:,} files that the table's snapshots reach are in the store."
@@ -354,9 +349,8 @@ def nothing_reachable_deleted_as_orphan(
 def in_flight_files_settle(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """Files skipped as in flight become committed files or orphans. Many of them in every scan mean that they do
     not."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        found = steps.in_flight(table)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    found = steps.in_flight(table)
     if found is None:
         return _result(False, "The table has no scan.", warn=True)
     return _result(
@@ -374,11 +368,10 @@ def in_flight_files_settle(context: dg.AssetCheckExecutionContext, lifecycle: Li
 @_check("physical_deletion", daily=True)
 def no_plan_waits_too_long(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """No plan holds its files for longer than checks.plan_age plus its grace: otherwise it could hold them forever."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        now, policy = steps.operations.clock.now(), steps.config.policy(table)
-        allowed = policy.checks.plan_age + policy.deletion.grace
-        waiting = [record for record in steps.plans(table) if record.status in HOLDING]
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    now, policy = steps.operations.clock.now(), steps.config.policy(table)
+    allowed = policy.checks.plan_age + policy.deletion.grace
+    waiting = [record for record in steps.plans(table) if record.status in HOLDING]
     age = now - min((record.planned_at for record in waiting), default=now)
     late = [record for record in waiting if now - record.planned_at > allowed]
     return _result(
@@ -403,8 +396,7 @@ LINEAGE_GATE = "lineage_gate"
 def lineage_gate(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """Every snapshot since the watch began states its lineage as lifecycle.yaml requires, or a person acknowledged
     it. Warns where the catalog could have a gate and has none: `artemis gate enable`."""
-    with as_dagster_failure():
-        return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
+    return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
 
 
 def judge_lineage(found: LineageCheck) -> dg.AssetCheckResult:
