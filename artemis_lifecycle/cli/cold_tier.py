@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,14 +49,12 @@ def restores(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     )
 
 
-@command(app, "adding up {table}")
-def costs(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterator[object]:
+@command(app, "adding up {table}", plots=True)
+def costs(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show what a table holds in each tier and for each tag, and what that costs by the price table in
     lifecycle.yaml."""
     found = lifecycle.costs(table)
-    if plot is not None:
-        plot.write_bytes(found.plot(plot.suffix[1:]))
-    yield {**asdict(found), "per_month": found.per_month}
+    yield Result({**asdict(found), "per_month": found.per_month}, picture=found.plot)
 
     def money(amount: float | None) -> str:
         return "" if amount is None else f"{amount:,.4f}"
@@ -80,8 +77,6 @@ def costs(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterato
         show_table("What only a tag holds", *grid(found.tags, columns, size=size, price=price))
     if found.per_month is None:
         say("no price for every class: set them in lifecycle.yaml (prices)", dim=True)
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
 
 
 @command(app, "archiving {table}", name="deep-archive")

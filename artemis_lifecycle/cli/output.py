@@ -104,11 +104,13 @@ def show_json(value: object) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: `value` as --json prints it, then `warnings` for the standard error, and the exit code."""
+    """What a command found: `value` as --json prints it, then `warnings` for the standard error, and the exit code;
+    `picture` returns one of it, as png or svg."""
 
     value: object
     exit_code: int = 0
     warnings: tuple[str, ...] = ()
+    picture: Callable[[str], bytes] | None = None
 
 
 def show(value: object, *, title: str, exit_code: int = 0) -> Iterator[Result]:

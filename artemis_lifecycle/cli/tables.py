@@ -165,22 +165,19 @@ def record_lineage(lifecycle: Lifecycle, table: str) -> object:
     return lifecycle.record_lineage(table)
 
 
-@command(app, "comparing windows", name="retention-curve")
+@command(app, "comparing windows", name="retention-curve", plots=True)
 def retention_curve(
     lifecycle: Lifecycle,
     table: str,
     window: Annotated[
         list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
     ] = None,
-    plot: Path | None = None,
 ) -> Iterator[object]:
     """Show what the table would hold under other windows, and what each tag and branch costs to keep. Changes
     nothing."""
     windows = None if not window else [parse_duration(text) for text in window]
     curve = lifecycle.retention_curve(table, windows=windows)
-    if plot is not None:
-        plot.write_bytes(curve.plot(plot.suffix[1:]))
-    yield curve
+    yield Result(curve, picture=curve.plot)
     most = max((point.size_in_bytes for point in curve.points), default=0) or 1
     points = grid(
         curve.points,
@@ -197,15 +194,13 @@ def retention_curve(
         size=lambda each: decimal(each.size_in_bytes),
     )
     show_table("What each ref costs: freed if it were removed", *refs)
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 # `artemis plan-query`: what a query's scan reads, pass by pass.
 
 
-@command(app, "planning a query of {table}", name="plan-query")
+@command(app, "planning a query of {table}", name="plan-query", plots=True)
 def plan_query(
     lifecycle: Lifecycle,
     table: str,
@@ -216,16 +211,13 @@ def plan_query(
     footers: Annotated[int, typer.Option(help="Read the Parquet footers of at most so many selected files.")] = 0,
     files: bool = False,
     limit: Annotated[int, typer.Option(help="The most files to list.")] = 20,
-    plot: Path | None = None,
 ) -> Iterator[object]:
     """Show what a query reads: manifests, files, row groups; and what maintenance would spare it. Starts no Spark."""
     plan = lifecycle.plan_query(
         table, predicate, snapshot_id=snapshot_id, ref=ref, case_sensitive=not ignore_case, footers=footers
     )
-    if plot is not None:
-        plot.write_bytes(plan.plot(plot.suffix[1:]))
     listed = plan.to_arrow().slice(0, limit).to_pylist() if files else []
-    yield {**plan.figures(), "files": listed} if files else plan.figures()
+    yield Result({**plan.figures(), "files": listed} if files else plan.figures(), picture=plan.plot)
     _show(plan)
     if files:
         rows = [
@@ -241,8 +233,6 @@ def plan_query(
         show_table("Data files", ("path", "bytes", "records", "deletes", "left to filter"), rows)
         if plan.files_selected > limit:
             say(f"(the first {limit} of {plan.files_selected:,}; --limit shows more)", dim=True)
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
 
 
 def _show(plan: QueryPlan) -> None:
@@ -292,14 +282,13 @@ def _show(plan: QueryPlan) -> None:
 # Commands that show what a table's maintenance is worth: its health's score, and what its commits cost.
 
 
-@command(app, "measuring {table}")
-def health(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterator[object]:
+@command(app, "measuring {table}", plots=True)
+def health(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
     Spark."""
     found = lifecycle.health(table)
-    if plot is not None:
-        plot.write_bytes(lifecycle.health_history(table).plot(plot.suffix[1:]))
-    yield found.figures() | {"parts": found.parts, "next_part": found.next_part}
+    said = found.figures() | {"parts": found.parts, "next_part": found.next_part}
+    yield Result(said, picture=lambda kind: lifecycle.health_history(table).plot(kind))
     parts = grid(
         found.parts,
         "part, score, figure, seconds:,.1f, {currency}/month=per_month:,.2f",
@@ -316,29 +305,19 @@ def health(lifecycle: Lifecycle, table: str, plot: Path | None = None) -> Iterat
         say("Nothing is due.")
     else:
         say("Next:", found.next_part.next_step or "", unbroken=True)
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
 
 
-@command(app, "reading the commits of {table}", name="commit-costs")
+@command(app, "reading the commits of {table}", name="commit-costs", plots=True)
 def commit_costs(
     lifecycle: Lifecycle,
     table: str,
-    plot: Path | None = None,
     limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
 ) -> Iterator[object]:
     """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the
     table."""
     found = lifecycle.commit_costs(table)
-    if plot is not None:
-        plot.write_bytes(found.plot(plot.suffix[1:]))
-    yield {
-        "table": found.table,
-        "rows": found.rows,
-        "unknown": found.unknown,
-        "trends": found.trends,
-        "warnings": found.warnings,
-    }
+    fields = ("table", "rows", "unknown", "trends", "warnings")
+    yield Result({field: getattr(found, field) for field in fields}, picture=found.plot)
     rows = grid(
         found.rows[-limit:],
         "committed=committed_at:%m-%d %H:%M, operation, files=files_changed:,, metadata, list, manifests, requests",
@@ -353,5 +332,3 @@ def commit_costs(
         say(f"{found.unknown:,} metadata files have an unknown size: the table's metadata log does not name them.")
     for warning in found.warnings:
         say(f"Warning: {warning}")
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
