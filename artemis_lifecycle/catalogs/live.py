@@ -119,8 +119,9 @@ class CatalogReader:
         self, without: Collection[str] = (), table: str | None = None, named: Collection[str] = ()
     ) -> dict[str, CatalogEntry]:
         """Return the rows of other catalogs in the same `iceberg_tables`, by `<catalog>:<namespace.table>`; only one of
-        them if `table` has such a name. Of the catalogs in `without`, only tables that no handoff published: they were
-        there before the guard. None of those in `named`. Nothing for a catalog that is not in SQL."""
+        them if `table` has such a name. Of the catalogs in `without`, also this one, only tables that no handoff
+        published: they were there before the guard. None of those in `named`. Nothing for a catalog that is not in
+        SQL."""
         return self._source.beside(without, table, named)
 
     def published(self, table: str) -> str | None:
@@ -265,7 +266,9 @@ class _Sql:
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = select(*POINTER, name.label("name")).where(
-            columns.catalog_name.not_in((self._name, *named)), columns.metadata_location.is_not(None), IS_TABLE
+            columns.catalog_name.not_in({self._name, *named}.difference(without)),
+            columns.metadata_location.is_not(None),
+            IS_TABLE,
         )
         if table is not None:
             query = query.where(name == table)

@@ -202,12 +202,16 @@ class AllReaders:
 
 
 def catalogs_of_database(
-    catalogs: Catalogs, name: str, reader: CatalogReader, confirm: Callable[[], None] = lambda: None
+    catalogs: Catalogs, reader: CatalogReader, cold: CatalogReader, confirm: Callable[[], None] = lambda: None
 ) -> CatalogsOfDatabase:
     """Return a live catalog with those beside it in its database, of which the named ones answer for themselves. Those
-    of a database that several live catalogs share are beside the first of them."""
+    of a database that several live catalogs share are beside the first of them, and those of a cold catalog's own
+    database beside `catalogs.live`."""
+    name, tier = reader.name, catalogs.cold
     own = catalogs.named_as(name)
     sharing = [each.name for each in catalogs.iceberg if in_one_database(each, own)]
+    is_apart = own is catalogs.live and tier.uri is not None
+    is_apart = is_apart and not any(in_one_database(each, tier) for each in catalogs.iceberg)
     return CatalogsOfDatabase(
         reader,
         (catalogs.cold.name,) if in_one_database(own, catalogs.cold) else (),
@@ -215,4 +219,5 @@ def catalogs_of_database(
         named=[each for each in sharing if each != name],
         keys=(*catalogs.named, *catalogs.others),
         has_siblings=sharing[:1] in ([], [name]),
+        cold=cold if is_apart else None,
     )

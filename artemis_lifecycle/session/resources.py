@@ -496,7 +496,7 @@ class Resources:
 
         def around(name: str) -> CatalogsOfDatabase:
             confirm = partial(self.confirm, prefix) if name == own else (lambda: None)
-            return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
+            return catalogs_of_database(catalogs, self.catalogs.reader(name), self.cold_catalog, confirm)
 
         known = self.unchecked_operations.known_tables.of_catalog
         return self._readers.setdefault((own, strict), AllReaders(own, catalogs, around, known, strict=strict))
