@@ -12,19 +12,14 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.audit.ledger import LineageRecorded
-from artemis_lifecycle.audit.open_lineage import require_open_lineage
 from artemis_lifecycle.audit.past import History, Past, ReachableSet
 from artemis_lifecycle.audit.questions import Auditing
-from artemis_lifecycle.audit.recording import LineageEvents, Recording
+from artemis_lifecycle.audit.recording import LineageEvents, Recording, require_open_lineage
 from artemis_lifecycle.audit.watch import LineageWatching
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
-from artemis_lifecycle.cold_tier.deep_archive import DeepArchived
 from artemis_lifecycle.cold_tier.handoff import Handoff
-from artemis_lifecycle.cold_tier.restore_ids import Restored
-from artemis_lifecycle.cold_tier.scrub import ColdScrub
 from artemis_lifecycle.commits.gate import Gate, Pointer
 from artemis_lifecycle.commits.writes import Commits
 from artemis_lifecycle.config.models import LifecycleConfig
@@ -34,8 +29,7 @@ from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, 
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.verdicts import Verdict
-from artemis_lifecycle.fleet.fleet import Fleet, fleet_of
-from artemis_lifecycle.fleet.metrics import metrics
+from artemis_lifecycle.fleet.fleet import Fleet, fleet_of, metrics
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.formats.paimon.service import PaimonTables
 from artemis_lifecycle.live_sets.sweep import Sweep
@@ -48,14 +42,13 @@ from artemis_lifecycle.operations.live_sets import LiveSet
 from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, read_inventory, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.planning.plan import Query as ScanQuery
 from artemis_lifecycle.planning.plan import QueryPlan
 from artemis_lifecycle.session import contexts
-from artemis_lifecycle.session.answers import ask_all
+from artemis_lifecycle.session.live_catalogs import ask_all
 from artemis_lifecycle.session.policies import PolicyExplanation, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait
@@ -66,7 +59,7 @@ from artemis_lifecycle.upkeep.maintenance import Maintenance, Measuring
 from artemis_lifecycle.upkeep.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.upkeep.table_checks import TableChecks
 from artemis_lifecycle.walk import deletion
-from artemis_lifecycle.walk.cold_tier import ColdTier, RenewedIdentities
+from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.dropped import DroppedTables
 from artemis_lifecycle.walk.expiration import Expiration
@@ -377,119 +370,25 @@ class Lifecycle:
         with noted_wait(self.resources, plan):
             return self._cold_tier.hand_off(plan, dry_run=dry_run)
 
-    def restore(
-        self,
-        table: str,
-        snapshot_id: int | None = None,
-        branch: str = "",
-        *,
-        as_of: datetime | None = None,
-        why: str = "",
-        who: str | None = None,
-        ticket: str | None = None,
-    ) -> Restored:
-        """Restore an expired snapshot's rows to the live table, as a new snapshot on a new `branch`. Its files are
-        copied from the cold tier, and verified against the records of their archiving. In place of its id, `as_of`
-        selects what was current at an instant.
-
-        The branch's snapshot has no parent. Its summary has the id of the original snapshot and the `ticket`. `who`
-        (default: user and host) and `why` are recorded in Postgres. Queries of the branch use the table's current
-        schema. If the live table still has the snapshot, the branch is created on it. Another run after a kill resumes;
-        another run after success changes nothing.
-
-        If the table's catalog was put back in time, its numbers first go on above all that the archive has used
-        (`numbered_anew`). The branch is read once before the restore succeeds.
-
-        Raises NoSuchSnapshot if neither tier has it; InDeepArchive if it must be thawed first; BadInput for main, or a
-        name that exists; RestoreFailed, with the table unchanged, if a file cannot be restored, or if a table whose
-        catalog was put back has given ids of the snapshot's columns or rows to others; RestoreFailed, too, if the new
-        branch cannot be read; LeaseTaken, Busy, CommitConflict.
-        """
-        return self._cold_tier.restore(table, snapshot_id, branch, as_of=as_of, why=why, who=who, ticket=ticket)
+    restore = _verb("_cold_tier", ColdTier.restore)
 
     def restores(self, table: str) -> list[RestoreRecord]:
         """Return restores from the cold tier, newest first, including unfinished ones."""
         return self.operations.restores.of_table(self.steps.table_uuid(table))
 
-    def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
-        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at the same paths; only files that
-        no other cold snapshot of any table has, nor the live table. If the policy has `then: keep`, nothing moves.
-
-        A hold on a snapshot, or on the table, prevents its move. `now` may only be in the past. A dry run reports what
-        would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
-        meantime; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
-        """
-        return self._cold_tier.deep_archive(table, now, dry_run=dry_run)
-
-    def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
-        """Read the due cold files of the table (at most about `limit`) and compare each with its checksum, so that each
-        one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped. Reads nothing if the policy
-        says never.
-
-        A missing or damaged file is copied again while the live table has it. Otherwise it is recorded as lost, until
-        it matches its record again. Files in the deep archive are checked only for existence and size. Takes the
-        table's lease only to copy; if the table is busy, the next run tries again.
-
-        Raises NoSuchTable before the first handoff; UnreadableMetadata if a cold table's metadata is lost; StorageError
-        if a store does not answer, or the ledger of copies is lost.
-        """
-        return self._cold_tier.scrub_cold(table, now, limit=limit)
-
-    def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
-        """Compare the sources of all archived copies that live still has with their records, after the whole live store
-        was copied, replicated or re-encrypted: times and tokens changed, but not the content. Each file that differs is
-        read once. Another run continues. Raises NoSuchTable before the first handoff."""
-        return self._cold_tier.renew_identities(table, who=who, why=why)
+    deep_archive = _verb("_cold_tier", ColdTier.deep_archive)
+    scrub_cold = _verb("_cold_tier", ColdTier.scrub_cold)
+    renew_identities = _verb("_cold_tier", ColdTier.renew_identities)
 
     def cold_losses(self, table: str) -> list[ColdLoss]:
         """Return cold files that a scrub found lost and that are still lost, longest unchecked first."""
         return self.operations.scrubs.losses(self.steps.table_uuid(table))
 
-    def request_thaw(
-        self,
-        table: str,
-        snapshot_ids: Sequence[int] = (),
-        *,
-        case_id: str,
-        requester: str,
-        reason: str,
-        as_of: datetime | None = None,
-        tag: str | None = None,
-        days: int | None = None,
-    ) -> ThawRecord:
-        """Request that archived snapshots be readable for some days: those with the given ids, or the one that `as_of`
-        or `tag` finds. Lists their files; requests nothing from the store until a second person approves
-        (`approve_thaw`).
-
-        Raises BadInput if case, requester or reason is missing, or the snapshot is not in the archive; NoSuchSnapshot;
-        NaiveDatetime.
-        """
-        return self._cold_tier.request_thaw(
-            table, snapshot_ids, case_id=case_id, requester=requester, reason=reason, as_of=as_of, tag=tag, days=days
-        )
-
-    def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
-        """Record a second person's approval, and request every file from the store. Another run after a kill requests
-        the rest.
-
-        Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
-        """
-        return self._cold_tier.approve_thaw(thaw_id, who, why)
-
-    def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """End a thaw that is unwanted or no longer needed. From then on nothing reads through it, although S3 keeps its
-        readable copies until their days are over. Raises NoSuchPlan, BadInput if who or why is missing."""
-        return self._cold_tier.refuse_thaw(thaw_id, who, why)
-
-    def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        """Check a thaw and record its state: readable if all its files are; ended if its days are over or it was not
-        approved in time. Resumes a thaw whose approval was interrupted by a kill."""
-        return self._cold_tier.follow_thaw(thaw_id)
-
-    def thaws_to_follow(self) -> list[ThawRecord]:
-        """Return thaws for which `follow_thaw` has something to do now. Checks a few files of each, and starts no
-        Spark."""
-        return self._cold_tier.thaws_to_follow()
+    request_thaw = _verb("_cold_tier", ColdTier.request_thaw)
+    approve_thaw = _verb("_cold_tier", ColdTier.approve_thaw)
+    refuse_thaw = _verb("_cold_tier", ColdTier.refuse_thaw)
+    follow_thaw = _verb("_cold_tier", ColdTier.follow_thaw)
+    thaws_to_follow = _verb("_cold_tier", ColdTier.thaws_to_follow)
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """Return DataFrame[path, size_in_bytes] of the files of a thaw. Raises NoSuchPlan."""
@@ -618,16 +517,8 @@ class Lifecycle:
     live_set = _verb("_live_sets", LiveSets.live_set)
     compare_live_sets = _verb("_live_sets", LiveSets.compare)
     delete_live_set = _verb("_live_sets", LiveSets.delete)
-
-    def observe_catalog(self, most: int | None = None) -> dict[str, str]:
-        """Record which tables the live catalog has now, so that dropped tables are detected. Reads the metadata files
-        of new and changed tables, at most `most` of them; the next call reads more. Return the errors of unreadable
-        tables."""
-        return self._dropped.observe_catalog(most)
-
-    def dropped_tables(self) -> list[DroppedTable]:
-        """Return the tables that the live catalog no longer has: until when their files are kept, and their state."""
-        return self._dropped.dropped_tables()
+    observe_catalog = _verb("_dropped", DroppedTables.observe_catalog)
+    dropped_tables = _verb("_dropped", DroppedTables.dropped_tables)
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
         """Find what a dropped table (by name or uuid) has left, in the same way as `delete_dropped`. Changes nothing.
@@ -649,23 +540,10 @@ class Lifecycle:
         with noted_wait(self.resources, scan):
             return self._dropped.delete_dropped(scan, dry_run=dry_run)
 
-    def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
-        """Process the dropped tables that an entry of lifecycle.yaml matches and whose retention is over: scan those
-        without a recent scan, and delete what may be deleted. A refusal is reported with its table, and does not stop
-        the others. A dry run scans nothing."""
-        return self._dropped.clear_dropped(dry_run=dry_run)
-
+    clear_dropped = _verb("_dropped", DroppedTables.clear_dropped)
     undrop = _verb("_undrop", Undrop.undrop)
-
-    def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
-        """Decide to keep the files of a dropped table (by name or uuid), also those in quarantine. Raises NoSuchTable,
-        PlanStateError."""
-        return self._dropped.keep_dropped(table, who=who, why=why)
-
-    def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
-        """End a `keep_dropped`: the retention counts from when the table was missed. `who` (default: the account,
-        USER@HOST) is recorded. Raises NoSuchTable, PlanStateError."""
-        return self._dropped.unkeep_dropped(table, who=who)
+    keep_dropped = _verb("_dropped", DroppedTables.keep_dropped)
+    unkeep_dropped = _verb("_dropped", DroppedTables.unkeep_dropped)
 
     def quarantined(self, table: str) -> list[QuarantineRecord]:
         """Return what deletions of the table moved into quarantine, newest first; also for a dropped table."""
@@ -767,21 +645,8 @@ class Lifecycle:
         return done
 
     ingested = _verb("_auditing", Auditing.ingested)
-
-    def downstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
-        """Return every snapshot that read this one, in any table, directly or through others.
-
-        Only inputs that writers listed count. With `states`, a reader of a later state of a table also counts, because
-        that state contains the snapshot; without, the answer's `left_out` counts what that would add. A table that
-        cannot be read is in `unreadable`, and the answer is without what the ledger lacks of it. Starts no Spark.
-        Raises NoSuchTable, UnreadableMetadata, StorageError.
-        """
-        return self._auditing.lineage(table, snapshot_id, "downstream", states=states)
-
-    def upstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
-        """Return every snapshot that this one read, directly or through others: the reverse of `downstream`."""
-        return self._auditing.lineage(table, snapshot_id, "upstream", states=states)
-
+    downstream = _verb("_auditing", Auditing.downstream)
+    upstream = _verb("_auditing", Auditing.upstream)
     overwrites = _verb("_auditing", Auditing.overwrites)
     incident = _verb("_incidents", Incidents.incident)
     compact_history = _verb("_past", Past.compact_history)

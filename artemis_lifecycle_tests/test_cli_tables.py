@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from argparse import Namespace
 from contextlib import nullcontext
 
 import pytest
@@ -40,6 +41,18 @@ def test_words_and_ids_are_whole_at_80_columns(
     words = {word for name in columns for word in name.split()} - {"due", "at", "to", "it", "a"}
     for word in (*words, *(each for each in row if isinstance(each, str) and " " not in each)):
         assert word in text, word
+
+
+def test_a_grid_has_the_fields_that_its_columns_name() -> None:
+    records = [Namespace(plan_id="p", of=Namespace(table="db.t"), files=1234, due_at=None)]
+    names, rows = output.grid(
+        records,
+        "plan=plan_id, of.table, files:,, due at=due_at:%H, {unit} a month=price",
+        price=lambda each: each.files / 2,
+        unit="a, b",
+    )
+    assert names == ["plan", "of.table", "files", "due at", "a, b a month"]
+    assert rows == [["p", "db.t", "1,234", None, 617.0]]
 
 
 def test_what_json_prints_reaches_the_standard_output_of_a_terminal_with_a_spinner(

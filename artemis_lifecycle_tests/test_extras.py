@@ -56,7 +56,7 @@ main()
 
 
 _EVENTS = """
-from artemis_lifecycle.audit.open_lineage import require_open_lineage
+from artemis_lifecycle.audit.recording import require_open_lineage
 require_open_lineage()
 """
 

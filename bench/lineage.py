@@ -20,8 +20,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from artemis_lifecycle.catalogs.gate.installation import install_gate
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, request_pass
-from artemis_lifecycle.catalogs.gate.rules import rules_of
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, request_pass, rules_of
 from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage, OverwritePermissions

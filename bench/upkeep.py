@@ -24,8 +24,8 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.build import build_definitions
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.sensors import compaction_requests, step_requests
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf

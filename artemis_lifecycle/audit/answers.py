@@ -1,7 +1,5 @@
 """Answers from the lineage ledger: who overwrote, what is downstream or upstream, when a partition was ingested. Pure:
-Arrow tables of the ledger in, answers out. Below them, what manifests tell of ingests. Does not belong here: reading
-the ledger (`questions.py`).
-"""
+Arrow tables of the ledger in, answers out. Below them, what manifests tell of ingests."""
 
 from __future__ import annotations
 
@@ -84,10 +82,7 @@ class Ingests:
     snapshots that no tier has."""
 
     def __init__(
-        self,
-        tiers: Sequence[Tier],
-        operation_of: Callable[[int], str | None],
-        parent_of: Callable[[int], int | None],
+        self, tiers: Sequence[Tier], operation_of: Callable[[int], str | None], parent_of: Callable[[int], int | None]
     ) -> None:
         self._tiers = tiers
         self._operation_of = operation_of
@@ -228,12 +223,7 @@ REMOVING = ("delete", "overwrite")
 """The operations of commits that remove rows (Iceberg spec, "Snapshots"): pyiceberg's `overwrite()` commits a `delete`
 and an `append`; TRUNCATE and a DELETE of complete files commit a `delete`."""
 
-_REQUIRED = {
-    "who": "trigger.operator",
-    "writer": "writer.id",
-    "why": "trigger.type",
-    "ticket": "trigger.ticket",
-}
+_REQUIRED = {"who": "trigger.operator", "writer": "writer.id", "why": "trigger.type", "ticket": "trigger.ticket"}
 """What an overwrite must say, and the key in its summary."""
 
 
@@ -364,52 +354,40 @@ class Lineage:
         return frame
 
 
-def lineage_of(
-    edges: pa.Table,
-    start: SnapshotOfTable,
-    direction: Direction,
-    parents: Callable[[], pa.Table],
-    unrecorded: int,
-    names_of: Callable[[Collection[str]], Mapping[str, str]],
-    *,
-    states: bool,
-    unreadable: tuple[str, ...] = (),
-) -> Lineage:
-    """Return the answer from edges (EDGES, and `from_table` where `from_uuid` is null). `parents` returns the edges
-    (EDGES) from each snapshot to its child in the same table. `names_of` returns names by uuid for the tables in
-    question, or more."""
-    uuid = str(start.table_uuid)
-    found = reached(edges, uuid, start.snapshot_id, direction, parents() if states else None)
-    uuids = {each for end in ("from_uuid", "to_uuid") for each in found[end].to_pylist()}
-    names = names_of(uuids - {None})
-    # What no table of this catalog has is named as its reader wrote it.
-    unknown = edges.filter(pc.and_(edges["from_uuid"].is_null(), pc.is_in(edges["from_id"], value_set=_flat(found))))
-    written = dict(zip(unknown["from_id"].to_pylist(), unknown["from_table"].to_pylist(), strict=True))
+@dataclass(frozen=True)
+class Graph:
+    """All inputs of all snapshots, read once, around one snapshot. `edges` has EDGES, and `from_table` where
+    `from_uuid` is null. `parents` returns the edges (EDGES) from each snapshot to its child in the same table;
+    `names_of` returns names by uuid for the tables in question, or more."""
 
-    def tables(end: str) -> pa.Array:
-        pairs = zip(found[f"{end}_uuid"].to_pylist(), found[f"{end}_id"].to_pylist(), strict=True)
-        return pa.array([names[uuid] if uuid is not None else written[each] for uuid, each in pairs], pa.string())
+    start: SnapshotOfTable
+    edges: pa.Table
+    parents: Callable[[], pa.Table]
+    names_of: Callable[[Collection[str]], Mapping[str, str]]
+    unrecorded: int
+    unreadable: tuple[str, ...]
 
-    columns = {each: found[each] for each in found.column_names} | {
-        "from_table": tables("from"),
-        "to_table": tables("to"),
-    }
-    rows = pa.table({each: columns[each] for each in LINEAGE_EDGE_ROWS.names}, LINEAGE_EDGE_ROWS)
-    return Lineage(
-        start.table,
-        start.snapshot_id,
-        direction,
-        states,
-        unrecorded,
-        unreadable,
-        rows,
-        lambda: reached(edges, uuid, start.snapshot_id, direction, parents()),
-    )
+    def lineage(self, direction: Direction, *, states: bool) -> Lineage:
+        """Return what is downstream or upstream of the snapshot."""
+        start, edges, uuid = self.start, self.edges, str(self.start.table_uuid)
+        found = reached(edges, uuid, start.snapshot_id, direction, self.parents() if states else None)
+        uuids = {each for end in ("from_uuid", "to_uuid") for each in found[end].to_pylist()}
+        names = self.names_of(uuids - {None})
+        # What no table of this catalog has is named as its reader wrote it.
+        named = pc.is_in(edges["from_id"], value_set=found["from_id"].combine_chunks())
+        unknown = edges.filter(pc.and_(edges["from_uuid"].is_null(), named))
+        written = dict(zip(unknown["from_id"].to_pylist(), unknown["from_table"].to_pylist(), strict=True))
 
+        def tables(end: str) -> pa.Array:
+            pairs = zip(found[f"{end}_uuid"].to_pylist(), found[f"{end}_id"].to_pylist(), strict=True)
+            return pa.array([names[uuid] if uuid is not None else written[each] for uuid, each in pairs], pa.string())
 
-def _flat(found: pa.Table) -> pa.Array:
-    ids: pa.Array = found["from_id"].combine_chunks()
-    return ids
+        columns = {each: found[each] for each in found.column_names}
+        columns |= {"from_table": tables("from"), "to_table": tables("to")}
+        rows = pa.table({each: columns[each] for each in LINEAGE_EDGE_ROWS.names}, LINEAGE_EDGE_ROWS)
+        with_states = lambda: reached(edges, uuid, start.snapshot_id, direction, self.parents())  # noqa: E731
+        said = self.unrecorded, self.unreadable
+        return Lineage(start.table, start.snapshot_id, direction, states, *said, rows, with_states)
 
 
 FILE_ROWS = arrow_schema(

@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.escaping import html, terminal
 
 EDGES = pa.schema(
-    [
-        ("from_uuid", pa.string()),
-        ("from_id", pa.int64()),
-        ("to_uuid", pa.string()),
-        ("to_id", pa.int64()),
-    ]
+    [("from_uuid", pa.string()), ("from_id", pa.int64()), ("to_uuid", pa.string()), ("to_id", pa.int64())]
 )
 """An edge leads from an input to the snapshot that read it. A uuid is null if nothing records whose snapshot it is."""
 

@@ -6,8 +6,6 @@ Here, entries older than a cut are summarized into ranges: one for each unbroken
 trigger and schema, with the first and the last snapshot and their count. The entries themselves are in immutable detail
 files, so that an instant inside a range is still answered exactly, from one of them. The index, `ranges.parquet`, is
 written aside and renamed into place (object stores replace it in one request).
-
-Belongs here: that form, how it grows, and its answers. Does not belong here: where the log comes from.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 and one row for every input that it named, in `lineage_edges`. So who wrote what, and from what, outlives the snapshots.
 
 A batch of rows is sealed under `operations.root`, then queued for publication in the transaction that saves the
-progress. Recorded means sealed and queued: nothing waits for Spark. Belongs here: which snapshots are new, and their
-rows. Does not belong here: publishing (`upkeep/publishing.py`), and questions (`audit`).
+progress. Recorded means sealed and queued: nothing waits for Spark.
 """
 
 from __future__ import annotations
@@ -18,13 +17,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.catalogs.results import ResultTable
 from artemis_lifecycle.contracts import CommitLineage, LineageRequirements, lineage_problems
-from artemis_lifecycle.contracts.summary import (
-    CODE_VERSION,
-    DAGSTER_RUN,
-    INPUT_SNAPSHOTS,
-    InputSnapshot,
-    parse_inputs,
-)
+from artemis_lifecycle.contracts.summary import CODE_VERSION, DAGSTER_RUN, INPUT_SNAPSHOTS, InputSnapshot, parse_inputs
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.lineage import LedgerProgress
 from artemis_lifecycle.storage.frames import arrow_schema, describe_frame, drop_frame, frame_batches, write_batches
@@ -100,11 +93,6 @@ class LineageRecorded:
     recorded: int
     incomplete: int
     dry_run: bool = False
-
-    @property
-    def added(self) -> int:
-        """The same as `snapshots`."""
-        return self.snapshots
 
 
 def unrecorded(

@@ -1,5 +1,5 @@
 """Answers audit questions from the lineage ledger, published and queued rows alike, and from what it does not have yet.
-Starts no Spark, changes nothing. Belongs here: reading. Does not belong here: the answers (`audit/answers.py`)."""
+Starts no Spark, changes nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.audit.answers import (
     OVERWRITE_COLUMNS,
     REMOVING,
+    Graph,
     Ingested,
     IngestedFile,
     Ingests,
@@ -24,10 +25,9 @@ from artemis_lifecycle.audit.answers import (
     Tier,
     Trace,
     ingested_of,
-    lineage_of,
     overwrites_of,
 )
-from artemis_lifecycle.audit.graph import EDGES, Direction, SnapshotOfTable
+from artemis_lifecycle.audit.graph import EDGES, SnapshotOfTable
 from artemis_lifecycle.audit.ledger import EDGE_ROWS, LINEAGE_EDGES, LINEAGE_LEDGER, ROWS, LedgerBatch
 from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.identifier import parse, parse_in
@@ -64,30 +64,6 @@ class Unrecorded:
     edges: pa.Table
     names: Mapping[str, str]
     unreadable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Graph:
-    """All inputs of all snapshots, read once, around one snapshot."""
-
-    start: SnapshotOfTable
-    new: Unrecorded
-    edges: pa.Table
-    parents: Callable[[], pa.Table]
-    names_of: Callable[[Collection[str]], Mapping[str, str]]
-
-    def lineage(self, direction: Direction, *, states: bool) -> Lineage:
-        """Return what is downstream or upstream of the snapshot."""
-        return lineage_of(
-            self.edges,
-            self.start,
-            direction,
-            self.parents,
-            self.new.ledger.num_rows,
-            self.names_of,
-            states=states,
-            unreadable=self.new.unreadable,
-        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +113,19 @@ class Auditing:
             found = {operation for policy in policies for operation in policy.lineage.overwrite.counted}
         return sorted(found - set(REMOVING))
 
-    def lineage(self, table: str, snapshot_id: int, direction: Direction, *, states: bool = False) -> Lineage:
-        return self.graph(table, snapshot_id).lineage(direction, states=states)
+    def downstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
+        """Return every snapshot that read this one, in any table, directly or through others.
+
+        Only inputs that writers listed count. With `states`, a reader of a later state of a table also counts, because
+        that state contains the snapshot; without, the answer's `left_out` counts what that would add. A table that
+        cannot be read is in `unreadable`, and the answer is without what the ledger lacks of it. Starts no Spark.
+        Raises NoSuchTable, UnreadableMetadata, StorageError.
+        """
+        return self.graph(table, snapshot_id).lineage("downstream", states=states)
+
+    def upstream(self, table: str, snapshot_id: int, *, states: bool = False) -> Lineage:
+        """Return every snapshot that this one read, directly or through others: the reverse of `downstream`."""
+        return self.graph(table, snapshot_id).lineage("upstream", states=states)
 
     def graph(self, table: str, snapshot_id: int) -> Graph:
         table_uuid = self.steps.table_state(table).metadata.table_uuid
@@ -153,7 +140,8 @@ class Auditing:
 
         start = SnapshotOfTable(table, snapshot_id, table_uuid)
         names = {uuid: name for name, uuid in self.recording.uuids.items()} | dict(new.names) | {table_uuid: table}
-        return Graph(start, new, self._edges(new), parents, self._named(names))
+        edges, count = self._edges(new), new.ledger.num_rows
+        return Graph(start, edges, parents, self._named(names), count, new.unreadable)
 
     def _named(self, names: Mapping[str, str]) -> Callable[[Collection[str]], Mapping[str, str]]:
         """Return the names of tables by uuid, for those in question; of dropped tables as the ledger has them."""

@@ -165,12 +165,7 @@ RECORDED, DESCRIBED, SCHEMAS = "every_snapshot_is_recorded", "summaries_are_comp
 # Checks of a table's lineage and schemas: is every snapshot recorded and described, and do its schemas fit together?
 # Pure.
 
-_PROMOTIONS = {
-    ("int", "long"),
-    ("float", "double"),
-    ("date", "timestamp"),
-    ("date", "timestamp_ns"),
-}
+_PROMOTIONS = {("int", "long"), ("float", "double"), ("date", "timestamp"), ("date", "timestamp_ns")}
 """Iceberg's schema evolution, besides wider decimals and what `unknown` becomes."""
 
 

@@ -56,10 +56,7 @@ _LOG = escaping.logger(__name__)
 _MAIN = "main"
 
 _MISSING = frozenset(
-    {
-        "org.apache.iceberg.exceptions.NoSuchTableException",
-        "org.apache.iceberg.exceptions.NoSuchNamespaceException",
-    }
+    {"org.apache.iceberg.exceptions.NoSuchTableException", "org.apache.iceberg.exceptions.NoSuchNamespaceException"}
 )
 
 

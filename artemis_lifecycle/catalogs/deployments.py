@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import Connection, Engine, text
+import sqlalchemy as sa
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.identifier import NAMESPACE as NAMESPACE
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
@@ -79,7 +80,7 @@ class DeploymentRecords(Protocol):
         ...
 
 
-def ensure_records(connection: Connection) -> None:
+def ensure_records(connection: sa.Connection) -> None:
     """Create schema `artemis_live` if necessary, and let no other process add a record until the transaction ends."""
     starters_lock(connection, "artemis-deployments")
     if not _has_table(connection):
@@ -90,7 +91,7 @@ def ensure_records(connection: Connection) -> None:
 class DeploymentsInSql:
     """Next to `iceberg_tables`, with the catalog's name as the key, like its rows."""
 
-    def __init__(self, engine: Engine, catalog: str) -> None:
+    def __init__(self, engine: sa.Engine, catalog: str) -> None:
         self._engine = engine
         self._catalog = catalog
 
@@ -107,16 +108,16 @@ class DeploymentsInSql:
             if first and self._newest(connection):
                 return
             connection.execute(
-                text(
+                sa.text(
                     f"INSERT INTO {_TABLE} (catalog_name, operations_id, server, place, address, root, who, why) "
                     "VALUES (:catalog, :operations_id, :server, :place, :address, :root, :who, :why)"
                 ),
                 values,
             )
 
-    def _newest(self, connection: Connection) -> list[DeploymentRecord]:
+    def _newest(self, connection: sa.Connection) -> list[DeploymentRecord]:
         row = connection.execute(
-            text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1"),
+            sa.text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1"),
             {"catalog": self._catalog},
         ).first()
         if row is None:
@@ -186,9 +187,6 @@ class DeploymentsInFiles:
                 found.append((name, number, record))
         return found
 
-
-NAMESPACE = "lifecycle"
-"""This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
 
 PROPERTY = "artemis.deployments"
 """The property with the records of a REST catalog, a JSON list: of the namespace `NAMESPACE`, or of a table."""
@@ -377,11 +375,11 @@ def take_over(
     return records.newest()
 
 
-def _has_table(connection: Connection) -> bool:
+def _has_table(connection: sa.Connection) -> bool:
     # Not to_regclass(): a session may use a cached result from before another one created the table.
     return bool(
         connection.execute(
-            text(
+            sa.text(
                 "SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
                 "WHERE nspname = 'artemis_live' AND relname = 'deployments'"
             )

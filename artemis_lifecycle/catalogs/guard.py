@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, text
+import sqlalchemy as sa
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
@@ -158,7 +158,7 @@ class GuardState:
         return "; ".join(map(str, self.problems)) or "present"
 
 
-def guard_state(connection: Connection, catalog: str) -> GuardState:
+def guard_state(connection: sa.Connection, catalog: str) -> GuardState:
     """Return the current state of the guard of `catalog`. Changes nothing, and needs no right except to log in.
 
     `connection` is to the database that has the catalog's rows.
@@ -166,13 +166,13 @@ def guard_state(connection: Connection, catalog: str) -> GuardState:
     return _read(connection, catalog).state
 
 
-def is_guarded(engine: Engine, catalog: str) -> bool:
+def is_guarded(engine: sa.Engine, catalog: str) -> bool:
     """Whether the guard of `catalog` is intact. Changes nothing."""
     with engine.connect() as connection:
         return guard_state(connection, catalog).condition == "present"
 
 
-def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
+def ensure_guard(engine: sa.Engine, catalog: str, live_catalog: str) -> None:
     """Make the rows of `catalog` refuse every writer except handoffs; errors tell writers to use `live_catalog`.
 
     `engine` is for the database with the catalog's rows, whose tables must exist. If the guard is intact, nothing is
@@ -202,7 +202,7 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
         _install(connection, catalog, live_catalog)
 
 
-def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
+def verify_guard(engine: sa.Engine, catalog: str, live_catalog: str) -> None:
     """Restore the guard of `catalog` if there is something to guard and the guard is not intact.
 
     Raises Refused if it cannot be restored and this role works on the cold tier; for all other roles, which only read
@@ -223,17 +223,17 @@ def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
         _log.warning("The guard of cold catalog %s was not intact, and was restored: %s", catalog, known.state)
 
 
-def lift_guard(connection: Connection, catalog: str) -> None:
+def lift_guard(connection: sa.Connection, catalog: str) -> None:
     """Let every login write to `catalog` again. For removing a whole cold tier in the same transaction; the next open
     of a catalog that still has rows guards it again. Does nothing without a guard."""
-    if connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
+    if connection.execute(sa.text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
         connection.execute(
-            text("DELETE FROM artemis_cold.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
+            sa.text("DELETE FROM artemis_cold.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
         )
 
 
 def publish_guarded(
-    connection: Connection,
+    connection: sa.Connection,
     catalog: str,
     table: str,
     *,
@@ -246,7 +246,7 @@ def publish_guarded(
     Raises what `publish` raises, and Refused unless the guard is intact from here to the commit.
     """
     # Disabling or dropping a trigger needs a stronger lock on its table, and waits for this transaction.
-    connection.execute(text(f"LOCK TABLE {', '.join(_TABLES)} IN ROW EXCLUSIVE MODE"))
+    connection.execute(sa.text(f"LOCK TABLE {', '.join(_TABLES)} IN ROW EXCLUSIVE MODE"))
     found = guard_state(connection, catalog)
     if found.condition != "present":
         raise Refused(
@@ -259,7 +259,7 @@ def publish_guarded(
     # In the same form in which the triggers join the columns of a row.
     as_row = ".".join(parse(table).row)
     connection.execute(
-        text(
+        sa.text(
             "INSERT INTO artemis_cold.publications (catalog_name, table_identifier, plan_id, expected_location, "
             "new_location) VALUES (:catalog, :table, :plan, :expected, :new)"
         ),
@@ -284,12 +284,12 @@ def publishing_by_hand(catalog: str, table: str, location: str) -> str:
 
 # --- state of the guard -----------------------------------------------------------------------------------------------
 
-_WORKS_ON_IT = text(
+_WORKS_ON_IT = sa.text(
     "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role AND pg_has_role(oid, 'MEMBER')) OR EXISTS (SELECT FROM "
     "pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'artemis_cold' AND "
     "c.relname = 'publications' AND has_table_privilege(c.oid, 'INSERT'))"
 )
-_NEWEST_RESTORATIONS = text(
+_NEWEST_RESTORATIONS = sa.text(
     "SELECT found, restored_by, restored_at FROM artemis_cold.restorations WHERE catalog_name = :catalog "
     "ORDER BY restored_at DESC LIMIT 5"
 )
@@ -309,12 +309,12 @@ def _stands(known: _Known, live_catalog: str) -> bool:
     return known.state.condition == "present" and known.live_catalog in (None, live_catalog)
 
 
-def _read(connection: Connection, catalog: str) -> _Known:
+def _read(connection: sa.Connection, catalog: str) -> _Known:
     readable = _PARTS.readable(connection)
     problems = [Problem(f"table artemis_cold.{name}", "missing") for name in _PARTS.own_tables if name not in readable]
     registered = None
     if readable.get("catalogs"):
-        row = text("SELECT live_catalog, version FROM artemis_cold.catalogs WHERE catalog_name = :catalog")
+        row = sa.text("SELECT live_catalog, version FROM artemis_cold.catalogs WHERE catalog_name = :catalog")
         registered = connection.execute(row, {"catalog": catalog}).one_or_none()
         if registered is None:
             problems.append(Problem(f"the row of {catalog} in artemis_cold.catalogs", "missing"))
@@ -335,18 +335,18 @@ def _read(connection: Connection, catalog: str) -> _Known:
     return _Known(state, None if registered is None else registered.live_catalog, strangers)
 
 
-def _has_rows(connection: Connection, catalog: str) -> bool:
-    readable = text(
+def _has_rows(connection: sa.Connection, catalog: str) -> bool:
+    readable = sa.text(
         "SELECT count(*) FROM unnest(CAST(:names AS TEXT[])) AS name "
         "WHERE to_regclass(name) IS NOT NULL AND has_table_privilege(to_regclass(name), 'SELECT')"
     )
     if connection.execute(readable, {"names": list(_TABLES)}).scalar_one() < len(_TABLES):
         return False
     exists = " OR ".join(f"EXISTS (SELECT FROM {table} WHERE catalog_name = :catalog)" for table in _TABLES)
-    return bool(connection.execute(text(f"SELECT {exists}"), {"catalog": catalog}).scalar_one())
+    return bool(connection.execute(sa.text(f"SELECT {exists}"), {"catalog": catalog}).scalar_one())
 
 
-def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
+def _install(connection: sa.Connection, catalog: str, live_catalog: str) -> None:
     known = _read(connection, catalog)
     if _stands(known, live_catalog):
         return
@@ -357,7 +357,7 @@ def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
     for statement in (*_PARTS.closed(connection), *role_statements(_GRANTS)):
         connection.exec_driver_sql(statement)
     connection.execute(
-        text(
+        sa.text(
             "INSERT INTO artemis_cold.catalogs VALUES (:catalog, :live, :version) ON CONFLICT (catalog_name) "
             "DO UPDATE SET live_catalog = excluded.live_catalog, version = excluded.version"
         ),
@@ -366,6 +366,6 @@ def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
     broken = [str(problem) for problem in known.state.problems if problem.part != _OUTDATED]
     if known.state.in_use and broken:
         connection.execute(
-            text("INSERT INTO artemis_cold.restorations (catalog_name, found) VALUES (:catalog, :found)"),
+            sa.text("INSERT INTO artemis_cold.restorations (catalog_name, found) VALUES (:catalog, :found)"),
             {"catalog": catalog, "found": "; ".join(broken)},
         )

@@ -1,5 +1,4 @@
-"""Table identifiers: a tuple of namespace levels and a name. Belongs here: every way to write and to parse one. Does
-not belong here: no other code joins or splits names with dots.
+"""Table identifiers: a tuple of namespace levels and a name. No other code joins or splits names with dots.
 
 - Text: `db.t`, as used by the API, lifecycle.yaml, the command line, partition keys and Postgres; `finance:db.t` for a
   table in `finance`, a catalog beside the live one. A part that contains
@@ -22,6 +21,9 @@ from artemis_lifecycle.config.names import parts_of as parts_of
 from artemis_lifecycle.config.names import quoted as quoted
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.spark.sql import name as sql_name
+
+NAMESPACE = "lifecycle"
+"""This project's namespace in a live catalog. Excluded from discovery, from sensors and from the tables' schedules."""
 
 _UNADDRESSABLE = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 

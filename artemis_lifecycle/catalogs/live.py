@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import Engine, Row, Select, not_, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
@@ -53,6 +53,7 @@ from artemis_lifecycle.errors import (
     ConfigError,
     EnvironmentMissing,
     LifecycleError,
+    LocationConflict,
     NoSuchTable,
     OperationsUnavailable,
     Refused,
@@ -222,9 +223,9 @@ class _Sql:
 
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
-        self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
+        self._engine: sa.Engine = connect(require_uri(catalog), purpose=purpose)
 
-    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
         allowed = refusing(
             f"Login {self._engine.url.username} may not read catalog {self._name}",
@@ -241,22 +242,24 @@ class _Sql:
 
     def namespaces(self) -> list[tuple[str, ...]]:
         rows = iceberg_namespace_properties.c
-        found = self._read(select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name))
-        made = self._read(select(rows.namespace).where(rows.catalog_name == self._name))
+        found = self._read(
+            sa.select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name)
+        )
+        made = self._read(sa.select(rows.namespace).where(rows.catalog_name == self._name))
         return [namespace_of_row(namespace) for namespace in {row[0] for row in (*found, *made)}]
 
     def tables(self) -> list[Identifier]:
-        query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
+        query = sa.select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
         return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
+        row = next(iter(self._read(sa.select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        query = select(*POINTER).where(
+        query = sa.select(*POINTER).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
         return [self._entry(row) for row in self._read(query)], {}
@@ -265,7 +268,7 @@ class _Sql:
         # Compared separately: any of the three names may contain the separators.
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
-        query = select(*POINTER, name.label("name")).where(
+        query = sa.select(*POINTER, name.label("name")).where(
             columns.catalog_name.not_in({self._name, *named}.difference(without)),
             columns.metadata_location.is_not(None),
             IS_TABLE,
@@ -274,7 +277,7 @@ class _Sql:
             query = query.where(name == table)
         if without and self._has_publications():
             as_row = columns.table_namespace + "." + columns.table_name
-            published = select(publications.c.table_identifier).where(
+            published = sa.select(publications.c.table_identifier).where(
                 publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
             )
             query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
@@ -283,7 +286,7 @@ class _Sql:
     def published(self, catalog: str, table: str) -> str | None:
         if not self._has_publications():
             return None
-        found = select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
+        found = sa.select(publications.c.new_location).order_by(publications.c.publication_id.desc()).limit(1)
         found = found.filter_by(catalog_name=catalog, table_identifier=".".join(parse(table).row))
         with self._engine.connect() as connection:
             return connection.execute(found).scalar_one_or_none()
@@ -293,12 +296,12 @@ class _Sql:
             return can_read_publications(connection)
 
     def others(self) -> list[CatalogEntry]:
-        query = select(*POINTER, ICEBERG_TYPE.label("kind")).where(
-            not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
+        query = sa.select(*POINTER, ICEBERG_TYPE.label("kind")).where(
+            sa.not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
         )
         return [replace(self._entry(row), type=row.kind) for row in self._read(query)]
 
-    def _entry(self, row: Row[Any]) -> CatalogEntry:
+    def _entry(self, row: sa.Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)
         return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
 
@@ -328,7 +331,7 @@ class _Sql:
         return compare_and_swap(self._engine, self._name, name, expected, new, summaries)
 
     def kind_of(self, name: Identifier) -> str | None:
-        query = select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
+        query = sa.select(iceberg_tables.c.iceberg_type).where(*row_of(self._name, name))
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.iceberg_type or "table").lower()
@@ -582,3 +585,123 @@ class _Other:
 def _client_of(catalog: Any, attribute: str) -> Any:
     # pyiceberg has no public way to what it does not read itself.
     return getattr(catalog, attribute)
+
+
+# --- siblings ---------------------------------------------------------------------------------------------------------
+# The tables of every catalog that shares one `iceberg_tables`: the neighbors of a deletion.
+# A SQL catalog is a name in a column. Catalogs with different names in one database, often with one warehouse, are
+# neighbors just like the tables of one catalog.
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The tables of sibling catalogs, as `<catalog>:<namespace.table>`; or those of a catalog that was asked before,
+    with its other objects."""
+
+    rows: Mapping[str, CatalogEntry]
+    objects: Sequence[CatalogEntry] = ()
+
+    def tables(self) -> list[str]:
+        """Return every name, sorted."""
+        return sorted(self.rows)
+
+    def entry(self, table: str) -> CatalogEntry:
+        """Return the table's row."""
+        return self.rows[table]
+
+    def pointers(self) -> Mapping[str, CatalogEntry]:
+        """Return the row of every table, by name."""
+        return self.rows
+
+    def others(self) -> list[CatalogEntry]:
+        """Return nothing for siblings: those of all catalogs are the live catalog's."""
+        return list(self.objects)
+
+
+class CatalogsOfDatabase:
+    """The live catalog's tables by their names, and those of sibling catalogs as `<catalog>:<namespace.table>`.
+
+    `without` are excluded catalogs, except tables that no handoff put there: the cold one, whose whole warehouse is
+    off limits. `cold` is the reader of a cold catalog that has a database of its own. A live catalog that is not in SQL
+    has no other siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
+    raises if no more work may be done in the catalog.
+
+    In a deployment of several live catalogs, those in `named` are in the same database and answer for themselves.
+    Siblings are `<live catalog>+<catalog>:…` where their name alone could be a key: `keys` are the catalogs of keys.
+    Those in the cold catalog's own database are `<cold catalog>+<catalog>:…`.
+    """
+
+    def __init__(
+        self,
+        live: CatalogReader,
+        without: Collection[str] = (),
+        confirm: Callable[[], None] = lambda: None,
+        *,
+        named: Collection[str] = (),
+        keys: Collection[str] = (),
+        has_siblings: bool = True,
+        cold: CatalogReader | None = None,
+    ) -> None:
+        self._live = live
+        self._cold = cold
+        self._without = tuple(without)
+        self._confirm = confirm
+        self._named = tuple(named)
+        self._keys = frozenset(keys)
+        self._has_siblings = has_siblings
+
+    def tables(self) -> list[str]:
+        """Return every name, sorted."""
+        return sorted(self._apart(self._live.tables(), self._others()))
+
+    def entry(self, table: str) -> CatalogEntry:
+        """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier."""
+        own = self._live.prefix
+        is_own = ":" not in table or (own and table.startswith(own))
+        return (None if is_own else self._others(table).get(table)) or self._live.entry(table)
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        """Return the row of every table, by name."""
+        self._confirm()
+        live, others = self._live.pointers(), self._others()
+        self._apart(live, others)
+        return live | others
+
+    def others(self) -> list[CatalogEntry]:
+        """Return every object that is not a table, of the live catalog and of all catalogs in its database."""
+        return self._live.others()
+
+    def beside(self) -> Beside:
+        """Return the tables of sibling catalogs alone."""
+        return Beside(self._others())
+
+    def _others(self, key: str | None = None) -> dict[str, CatalogEntry]:
+        """Return the rows of sibling catalogs by key; only the one of `key`, if given."""
+        found = {}
+        if self._has_siblings:
+            asked = None if key is None else key.removeprefix(f"{self._live.name}+")
+            rows = self._live.beside(self._without, asked, self._named)
+            found = {self._key(name): entry for name, entry in rows.items()}
+        if self._cold is not None:
+            before = f"{self._cold.name}+"
+            asked = None if key is None else key.removeprefix(before)
+            rows = self._cold.beside((self._cold.name,), asked)
+            found |= {f"{before}{name}": entry for name, entry in rows.items()}
+        return found
+
+    def _key(self, name: str) -> str:
+        plain = not self._live.prefix and name.partition(":")[0] not in self._keys
+        return name if plain else f"{self._live.name}+{name}"
+
+    def _apart(self, live: Collection[str], others: Collection[str]) -> list[str]:
+        """Return all these names. Raises LocationConflict if one would stand for two tables."""
+        both = set(live).intersection(others)
+        if both:
+            raise LocationConflict(
+                f"Catalog {self._live.name} has a table with the qualified name of a table in another catalog of the "
+                "same database",
+                table=min(both),
+                untouched="all files",
+                hint="rename one of the two",
+            )
+        return [*live, *others]

@@ -1,5 +1,4 @@
-"""Policies that a REST catalog keeps for its tables, by the policy API of Apache Polaris. Belongs here: the request,
-and the schemas of the policies (2025-02-03) as far as this release acts on them. Does not belong here: what follows.
+"""Policies that a REST catalog keeps for its tables, by the policy API of Apache Polaris.
 
 Source: spec/polaris-catalog-apis/policy-apis.yaml (getApplicablePolicies) and the schemas of `system.snapshot-expiry`
 and `system.orphan-file-removal`. Names in the free `config` are those of Polaris' own examples.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
@@ -18,10 +19,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
-from sqlalchemy import Engine
 from typing_extensions import override
 
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, require_pass
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, is_installed, mode_of, require_pass
 from artemis_lifecycle.contracts.summary import OPERATION
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import connect
@@ -34,7 +34,7 @@ class GatedSqlCatalog(SqlCatalog):
     wrote before the commit: no metadata refers to them, and an orphan scan finds them when they are old enough.
     """
 
-    def __init__(self, name: str, engine: Engine | None = None, **properties: str) -> None:
+    def __init__(self, name: str, engine: sa.Engine | None = None, **properties: str) -> None:
         """`engine`: use its connections; None: connect to the property `uri`, as a writer."""
         if engine is None and properties.get("uri", "").startswith("postgresql"):
             engine = connect(properties["uri"], purpose="ingest")

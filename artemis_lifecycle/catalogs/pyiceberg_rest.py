@@ -7,7 +7,7 @@ from requests import Session
 from typing_extensions import override
 from urllib3.util import Retry
 
-from artemis_lifecycle.catalogs.answers import bounded
+from artemis_lifecycle.catalogs.rest import bounded
 
 
 class BoundedRestCatalog(RestCatalog):

@@ -1,6 +1,4 @@
-"""What a catalog with a commit log has: named references, commits, and the contents that keys have at a commit. Belongs
-here: the values, and the interface that a catalog implements. Does not belong here: any catalog (`nessie/`), or what of
-it is live (`live_sets/`)."""
+"""What a catalog with a commit log has: named references, commits, and the contents that keys have at a commit."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ Nothing passes through models: they drop fields that they do not know, and what 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -20,13 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange, require_possible
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.errors import OperationsUnavailable, Refused
-from artemis_lifecycle.storage.bounded import bounded_json
+from artemis_lifecycle.storage.bounded import ReadLimits, bounded_json, require_bounded_json
 
 if TYPE_CHECKING:
     import requests
@@ -435,3 +436,30 @@ def require_provable(answer: Mapping[str, Any] | None, grace: timedelta, table: 
         untouched="the table and all files",
         hint=hint,
     )
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+# Answers of HTTP servers, bounded before they are parsed. Belongs here: what every client of `requests` needs.
+
+_SECONDS = (10.0, 300.0)
+"""To connect, and between two parts of an answer."""
+_LIMITS = ReadLimits(max_bytes=512 << 20)
+_PIECE = 64 << 10
+
+
+def bounded(session: requests.Session) -> requests.Session:
+    """Make `session` raise TooLarge for an answer of more than 512 MiB, or of too many or too deeply nested values, and
+    time out where a request sets no time of its own. Return it."""
+    session.hooks["response"].append(_bounded)
+    session.request = partial(session.request, timeout=_SECONDS)  # type: ignore[method-assign]
+    return session
+
+
+def _bounded(response: requests.Response, *_: Any, **__: Any) -> None:
+    # Called with the headers; what reads the content afterwards finds it here.
+    content = bytearray()
+    for piece in response.raw.stream(_PIECE, decode_content=True):
+        content += piece
+        _LIMITS.require(len(content), response.url)
+    require_bounded_json(bytes(content), response.url)
+    response.raw = io.BytesIO(content)

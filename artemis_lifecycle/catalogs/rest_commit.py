@@ -1,5 +1,4 @@
-"""Commits through a REST catalog: load, validate, record, send once, prove, put lost refs back. Belongs here: the order
-and the retries. Does not belong here: the rules (`rest`)."""
+"""Commits through a REST catalog: load, validate, record, send once, prove, put lost refs back."""
 
 from __future__ import annotations
 

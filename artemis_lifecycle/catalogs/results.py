@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.catalogs.deployments import NAMESPACE as NAMESPACE
+from artemis_lifecycle.catalogs.identifier import NAMESPACE as NAMESPACE
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.errors import ConfigError

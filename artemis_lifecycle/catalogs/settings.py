@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from sqlalchemy import make_url
+import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle.catalogs.sql import ensure_tables, is_v0
@@ -42,7 +42,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
     Raises ConfigError for another database, and for a Unix socket: JDBC needs TCP.
     """
     try:
-        url = make_url(uri)
+        url = sa.make_url(uri)
     except (ArgumentError, ValueError):
         raise ConfigError(
             "The address of the catalog cannot be read",
@@ -204,7 +204,7 @@ def in_one_database(one: deployment.Catalog, other: deployment.Catalog) -> bool:
     """Return True if two SQL catalogs have their rows in one database, according to their addresses."""
     if one.type != "sql" or other.type != "sql":
         return False
-    first, second = make_url(require_uri(one)), make_url(require_uri(other))
+    first, second = sa.make_url(require_uri(one)), sa.make_url(require_uri(other))
     # The options may set another search path.
     return (first.host, first.port or 5432, first.database, first.query.get("options")) == (
         second.host,
@@ -218,8 +218,7 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
     url, user, password = jdbc_url(require_uri(catalog))
     if catalog.warehouse is None:
         raise ConfigError(
-            f"Catalog {catalog.name} has no warehouse",
-            hint=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml",
+            f"Catalog {catalog.name} has no warehouse", hint=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml"
         )
     found = {
         "type": "jdbc",

@@ -1,47 +1,20 @@
-"""The pointer of a table in a SQL catalog on Postgres: one row, moved by compare-and-swap.
-
-Belongs here: the one statement that moves it, and what is known when the connection breaks. Does not belong here: what
-the pointer may be moved to (`commits/gate.py`), or commits through Iceberg's core (`commit`), whose JdbcCatalog
-runs the same statement.
-"""
+"""The pointer of a table in a SQL catalog on Postgres: one row, moved by compare-and-swap as by JdbcCatalog."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    column,
-    func,
-    insert,
-    literal_column,
-    select,
-    table,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateTable
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, require_pass
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, require_pass
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, Identifier, parse
-from artemis_lifecycle.errors import (
-    BadInput,
-    CommitConflict,
-    CommitStateUnknown,
-    OperationsUnavailable,
-    Refused,
-)
+from artemis_lifecycle.errors import BadInput, CommitConflict, CommitStateUnknown, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import refusing
@@ -52,31 +25,31 @@ from artemis_lifecycle.operations.roles import refusing
 # them.
 
 _log = escaping.logger(__name__)
-_metadata = MetaData()
+_metadata = sa.MetaData()
 
-iceberg_tables = Table(
+iceberg_tables = sa.Table(
     "iceberg_tables",
     _metadata,
-    Column("catalog_name", String(255), primary_key=True),
-    Column("table_namespace", String(255), primary_key=True),
-    Column("table_name", String(255), primary_key=True),
-    Column("metadata_location", String(1000)),
-    Column("previous_metadata_location", String(1000)),
-    Column("iceberg_type", String(5)),
+    sa.Column("catalog_name", sa.String(255), primary_key=True),
+    sa.Column("table_namespace", sa.String(255), primary_key=True),
+    sa.Column("table_name", sa.String(255), primary_key=True),
+    sa.Column("metadata_location", sa.String(1000)),
+    sa.Column("previous_metadata_location", sa.String(1000)),
+    sa.Column("iceberg_type", sa.String(5)),
 )
 
-iceberg_namespace_properties = Table(
+iceberg_namespace_properties = sa.Table(
     "iceberg_namespace_properties",
     _metadata,
-    Column("catalog_name", String(255), primary_key=True),
-    Column("namespace", String(255), primary_key=True),
-    Column("property_key", String(255), primary_key=True),
-    Column("property_value", String(1000)),
+    sa.Column("catalog_name", sa.String(255), primary_key=True),
+    sa.Column("namespace", sa.String(255), primary_key=True),
+    sa.Column("property_key", sa.String(255), primary_key=True),
+    sa.Column("property_value", sa.String(1000)),
 )
 
-publications = table(
+publications = sa.table(
     "publications",
-    *(column(name, String) for name in ("catalog_name", "table_identifier", "new_location", "publication_id")),
+    *(sa.column(name, sa.String) for name in ("catalog_name", "table_identifier", "new_location", "publication_id")),
     schema="artemis_cold",
 )
 """What handoffs published in cold catalogs (`guard.py`)."""
@@ -85,13 +58,15 @@ POINTER = tuple(column for column in iceberg_tables.c if column.name != "iceberg
 """The columns of every schema version: V0 has no `iceberg_type`."""
 
 # Of V0 too, whose rows are all tables, as those of V1 without a type are.
-ICEBERG_TYPE: ColumnElement[str] = func.coalesce(literal_column("to_jsonb(iceberg_tables) ->> 'iceberg_type'"), "TABLE")
+ICEBERG_TYPE: sa.ColumnElement[str] = sa.func.coalesce(
+    sa.literal_column("to_jsonb(iceberg_tables) ->> 'iceberg_type'"), "TABLE"
+)
 IS_TABLE = ICEBERG_TYPE == "TABLE"
 
 
-def can_read_publications(connection: Connection) -> bool:
+def can_read_publications(connection: sa.Connection) -> bool:
     """Return False before the first handoff."""
-    probe = text(
+    probe = sa.text(
         "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = "
         "'artemis_cold' AND c.relname = 'publications' AND has_schema_privilege(n.oid, 'USAGE') "
         "AND has_table_privilege(c.oid, 'SELECT'))"
@@ -99,26 +74,26 @@ def can_read_publications(connection: Connection) -> bool:
     return bool(connection.execute(probe).scalar_one())
 
 
-def is_v0(connection: Connection) -> bool:
+def is_v0(connection: sa.Connection) -> bool:
     """Whether the catalog has `iceberg_tables` without `iceberg_type`: Iceberg's schema version V0."""
     there, typed = connection.execute(_PROBE).one()[:2]
     return bool(there) and not typed
 
 
-def has_tables(engine: Engine) -> bool:
+def has_tables(engine: sa.Engine) -> bool:
     """Whether the catalog has both tables, of schema version V1."""
     with engine.connect() as connection:
         return all(connection.execute(_PROBE).one())
 
 
-_PROBE = text(
+_PROBE = sa.text(
     "SELECT to_regclass('iceberg_tables') IS NOT NULL, EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = "
     "to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped), "
     "to_regclass('iceberg_namespace_properties') IS NOT NULL"
 )
 
 
-def ensure_tables(engine: Engine, *, upgrade: bool = False) -> None:
+def ensure_tables(engine: sa.Engine, *, upgrade: bool = False) -> None:
     """Create the tables that do not exist; `upgrade` V0 to V1, which only `artemis init` and the gate do. Otherwise
     nothing is written, and no right to create is needed."""
     with engine.connect() as connection:
@@ -139,15 +114,15 @@ def ensure_tables(engine: Engine, *, upgrade: bool = False) -> None:
         for each in (iceberg_tables, iceberg_namespace_properties):
             connection.execute(CreateTable(each, if_not_exists=True))
         if upgrade:
-            connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))
+            connection.execute(sa.text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))
     _log.warning("Tables of a SQL catalog were %s in %s", "upgraded" if there else "made", engine.url.database)
 
 
 _LONGEST_LOCATION = 1000
-_STATUS = text("SELECT pg_xact_status(CAST(:xid AS XID8))")
+_STATUS = sa.text("SELECT pg_xact_status(CAST(:xid AS XID8))")
 
 
-def swap(connection: Connection, catalog: str, name: Identifier, expected_location: str, new_location: str) -> str:
+def swap(connection: sa.Connection, catalog: str, name: Identifier, expected_location: str, new_location: str) -> str:
     """Point the table to `new_location` if it points to `expected_location`, in the caller's transaction. Return the
     transaction's id.
 
@@ -156,10 +131,10 @@ def swap(connection: Connection, catalog: str, name: Identifier, expected_locati
     """
     at = row_of(catalog, name)
     xid: str | None = connection.execute(
-        update(iceberg_tables)
+        sa.update(iceberg_tables)
         .where(*at, iceberg_tables.c.metadata_location == expected_location, IS_TABLE)
         .values(metadata_location=new_location, previous_metadata_location=expected_location)
-        .returning(literal_column("pg_current_xact_id()::text", String))
+        .returning(sa.literal_column("pg_current_xact_id()::text", sa.String))
     ).scalar_one_or_none()
     if xid is None:
         raise conflict(connection, catalog, name, expected_location, new_location)
@@ -167,10 +142,10 @@ def swap(connection: Connection, catalog: str, name: Identifier, expected_locati
 
 
 def conflict(
-    connection: Connection, catalog: str, name: Identifier, expected_location: str | None, new_location: str
+    connection: sa.Connection, catalog: str, name: Identifier, expected_location: str | None, new_location: str
 ) -> CommitConflict:
     """Return the error for a table that does not point to `expected_location` (None: for one that exists)."""
-    query = select(iceberg_tables.c.metadata_location).where(*row_of(catalog, name))
+    query = sa.select(iceberg_tables.c.metadata_location).where(*row_of(catalog, name))
     actual = connection.execute(query).scalar_one_or_none()
     return CommitConflict(
         f"Catalog {catalog} has {actual or 'no such table'}, not {expected_location or 'no such table'}",
@@ -194,7 +169,7 @@ def require_storable(name: Identifier, location: str) -> None:
 
 
 def compare_and_swap(
-    engine: Engine,
+    engine: sa.Engine,
     catalog: str,
     name: Identifier,
     expected_location: str,
@@ -226,7 +201,7 @@ def compare_and_swap(
 
 
 def register(
-    engine: Engine, catalog: str, name: Identifier, location: str, summaries: Sequence[Mapping[str, str]]
+    engine: sa.Engine, catalog: str, name: Identifier, location: str, summaries: Sequence[Mapping[str, str]]
 ) -> None:
     """Add the row of a table that is in no catalog, past the lineage gate if there is one. `summaries` are those of
     snapshots that are new under this name. Raises Refused, BadInput, LineageRejected."""
@@ -236,7 +211,7 @@ def register(
     values = {"catalog_name": catalog, "table_namespace": namespace, "table_name": table, "iceberg_type": "TABLE"}
     try:
         with around("catalog.register"), _refused(name), engine.begin() as connection:
-            connection.execute(insert(iceberg_tables).values(**values, metadata_location=location))
+            connection.execute(sa.insert(iceberg_tables).values(**values, metadata_location=location))
     except IntegrityError as error:
         raise name_taken(name) from error
 
@@ -256,7 +231,7 @@ def _refused(name: Identifier) -> AbstractContextManager[None]:
     )
 
 
-def _settle(engine: Engine, xid: str, name: Identifier, location: str, broken: OperationsUnavailable) -> None:
+def _settle(engine: sa.Engine, xid: str, name: Identifier, location: str, broken: OperationsUnavailable) -> None:
     """Return if the transaction was committed."""
     try:
         status = _final_status(engine, xid)
@@ -277,7 +252,7 @@ def _settle(engine: Engine, xid: str, name: Identifier, location: str, broken: O
     ) from broken
 
 
-def _final_status(engine: Engine, xid: str) -> str | None:
+def _final_status(engine: sa.Engine, xid: str) -> str | None:
     def status() -> str | None:
         with engine.connect() as connection:
             found = connection.execute(_STATUS, {"xid": xid}).scalar_one()
@@ -293,7 +268,7 @@ def _final_status(engine: Engine, xid: str) -> str | None:
     return waiting(status)
 
 
-def row_of(catalog: str, name: Identifier) -> tuple[ColumnElement[bool], ...]:
+def row_of(catalog: str, name: Identifier) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for the row of a table."""
     namespace, table = name.row
     columns = iceberg_tables.c
@@ -307,7 +282,7 @@ def row_of(catalog: str, name: Identifier) -> tuple[ColumnElement[bool], ...]:
 
 
 def publish(
-    connection: Connection, catalog: str, table: str, *, expected_location: str | None, new_location: str
+    connection: sa.Connection, catalog: str, table: str, *, expected_location: str | None, new_location: str
 ) -> CatalogEntry:
     """Point `table` of the catalog named `catalog` to `new_location` if it points to `expected_location` (None: if it
     does not exist). Also adds the namespace's row. The caller commits.

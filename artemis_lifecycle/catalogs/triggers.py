@@ -1,9 +1,5 @@
 """Functions and triggers that this project puts on the tables of a SQL catalog: what they should be, what the database
-has, and the difference.
-
-Belongs here: comparing an installation with its definition, and the errors of an installation. Does not belong here:
-what a trigger refuses (`guard`, `gate`).
-"""
+has, and the difference."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, Engine, text
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import Busy, LifecycleError
@@ -98,30 +94,30 @@ class Parts:
         # They run as their owner, so no other login may call them or use one as a trigger of its own table.
         yield f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {self.schema} FROM PUBLIC"
 
-    def closed(self, connection: Connection) -> Iterator[str]:
+    def closed(self, connection: sa.Connection) -> Iterator[str]:
         """Yield the statements that take all rights on the schema from everybody but its owner."""
-        known = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:roles)")
+        known = sa.text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:roles)")
         found = connection.execute(known, {"roles": list(self.roles)}).scalars()
         for grantee in ("PUBLIC", *found):
             yield f"REVOKE ALL ON ALL TABLES IN SCHEMA {self.schema} FROM {grantee}"
             yield f"REVOKE ALL ON SCHEMA {self.schema} FROM {grantee}"
 
-    def readable(self, connection: Connection) -> dict[str, bool]:
+    def readable(self, connection: sa.Connection) -> dict[str, bool]:
         """Return whether this login may read each of the schema's tables. Needs no right on them."""
-        rows = connection.execute(text(_FOUND_TABLES), {"schema": self.schema})
+        rows = connection.execute(sa.text(_FOUND_TABLES), {"schema": self.schema})
         return {row.relname: row.readable for row in rows}
 
-    def open_to(self, connection: Connection) -> list[str]:
+    def open_to(self, connection: sa.Connection) -> list[str]:
         """Return those of PUBLIC and `roles` that may change one of `own_tables`, or create in the schema."""
         values = {"schema": self.schema, "tables": list(self.own_tables), "roles": list(self.roles)}
-        return list(connection.execute(text(_OPEN_TO), values).scalars())
+        return list(connection.execute(sa.text(_OPEN_TO), values).scalars())
 
     def compare_functions(
-        self, connection: Connection, *, compared: bool = True
+        self, connection: sa.Connection, *, compared: bool = True
     ) -> tuple[tuple[str, ...], list[Problem]]:
         """Return the signatures of foreign functions in the schema, and the problems. `compared` False: only whether
         each function exists."""
-        rows = connection.execute(text(_FOUND_FUNCTIONS), {"schema": self.schema, "path": self._path})
+        rows = connection.execute(sa.text(_FOUND_FUNCTIONS), {"schema": self.schema, "path": self._path})
         found = {(row.proname, row.types): row for row in rows}
         problems = []
         for function in self.functions:
@@ -136,11 +132,11 @@ class Parts:
         strangers = tuple(row.signature for row in found.values())
         return strangers, problems + [Problem(f"function {each}", "altered", "not the guard's") for each in strangers]
 
-    def compare_triggers(self, connection: Connection, *, compared: bool = True) -> Iterator[Problem]:
+    def compare_triggers(self, connection: sa.Connection, *, compared: bool = True) -> Iterator[Problem]:
         """Yield the problems. `compared` False: only whether each trigger exists and fires."""
         tables = sorted({trigger.table for trigger in self.triggers})
         found = {
-            (row.tgname, row.relname): row for row in connection.execute(text(_FOUND_TRIGGERS), {"tables": tables})
+            (row.tgname, row.relname): row for row in connection.execute(sa.text(_FOUND_TRIGGERS), {"tables": tables})
         }
         for trigger in self.triggers:
             part = f"trigger {trigger.name} on {trigger.table}"
@@ -164,15 +160,15 @@ class Parts:
 
 @contextmanager
 def installing(
-    engine: Engine, lock: str, *, busy: Busy, refused: Callable[[str], LifecycleError]
-) -> Iterator[Connection]:
+    engine: sa.Engine, lock: str, *, busy: Busy, refused: Callable[[str], LifecycleError]
+) -> Iterator[sa.Connection]:
     """A transaction that changes triggers on the catalog's tables, one at a time by the starters' lock `lock`. Raises
     `busy` while other sessions keep the tables locked; `refused(owner)` for a login that may not change them."""
     try:
         with engine.begin() as connection:
             starters_lock(connection, lock)
             # Commits of all engines queue behind a statement that waits for the tables.
-            connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+            connection.execute(sa.text("SET LOCAL lock_timeout = '10s'"))
             yield connection
     except DBAPIError as error:
         code = getattr(error.orig, "pgcode", None) or ""
@@ -187,7 +183,7 @@ def installing(
 
 _LOCKED = ("55P03", "40P01")  # lock_not_available, deadlock_detected
 _NOT_ALLOWED = ("42501", "25006")  # insufficient_privilege, read_only_sql_transaction
-_OWNER = text("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('iceberg_tables')")
+_OWNER = sa.text("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('iceberg_tables')")
 _FOUND_TRIGGERS = """
     SELECT t.tgname, c.relname, t.tgenabled::text, t.tgtype, n.nspname || '.' || p.proname AS function,
            t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs = 0 AS unconditional

@@ -15,16 +15,13 @@ from threading import Timer
 import typer
 
 from artemis_lifecycle.cli import (
-    audit,
     cold_tier,
     expiration,
     gate,
     live_sets,
-    maintenance,
     operating,
     orphans,
     paimon,
-    planning,
     reading,
     tables,
     tags_and_holds,
@@ -41,21 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (
-    tables,
-    maintenance,
-    planning,
-    expiration,
-    orphans,
-    paimon,
-    live_sets,
-    reading,
-    audit,
-    cold_tier,
-    tags_and_holds,
-    gate,
-    operating,
-):
+for commands in (tables, expiration, orphans, paimon, live_sets, reading, cold_tier, tags_and_holds, gate, operating):
     app.add_typer(commands.app)
 
 

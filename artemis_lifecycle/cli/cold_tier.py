@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import (
-    AsOfOption,
-    DryRunOption,
-    NowOption,
-    PersonOption,
-    PlotOption,
-    ReasonOption,
-    TableArgument,
-    ThawArgument,
-    command,
-)
-from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
@@ -34,10 +24,10 @@ app = typer.Typer()
 @command(app, "restoring {table}")
 def restore(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
     snapshot_id: Annotated[int | None, typer.Argument(help="An expired snapshot.", metavar="[SNAPSHOT]")] = None,
-    as_of: AsOfOption = None,
+    as_of: datetime | None = None,
     why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
     ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
     owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
@@ -48,34 +38,23 @@ def restore(
 
 
 @command(app, "reading the restores")
-def restores(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def restores(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show restores from the cold tier, newest first, including unfinished ones."""
-    found = lifecycle.restores(table)
     return show_list(
-        found,
-        title=f"Restores of {table}",
-        columns=("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended"),
-        row=lambda record: (
-            record.restore_id,
-            record.source_snapshot_id,
-            record.branch,
-            record.snapshot_id,
-            record.who,
-            record.why,
-            record.started_at,
-            record.finished_at or (record.abandoned_at and f"abandoned {cell(record.abandoned_at)}"),
-        ),
+        lifecycle.restores(table),
+        f"Restores of {table}",
+        "restore=restore_id, snapshot=source_snapshot_id, branch, new snapshot=snapshot_id, who, why, "
+        "begun=started_at, ended",
+        ended=lambda each: each.finished_at or (each.abandoned_at and f"abandoned {cell(each.abandoned_at)}"),
     )
 
 
-@command(app, "adding up {table}")
-def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -> Iterator[object]:
+@command(app, "adding up {table}", plots=True)
+def costs(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show what a table holds in each tier and for each tag, and what that costs by the price table in
     lifecycle.yaml."""
     found = lifecycle.costs(table)
-    if plot is not None:
-        plot.write_bytes(found.plot(plot.suffix[1:]))
-    yield {**asdict(found), "per_month": found.per_month}
+    yield Result({**asdict(found), "per_month": found.per_month}, picture=found.plot)
 
     def money(amount: float | None) -> str:
         return "" if amount is None else f"{amount:,.4f}"
@@ -92,21 +71,17 @@ def costs(lifecycle: Lifecycle, table: TableArgument, plot: PlotOption = None) -
     ]
     rows = [(name, *map(figure, found.tiers)) for name, figure in figures]
     show_table(f"Costs of {table}", ("", *(tier.tier for tier in found.tiers)), rows)
-    tags = [
-        (tag.ref, tag.tier, tag.snapshot_id, f"{tag.files:,}", decimal(tag.size_in_bytes), money(tag.per_month))
-        for tag in found.tags
-    ]
-    if tags:
-        show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)
+    if found.tags:
+        columns = "ref, tier, snapshot=snapshot_id, files:,, bytes=size, a month=price"
+        size, price = lambda each: decimal(each.size_in_bytes), lambda each: money(each.per_month)
+        show_table("What only a tag holds", *grid(found.tags, columns, size=size, price=price))
     if found.per_month is None:
         say("no price for every class: set them in lifecycle.yaml (prices)", dim=True)
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
 
 
 @command(app, "archiving {table}", name="deep-archive")
 def deep_archive(
-    lifecycle: Lifecycle, table: TableArgument, now: NowOption = None, dry_run: DryRunOption = False
+    lifecycle: Lifecycle, table: str, now: datetime | None = None, dry_run: bool = False
 ) -> Iterator[object]:
     """Move cold snapshots past their retention to the deep archive. Files that others read, or that a hold keeps,
     stay."""
@@ -117,8 +92,8 @@ def deep_archive(
 @command(app, "reading the cold files of {table}", name="scrub-cold")
 def scrub_cold(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
+    table: str,
+    now: datetime | None = None,
     limit: Annotated[int | None, typer.Option(help="Read about this many files; default: all that are due.")] = None,
     losses: Annotated[bool, typer.Option("--losses", help="List the files that are still lost; read nothing.")] = False,
 ) -> Iterator[object]:
@@ -126,21 +101,22 @@ def scrub_cold(
     if losses:
         yield from show_list(
             lifecycle.cold_losses(table),
-            title=f"Lost cold files of {table}",
-            columns=("path", "copy of", "reason", "found", "checked"),
-            row=lambda loss: (loss.path, loss.source, loss.reason, loss.found_at, loss.checked_at),
+            f"Lost cold files of {table}",
+            "path, copy of=source, reason, found=found_at, checked=checked_at",
         )
         return
     done = lifecycle.scrub_cold(table, now, limit=limit)
     yield Result(done, exit_code=1 if done.open_losses else 0)
     print_fields({**asdict(done), "problems": len(done.problems)}, title=f"Cold files of {table}")
-    rows = [(each.path, "repaired" if each.repaired else "lost", each.reason) for each in done.problems]
-    if rows:
-        show_table("Problems", ("path", "outcome", "reason"), rows)
+    if done.problems:
+        found = grid(
+            done.problems, "path, outcome, reason", outcome=lambda each: "repaired" if each.repaired else "lost"
+        )
+        show_table("Problems", *found)
 
 
 @command(app, "comparing the files of {table}", "Identities of {table}", name="renew-identities")
-def renew_identities(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> object:
+def renew_identities(lifecycle: Lifecycle, table: str, who: str, why: str) -> object:
     """Compare archived files with the live store by content, after the whole store was copied or re-encrypted."""
     return lifecycle.renew_identities(table, who=who, why=why)
 
@@ -148,12 +124,12 @@ def renew_identities(lifecycle: Lifecycle, table: TableArgument, who: PersonOpti
 @command(app, "asking for a thaw of {table}")
 def thaw(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     case: Annotated[str, typer.Option(prompt=True, help="The case for which it is needed.")],
     requester: Annotated[str, typer.Option(prompt=True, help="Who requests it.")],
     reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Recorded with the thaw.")],
     snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
-    as_of: AsOfOption = None,
+    as_of: datetime | None = None,
     tag: str | None = None,
     days: Annotated[int | None, typer.Option(help="How long it stays readable; default: deep_archive.days.")] = None,
 ) -> Iterator[object]:
@@ -174,9 +150,9 @@ def thaw(
 @command(app, "approving the thaw", name="approve-thaw")
 def approve_thaw(
     lifecycle: Lifecycle,
-    thaw_id: ThawArgument,
+    thaw_id: str,
     who: Annotated[str, typer.Option(prompt=True, help="You; not the requester.")],
-    why: ReasonOption,
+    why: str,
 ) -> Iterator[object]:
     """Approve a thaw as the second person, and request its files from the store."""
     done = lifecycle.approve_thaw(thaw_id, who, why)
@@ -184,7 +160,7 @@ def approve_thaw(
 
 
 @command(app, "ending the thaw", name="refuse-thaw")
-def refuse_thaw(lifecycle: Lifecycle, thaw_id: ThawArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def refuse_thaw(lifecycle: Lifecycle, thaw_id: str, who: str, why: str) -> Iterator[object]:
     """End a thaw that is unwanted or no longer needed."""
     done = lifecycle.refuse_thaw(thaw_id, who, why)
     return _show_thaw(done)
@@ -208,23 +184,11 @@ def thaws(
             lifecycle.follow_thaw(due.thaw_id)
     found = lifecycle.thaws(table, ended=ended)
     yield [{"state": record.state, **asdict(record)} for record in found]
-    columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
-    rows = [
-        (
-            record.thaw_id,
-            *([] if table else [record.table]),
-            record.case_id,
-            record.requester,
-            record.approved_by,
-            record.files,
-            record.state.value,
-            record.readable_until,
-            record.ended_why,
-        )
-        for record in found
-    ]
-    whole = columns if table else (columns[0], "table", *columns[1:])
-    show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
+    columns = (
+        f"thaw=thaw_id, {'' if table else 'table, '}case=case_id, requester, approved by=approved_by, files, "
+        "state=state.value, readable until=readable_until, ended=ended_why"
+    )
+    show_table(f"Thaws of {table}" if table else "Thaws", *grid(found, columns))
 
 
 def _show_thaw(record: ThawRecord) -> Iterator[object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from click import STRING
 
-from artemis_lifecycle.cli.output import Result, err, opened, plain, print_fields, show_json, spinner
+from artemis_lifecycle.cli.output import Result, err, opened, plain, print_fields, say, show_json, spinner
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, Refused
 
 if TYPE_CHECKING:
@@ -80,24 +80,46 @@ TABLE_OF: dict[str, Callable[[Lifecycle, str], str]] = {
 }
 """The table that each kind of argument of a destructive verb is about. Raises NoSuchPlan."""
 
-_COMMON = {"yes": YesOption, "config": ConfigOption, "json": JsonOption}
+_COMMON = {"plot": PlotOption, "yes": YesOption, "config": ConfigOption, "json": JsonOption}
+
+_BY_NAME: dict[tuple[str, str, bool], Any] = {
+    ("table", "str", True): TableArgument,
+    ("table", "str | None", False): AnyTableArgument,
+    ("plan", "str", True): PlanArgument,
+    ("thaw_id", "str", True): ThawArgument,
+    ("who", "str", True): PersonOption,
+    ("why", "str", True): ReasonOption,
+    ("now", "datetime | None", False): NowOption,
+    ("older_than", "datetime | None", False): OlderThanOption,
+    ("as_of", "datetime | None", False): AsOfOption,
+    ("dry_run", "bool", False): DryRunOption,
+    ("files", "bool", False): FilesOption,
+}
+"""What a verb's argument is if it says no more than its type: by its name, its type, and whether it is required."""
 
 
 def command(
-    app: typer.Typer, doing: str, title: str = "", *, name: str | None = None, confirm: str | None = None
+    app: typer.Typer,
+    doing: str,
+    title: str = "",
+    *,
+    name: str | None = None,
+    confirm: str | None = None,
+    plots: bool = False,
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Register a verb: a function of an open Lifecycle and the command's arguments, whose docstring is the help.
-    Adds --config and --json.
+    Adds --config and --json; arguments that several commands share need only their type (`_BY_NAME`).
 
     A verb returns its result, shown as two columns below `title`. One with a display of its own yields the result (or
     a `Result` with an exit code), and then prints: with --json it is not resumed. `doing` is shown meanwhile. Both
     texts may name arguments. `confirm` adds --yes, and names the argument of `TABLE_OF` that says whose files or
-    history are removed: if a delay is zero, a person confirms it first.
+    history are removed: if a delay is zero, a person confirms it first. `plots` adds --plot, a file for the picture of
+    the `Result`.
     """
 
     def register(verb: Callable[..., object]) -> Callable[..., None]:
         def run(config: Path | None = None, json: bool = False, yes: bool = False, **arguments: object) -> None:
-            activity = doing.format_map(arguments)
+            activity, plot = doing.format_map(arguments), arguments.pop("plot", None) if plots else None
             with opened(config, activity) as lifecycle:
                 if confirm is not None and not yes and not arguments.get("dry_run"):
                     table = TABLE_OF[confirm](lifecycle, str(arguments[confirm]))
@@ -107,24 +129,32 @@ def command(
                     found = verb(lifecycle, **arguments)
                     display = found if isinstance(found, Iterator) else None
                     value = found if display is None else next(display)
-                result = value if isinstance(value, Result) else Result(value)
+                    result = value if isinstance(value, Result) else Result(value)
+                    if isinstance(plot, Path) and result.picture is not None:
+                        plot.write_bytes(result.picture(plot.suffix[1:]))
                 if json:
                     show_json(result.value)
                 elif display is None:
                     print_fields(result.value, title=title.format_map(arguments))
                 else:
                     next(display, None)
+            if plot is not None and not json:
+                say(f"Written to {plot}", dim=True)
             for warning in result.warnings:
                 err.print(plain(warning), soft_wrap=True)
             if result.exit_code:
                 raise typer.Exit(result.exit_code)
 
         own = list(inspect.signature(verb).parameters.values())[1:]
-        added = {key: kind for key, kind in _COMMON.items() if key != "yes" or confirm is not None}
+        only = {"plot": plots, "yes": confirm is not None}
+        added = {key: kind for key, kind in _COMMON.items() if only.get(key, True)}
         # The annotation of the Lifecycle is not evaluated: to load it takes seconds.
-        run.__annotations__ = {each.name: each.annotation for each in own}
+        run.__annotations__ = {
+            each.name: _BY_NAME.get((each.name, each.annotation, each.default is each.empty), each.annotation)
+            for each in own
+        }
         hints = get_type_hints(run, vars(inspect.getmodule(verb)), include_extras=True) | added
-        defaults = {"yes": False, "config": None, "json": False}
+        defaults = {"plot": None, "yes": False, "config": None, "json": False}
         parameters = [each.replace(annotation=hints[each.name]) for each in own] + [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=defaults[key], annotation=kind)
             for key, kind in added.items()

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    DryRunOption,
-    FilesOption,
-    NowOption,
-    OlderThanOption,
-    PlanArgument,
-    TableArgument,
-    command,
-)
-from artemis_lifecycle.cli.output import Result, cell, print_fields, say, show, show_list, show_rows, show_table
+from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.views import few, first_few
 
@@ -31,26 +24,27 @@ app = typer.Typer()
 
 
 @command(app, "reading the policy of {table}")
-def explain_policy(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def explain_policy(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show where the settings of a table's retention came from."""
     found = lifecycle.explain_policy(table)
     yield found
-    rows = [
-        (each.setting, each.value, each.source, "; ".join(f"{source} {said}" for source, said in each.stated.items()))
-        for each in found.values
-    ]
-    show_table(f"Policy of {table}", ("setting", "value", "from", "stated"), rows)
+    rows = grid(
+        found.values,
+        "setting, value, from=source, stated",
+        stated=lambda each: "; ".join(f"{source} {said}" for source, said in each.stated.items()),
+    )
+    show_table(f"Policy of {table}", *rows)
 
 
 @command(app, "planning {table}")
 def plan(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
-    older_than: OlderThanOption = None,
+    table: str,
+    now: datetime | None = None,
+    older_than: datetime | None = None,
     retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
-    files: FilesOption = False,
+    files: bool = False,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
     ] = None,
@@ -103,7 +97,7 @@ def plan_diff(
     lifecycle: Lifecycle,
     before: Annotated[str, typer.Argument(help="The id of a plan.", metavar="A")],
     after: Annotated[str, typer.Argument(help="The id of another plan of the same table.", metavar="B")],
-    files: FilesOption = False,
+    files: bool = False,
     limit: int = 50,
 ) -> Iterator[object]:
     """Show what plan B removes and plan A does not, and the opposite: snapshots and why, refs, files and bytes."""
@@ -121,37 +115,20 @@ def plan_diff(
     show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
     if len(snapshots) > limit:
         say(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", dim=True)
-    kinds = [
-        (
-            kind.kind,
-            f"{kind.added_files:,}",
-            f"{kind.added_bytes:,}",
-            f"{kind.removed_files:,}",
-            f"{kind.removed_bytes:,}",
-        )
-        for kind in found.by_kind
-    ]
-    show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
+    columns = "kind, + files=added_files:,, + bytes=added_bytes:,, - files=removed_files:,, - bytes=removed_bytes:,"
+    show_table("Files", *grid(found.by_kind, columns))
 
 
 @command(app, "reading the plans")
-def plans(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def plans(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """List the plans of a table, newest first, with their status."""
-    found = lifecycle.plans(table)
     return show_list(
-        found,
-        title=f"Plans of {table}",
-        columns=("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"),
-        row=lambda record: (
-            record.plan_id,
-            record.status.replace("_", " "),
-            record.planned_at,
-            f"{record.expired_snapshots:,}",
-            f"{record.files:,}",
-            f"{record.bytes:,}",
-            record.due_at,
-            approvals(record),
-        ),
+        lifecycle.plans(table),
+        f"Plans of {table}",
+        "plan=plan_id, status, planned at=planned_at, snapshots=expired_snapshots:,, files:,, bytes:,, due at=due_at, "
+        "approved",
+        status=lambda each: each.status.replace("_", " "),
+        approved=approvals,
     )
 
 
@@ -164,35 +141,34 @@ def approvals(record: PlanRecord | ScanRecord) -> list[str]:
 
 
 @command(app, "copying to the cold tier", "Handoff of {plan}", name="hand-off")
-def hand_off(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
+def hand_off(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
     """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
     return lifecycle.hand_off(plan, dry_run=dry_run)
 
 
 @command(app, "checking")
-def check(lifecycle: Lifecycle, plan: PlanArgument) -> Iterator[object]:
+def check(lifecycle: Lifecycle, plan: str) -> Iterator[object]:
     """Run a plan's checks again. A plan with a failed check is neither committed nor deleted."""
     found = lifecycle.check_plan(plan)
     passed = all(each.passed for each in found)
     yield Result([asdict(each) for each in found], exit_code=0 if passed else CheckFailed.exit_code)
-    show_table(
-        f"Checks of {plan}",
-        ["check", "result", "found"],
-        [
-            (each.check, "passed" if each.passed else "FAILED", "; ".join((each.text, *each.offenders[:3])))
-            for each in found
-        ],
+    rows = grid(
+        found,
+        "check, result, found=text",
+        result=lambda each: "passed" if each.passed else "FAILED",
+        text=lambda each: "; ".join((each.text, *each.offenders[:3])),
     )
+    show_table(f"Checks of {plan}", *rows)
 
 
 @command(app, "committing", "Commit of {plan}", confirm="plan")
-def commit(lifecycle: Lifecycle, plan: PlanArgument, dry_run: DryRunOption = False) -> object:
+def commit(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
     """Remove a plan's snapshots from the table's metadata in one commit."""
     return lifecycle.commit_expiration(plan, dry_run=dry_run)
 
 
 @command(app, "deleting", "Deletion of {plan}", confirm="plan")
-def delete(lifecycle: Lifecycle, plan: PlanArgument, now: NowOption = None, dry_run: DryRunOption = False) -> object:
+def delete(lifecycle: Lifecycle, plan: str, now: datetime | None = None, dry_run: bool = False) -> object:
     """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
     return lifecycle.delete_files(plan, now=now, dry_run=dry_run)
 
@@ -200,9 +176,9 @@ def delete(lifecycle: Lifecycle, plan: PlanArgument, now: NowOption = None, dry_
 @command(app, "expiring {table}", "Expiration of {table}", confirm="table")
 def expire(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
-    older_than: OlderThanOption = None,
+    table: str,
+    now: datetime | None = None,
+    older_than: datetime | None = None,
     retain_last: int | None = None,
     snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
 ) -> object:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    AnyTableArgument,
-    ConfigOption,
-    DryRunOption,
-    JsonOption,
-    PersonOption,
-    ReasonOption,
-    TableArgument,
-    command,
-)
-from artemis_lifecycle.cli.output import say, show, show_list, show_table
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, command
+from artemis_lifecycle.cli.output import grid, say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -70,13 +61,13 @@ def serve(
 
 
 @command(gate, "enabling the gate")
-def enable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def enable(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Refuse commits without lineage to tables whose lineage.mode is reject, or bring the gate's rules up to date."""
     return _show(lifecycle.enable_gate(dry_run=dry_run))
 
 
 @command(gate, "disabling the gate")
-def disable(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def disable(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Let every engine commit again. Recorded attempts stay."""
     return _show(lifecycle.disable_gate(dry_run=dry_run))
 
@@ -93,46 +84,33 @@ def _show(found: GateStatus, exit_code: int = 0) -> Iterator[object]:
 
 
 @command(gate, "reading the gate's attempts")
-def attempts(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
+def attempts(lifecycle: Lifecycle, table: str | None = None) -> Iterator[object]:
     """List commits that the gate refused, or recorded in mode report, newest first."""
-    found = lifecycle.gate_attempts(table)
     return show_list(
-        found,
-        title="Commits with problems",
-        columns=("when", "table", "login", "application", "refused", "problems"),
-        row=lambda each: (
-            each.attempted_at,
-            each.table,
-            each.attempted_by,
-            each.application,
-            each.refused,
-            each.problems,
-        ),
+        lifecycle.gate_attempts(table),
+        "Commits with problems",
+        "when=attempted_at, table, login=attempted_by, application, refused, problems",
     )
 
 
 @command(gate, "reading the watch of {table}")
-def unmet(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def unmet(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """List the snapshots that do not meet the table's requirements and are not acknowledged."""
     found = lifecycle.check_lineage(table)
     return show_list(
         found.unmet,
-        title=f"Unmet snapshots of {table}, whose mode is {found.mode}",
-        columns=("snapshot", "committed", "found", "problems"),
-        row=lambda each: (each.snapshot_id, each.committed_at, each.found_at, each.problems),
+        f"Unmet snapshots of {table}, whose mode is {found.mode}",
+        "snapshot=snapshot_id, committed=committed_at, found=found_at, problems",
     )
 
 
 @command(gate, "acknowledging the snapshots of {table}")
-def acknowledge(lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def acknowledge(lifecycle: Lifecycle, table: str, who: str, why: str) -> Iterator[object]:
     """Accept the table's unmet snapshots: the check lineage_gate is green again. Records who, when and why."""
     found = lifecycle.acknowledge_lineage(table, who=who, why=why)
     yield found
     if not found:
         say("nothing to acknowledge")
         return
-    show_table(
-        f"Acknowledged snapshots of {table}",
-        ("snapshot", "committed", "problems"),
-        [(each.snapshot_id, each.committed_at, each.problems) for each in found],
-    )
+    columns = "snapshot=snapshot_id, committed=committed_at, problems"
+    show_table(f"Acknowledged snapshots of {table}", *grid(found, columns))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import ConfigOption, JsonOption, NowOption, command
-from artemis_lifecycle.cli.output import Result, print_fields, say, show_list, show_table
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, command
+from artemis_lifecycle.cli.output import Result, grid, print_fields, say, show_list, show_table
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def mark(
     snapshots: Annotated[
         str | None, typer.Option(help="all: every snapshot of a live version keeps its files; or referenced.")
     ] = None,
-    now: NowOption = None,
+    now: datetime | None = None,
 ) -> object:
     """Record which versions of which contents the catalog's references keep alive. Changes nothing there."""
     if snapshots not in (None, "all", "referenced"):
@@ -63,8 +64,8 @@ def sweep(
     """Find the files that nothing live in a set reaches, table by table, and seal a scan of each."""
     done = lifecycle.sweep(live_set, deferred=not immediate, threads=threads)
     yield Result(done, exit_code=4 if any(each.error is not None for each in done.tables) else 0)
-    rows = [(t.table, t.scan_id, t.files, t.bytes, t.deleted, t.error or t.waits) for t in done.tables]
-    show_table(f"Sweep of {live_set}", ("table", "scan", "files", "bytes", "deleted", "why not"), rows)
+    columns = "table, scan=scan_id, files, bytes, deleted, why not=why"
+    show_table(f"Sweep of {live_set}", *grid(done.tables, columns, why=lambda each: each.error or each.waits))
     for each in done.unseen:
         what = "no reference shows it" if each.location is None else f"{each.location} is no longer used"
         say(f"{each.table}: {what}; last seen {each.last_seen:%Y-%m-%d}, kept until {each.due_at:%Y-%m-%d}")
@@ -80,15 +81,11 @@ def all_sets(context: typer.Context, config: ConfigOption = None, json: JsonOpti
 @command(sets, "reading the sets", name="list")
 def list_sets(lifecycle: Lifecycle) -> Iterator[object]:
     """List the sets, newest first."""
-    found = lifecycle.live_sets()
     return show_list(
-        found,
-        title="Live-contents sets",
-        columns=("set", "catalog", "state", "created", "references", "commits", "contents", "versions", "error"),
-        row=lambda it: (
-            *(it.live_set_id, it.catalog, it.state.value, it.created_at),
-            *(it.references, it.commits, it.contents, it.versions, it.error),
-        ),
+        lifecycle.live_sets(),
+        "Live-contents sets",
+        "set=live_set_id, catalog, state=state.value, created=created_at, references, commits, contents, versions, "
+        "error",
     )
 
 
@@ -98,11 +95,9 @@ def show_set(lifecycle: Lifecycle, live_set: SetArgument) -> Iterator[object]:
     found = lifecycle.live_set(live_set)
     yield found
     print_fields(found.live_set, title=f"Set {live_set}")
-    show_table("References", ("name", "kind", "head"), [(it.name, it.kind, it.head) for it in found.references])
-    contents = [(it.table, it.type, it.versions, it.locations, it.content_id) for it in found.contents]
-    show_table("Contents", ("table", "type", "versions", "locations", "content"), contents)
-    swept = [(it.table, it.scan_id, it.swept_at, it.error) for it in found.tables]
-    show_table("Swept tables", ("table", "scan", "at", "error"), swept)
+    show_table("References", *grid(found.references, "name, kind, head"))
+    show_table("Contents", *grid(found.contents, "table, type, versions, locations, content=content_id"))
+    show_table("Swept tables", *grid(found.tables, "table, scan=scan_id, at=swept_at, error"))
 
 
 @command(sets, "comparing the sets", "{before} and {after}", name="compare")

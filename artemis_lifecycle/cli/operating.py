@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    AnyTableArgument,
-    ConfigOption,
-    DryRunOption,
-    JsonOption,
-    PersonOption,
-    PlanArgument,
-    PlanOrScanArgument,
-    ReasonOption,
-    TableArgument,
-    command,
-)
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, PlanOrScanArgument, command
 from artemis_lifecycle.cli.expiration import approvals
-from artemis_lifecycle.cli.output import print_fields, say, say_check, show, show_json, show_list, show_table, spinner
+from artemis_lifecycle.cli.output import (
+    grid,
+    print_fields,
+    say,
+    say_check,
+    show,
+    show_json,
+    show_list,
+    show_table,
+    spinner,
+)
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ app = typer.Typer()
 def approve(
     lifecycle: Lifecycle,
     plan: Annotated[str, typer.Argument(help="The id of a plan, or of a scan.", metavar="PLAN")],
-    who: PersonOption,
-    why: ReasonOption,
+    who: str,
+    why: str,
     large: Annotated[
         bool,
         typer.Option(
@@ -65,7 +64,7 @@ def approve(
 
 
 @command(app, "closing", "Plan {plan}")
-def close(lifecycle: Lifecycle, plan: PlanArgument, who: PersonOption, why: ReasonOption) -> object:
+def close(lifecycle: Lifecycle, plan: str, who: str, why: str) -> object:
     """End a plan permanently. Orphan scans take over the files of a committed one."""
     return lifecycle.close_plan(plan, who=who, why=why)
 
@@ -81,34 +80,21 @@ def receipt(lifecycle: Lifecycle, plan: PlanOrScanArgument) -> Iterator[object]:
 
 
 @command(app, "taking the catalog over", name="take-over")
-def take_over(lifecycle: Lifecycle, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def take_over(lifecycle: Lifecycle, who: str, why: str) -> Iterator[object]:
     """Transfer the live catalog to this deployment, if another operations database is recorded for it."""
-    found = lifecycle.take_over(who=who, why=why)
     return show_list(
-        found,
-        title="Deployment of the live catalog",
-        columns=("catalog", "operations database", "root", "since", "who", "why"),
-        row=lambda each: (
-            each.catalog,
-            each.deployment.address,
-            each.deployment.root,
-            each.recorded_at,
-            each.who,
-            each.why,
-        ),
+        lifecycle.take_over(who=who, why=why),
+        "Deployment of the live catalog",
+        "catalog, operations database=deployment.address, root=deployment.root, since=recorded_at, who, why",
     )
 
 
 @command(app, "preparing the databases")
-def init(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> Iterator[object]:
+def init(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
     needs it where its own login has the rights."""
-    found = lifecycle.prepare(dry_run=dry_run)
     return show_list(
-        found,
-        title="In the databases",
-        columns=("where", "what", "making it needs", ""),
-        row=lambda each: (each.where, each.what, each.needs, each.state),
+        lifecycle.prepare(dry_run=dry_run), "In the databases", "where, what, making it needs=needs, =state"
     )
 
 
@@ -165,79 +151,60 @@ def resume(
 @command(app, "reading decisions")
 def decisions(
     lifecycle: Lifecycle,
-    table: AnyTableArgument = None,
+    table: str | None = None,
     about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
 ) -> Iterator[object]:
     """Show who approved, closed, held, released, paused, resumed or restored what, when, why and with which account."""
-    found = lifecycle.decisions(table, about=about)
     return show_list(
-        found,
-        title="Decisions",
-        columns=("when", "decision", "about", "table", "who", "why", "account", "login of Postgres"),
-        row=lambda each: (
-            each.decided_at,
-            each.kind,
-            each.subject,
-            each.table,
-            each.who,
-            each.why,
-            each.account,
-            each.login if each.address is None else f"{each.login} from {each.address}",
-        ),
+        lifecycle.decisions(table, about=about),
+        "Decisions",
+        "when=decided_at, decision=kind, about=subject, table, who, why, account, login of Postgres=login",
+        login=lambda each: each.login if each.address is None else f"{each.login} from {each.address}",
     )
 
 
 @command(app, "reading pauses")
 def pauses(lifecycle: Lifecycle) -> Iterator[object]:
     """List the active pauses."""
-    found = lifecycle.pauses()
     return show_list(
-        found,
-        title="Pauses in force",
-        columns=("table", "who", "why", "since"),
-        row=lambda each: (each.table or "every table", each.who, each.why, each.since),
+        lifecycle.pauses(), "Pauses in force", "table, who, why, since", table=lambda each: each.table or "every table"
     )
 
 
 @command(app, "reading the quarantine of {table}")
-def quarantine(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def quarantine(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
     found = lifecycle.quarantined(table)
     yield [asdict(record) | {"state": record.state} for record in found]
-    rows = [
-        (
-            record.job_id,
-            record.state,
-            record.began_at,
-            record.purge_after or "when its deletion is over",
-            f"{record.undeleted_by}: {record.undeleted_why}" if record.undeleted_by else "",
-        )
-        for record in found
-    ]
-    show_table(f"Quarantine of {table}", ["plan or scan", "state", "since", "kept until", "brought back by"], rows)
+    columns = "plan or scan=job_id, state, since=began_at, kept until=until, brought back by=by"
+    rows = grid(
+        found,
+        columns,
+        until=lambda each: each.purge_after or "when its deletion is over",
+        by=lambda each: f"{each.undeleted_by}: {each.undeleted_why}" if each.undeleted_by else "",
+    )
+    show_table(f"Quarantine of {table}", *rows)
 
 
 @command(app, "bringing files back")
-def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: PersonOption, why: ReasonOption) -> Iterator[object]:
+def undelete(lifecycle: Lifecycle, plan: PlanOrScanArgument, who: str, why: str) -> Iterator[object]:
     """Move files from quarantine back to their paths. They are protected there until `artemis close PLAN`."""
     done = lifecycle.undelete(plan, who=who, why=why)
     return show(done, title=f"Undelete of {plan}", exit_code=1 if done.failed else 0)
 
 
 @command(app, "purging the quarantine of {table}", name="purge-quarantine", confirm="table")
-def purge_quarantine(lifecycle: Lifecycle, table: TableArgument, dry_run: DryRunOption = False) -> Iterator[object]:
+def purge_quarantine(lifecycle: Lifecycle, table: str, dry_run: bool = False) -> Iterator[object]:
     """Delete permanently what was in quarantine for longer than `quarantine.retain`."""
-    done = lifecycle.purge_quarantine(table, dry_run=dry_run)
     return show_list(
-        done,
-        title=f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
-        columns=("plan or scan", "files", "bytes", "failed"),
-        row=lambda each: (each.job_id, each.deleted, each.bytes, each.failed),
+        lifecycle.purge_quarantine(table, dry_run=dry_run),
+        f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
+        "plan or scan=job_id, files=deleted, bytes, failed",
     )
 
 
 @command(app, "checking old records", "Records", name="forget-records")
-def forget_records(lifecycle: Lifecycle, dry_run: DryRunOption = False) -> object:
+def forget_records(lifecycle: Lifecycle, dry_run: bool = False) -> object:
     """Delete the details of old work: batches, steps, leases, listings, refused commits (`records` in
     lifecycle.yaml)."""
     return lifecycle.forget_records(dry_run=dry_run)

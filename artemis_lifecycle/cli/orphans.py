@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import (
-    DroppedArgument,
-    DryRunOption,
-    FilesOption,
-    NowOption,
-    OlderThanOption,
-    PersonOption,
-    ReasonOption,
-    TableArgument,
-    command,
-    instant_option,
-)
-from artemis_lifecycle.cli.output import show, show_list, show_rows
+from artemis_lifecycle.cli.command import DroppedArgument, command, instant_option
+from artemis_lifecycle.cli.output import grid, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
@@ -32,7 +21,7 @@ app = typer.Typer()
 @command(app, "listing {table}", "Listing of {table}", name="list-objects")
 def list_objects(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     location: Annotated[str | None, typer.Option(help="A folder inside the table's locations.")] = None,
 ) -> object:
     """List the files below the table's locations, and seal the listing."""
@@ -42,9 +31,9 @@ def list_objects(
 @command(app, "scanning {table}", name="scan-orphans")
 def scan_orphans(
     lifecycle: Lifecycle,
-    table: TableArgument,
-    now: NowOption = None,
-    older_than: OlderThanOption = None,
+    table: str,
+    now: datetime | None = None,
+    older_than: datetime | None = None,
     location: str | None = None,
     inventory: Annotated[
         str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
@@ -74,12 +63,7 @@ def scan_orphans(
     elif listing is not None:
         given = lifecycle.parquet_listing(listing)
     scan = lifecycle.scan_orphans(
-        table,
-        now=now,
-        older_than=older_than,
-        location=location,
-        listing=given,
-        listed_at=listed_at,
+        table, now=now, older_than=older_than, location=location, listing=given, listed_at=listed_at
     )
     if files:
         return show_rows(scan.files().orderBy("path"), limit=limit, title=f"Orphans of scan {scan.scan_id}")
@@ -88,9 +72,7 @@ def scan_orphans(
 
 
 @command(app, "scanning the cold tier of {table}", name="scan-cold")
-def scan_cold(
-    lifecycle: Lifecycle, table: TableArgument, files: FilesOption = False, limit: int = 50
-) -> Iterator[object]:
+def scan_cold(lifecycle: Lifecycle, table: str, files: bool = False, limit: int = 50) -> Iterator[object]:
     """Find unreferenced files in the cold tier. Changes nothing, and no deletion uses the result."""
     scan = lifecycle.scan_cold(table)
     if files:
@@ -103,44 +85,35 @@ def scan_cold(
 def delete_orphans(
     lifecycle: Lifecycle,
     scan: Annotated[str, typer.Argument(help="The id from `artemis scan-orphans`.", metavar="SCAN")],
-    dry_run: DryRunOption = False,
+    dry_run: bool = False,
 ) -> object:
     """Delete the orphans of a stored scan, and check each one again first."""
     return lifecycle.delete_orphans(scan, dry_run=dry_run)
 
 
 @command(app, "settling {table}", name="settle-metadata")
-def settle_metadata(
-    lifecycle: Lifecycle, table: TableArgument, who: PersonOption, why: ReasonOption
-) -> Iterator[object]:
+def settle_metadata(lifecycle: Lifecycle, table: str, who: str, why: str) -> Iterator[object]:
     """Confirm the catalog's pointer if newer metadata files of the table stop its orphan scans."""
     settled = lifecycle.settle_metadata(table, who=who, why=why)
     title = f"Metadata files that do not belong to the history of {table}"
-    return show_list(settled, title=title, columns=("path",), row=lambda path: (path,))
+    return show_list(settled, title, "path", path=str)
 
 
 @command(app, "checking for dropped tables")
 def dropped(lifecycle: Lifecycle) -> Iterator[object]:
     """List tables that the catalog no longer has, until when their files are kept, and their state."""
     found = lifecycle.dropped_tables()
-    return show_list(
-        found,
-        title="Dropped tables",
-        columns=("table", "uuid", "state", "missed since", "kept until", "scan, or who keeps it and why"),
-        row=lambda each: (
-            each.table,
-            each.table_uuid,
-            each.state,
-            each.missing_since,
-            each.due_at,
-            f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or "",
-        ),
+    yield found
+    columns = "table, uuid=table_uuid, state, missed since=missing_since, kept until=due_at, keeps"
+    names, rows = grid(
+        found, columns, keeps=lambda each: f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or ""
     )
+    show_table("Dropped tables", [*names[:-1], "scan, or who keeps it and why"], rows)
 
 
 @command(app, "scanning what is left of {table}", name="scan-dropped")
 def scan_dropped(
-    lifecycle: Lifecycle, table: DroppedArgument, files: FilesOption = False, limit: int = 50
+    lifecycle: Lifecycle, table: DroppedArgument, files: bool = False, limit: int = 50
 ) -> Iterator[object]:
     """List what a dropped table has left, except what others read, and seal it. Changes nothing."""
     scan = lifecycle.scan_dropped(table)
@@ -156,7 +129,7 @@ def scan_dropped(
 def delete_dropped(
     lifecycle: Lifecycle,
     scan: Annotated[str, typer.Argument(help="The id from `artemis scan-dropped`.", metavar="SCAN")],
-    dry_run: DryRunOption = False,
+    dry_run: bool = False,
 ) -> object:
     """Delete the files of a dropped table, once its retention is over and a person has approved the scan."""
     return lifecycle.delete_dropped(scan, dry_run=dry_run)

@@ -9,10 +9,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.abc import MetaPathFinder
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -67,8 +69,6 @@ def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int
             server.serve_forever()
 
 
-T = TypeVar("T")
-
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
@@ -104,11 +104,13 @@ def show_json(value: object) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: `value` as --json prints it, then `warnings` for the standard error, and the exit code."""
+    """What a command found: `value` as --json prints it, then `warnings` for the standard error, and the exit code;
+    `picture` returns one of it, as png or svg."""
 
     value: object
     exit_code: int = 0
     warnings: tuple[str, ...] = ()
+    picture: Callable[[str], bytes] | None = None
 
 
 def show(value: object, *, title: str, exit_code: int = 0) -> Iterator[Result]:
@@ -239,11 +241,33 @@ def _show_titled(title: str, table: Table) -> None:
 
 
 def show_list(
-    found: Iterable[T], *, title: str, columns: Sequence[str], row: Callable[[T], Sequence[object]]
+    found: Sequence[object], title: str, columns: str, **computed: Callable[[Any], object] | str
 ) -> Iterator[object]:
-    """Show a list of results (see `command`): a table with one row of plain values per result."""
+    """Show a list of results (see `command`): a table with the `grid` of them."""
     yield found
-    show_table(title, columns, map(row, found))
+    show_table(title, *grid(found, columns, **computed))
+
+
+def grid(
+    records: Iterable[object], columns: str, **computed: Callable[[Any], object] | str
+) -> tuple[list[str], list[list[object]]]:
+    """Return the names and the rows of a table of records. `columns` has `name=field` for each column, separated by
+    commas; the field alone where that is the name, too; and after a colon its format. A field may be one of a field
+    (`dropped.table`), or one of `computed`: functions of the record, and texts for `{…}` in names."""
+    texts = {key: each for key, each in computed.items() if isinstance(each, str)}
+    names, fields = list[str](), list[Callable[[Any], object]]()
+    for column in columns.split(", "):
+        name, equals, field = column.rpartition("=")
+        field, _, form = field.partition(":")
+        names.append(name.format_map(texts) if equals else field.replace("_", " "))
+        read = computed.get(field)
+        fields.append(partial(_field, read if callable(read) else attrgetter(field), form))
+    return names, [[read(record) for read in fields] for record in records]
+
+
+def _field(read: Callable[[Any], object], form: str, record: object) -> object:
+    value = read(record)
+    return value if not form or value is None else format(value, form)
 
 
 def cell(value: object) -> str:

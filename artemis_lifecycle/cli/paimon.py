@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import DryRunOption, NowOption, OlderThanOption, command
+from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.output import show_list
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ def expire_snapshots(
     table: PaimonTable,
     retain_max: Annotated[int | None, typer.Option(help="Keep at most this many snapshots.")] = None,
     retain_min: Annotated[int | None, typer.Option(help="Keep at least this many snapshots.")] = None,
-    older_than: OlderThanOption = None,
+    older_than: datetime | None = None,
     max_deletes: Annotated[int | None, typer.Option(help="Expire at most this many snapshots.")] = None,
     options: Annotated[
         str | None, typer.Option(help="Options of the table for this call, e.g. snapshot.expire.limit=1.")
     ] = None,
-    now: NowOption = None,
-    dry_run: DryRunOption = False,
+    now: datetime | None = None,
+    dry_run: bool = False,
 ) -> object:
     """Expire snapshots by the table's options, and delete the files that only they reach."""
     return lifecycle.paimon(table).expire_snapshots(
@@ -49,7 +50,7 @@ def expire_snapshots(
 
 @command(paimon, "expiring tags of {table}", "Tags of {table}", name="expire-tags")
 def expire_tags(
-    lifecycle: Lifecycle, table: PaimonTable, older_than: OlderThanOption = None, dry_run: DryRunOption = False
+    lifecycle: Lifecycle, table: PaimonTable, older_than: datetime | None = None, dry_run: bool = False
 ) -> object:
     """Delete the tags whose retention is over, and the files that only they reach."""
     return lifecycle.paimon(table).expire_tags(table, older_than=older_than, dry_run=dry_run)
@@ -61,7 +62,7 @@ def rollback_to(
     table: PaimonTable,
     snapshot_id: Annotated[int | None, typer.Option(help="The snapshot that becomes the latest.")] = None,
     tag: Annotated[str | None, typer.Option(help="The tag whose snapshot becomes the latest.")] = None,
-    dry_run: DryRunOption = False,
+    dry_run: bool = False,
 ) -> object:
     """Make an earlier snapshot the latest again: later snapshots, changelogs and tags go."""
     return lifecycle.paimon(table).rollback_to(table, snapshot_id=snapshot_id, tag=tag, dry_run=dry_run)
@@ -73,14 +74,13 @@ def remove_orphan_files(
     table: Annotated[
         str, typer.Argument(help="catalog:database.table, or catalog:database.* for all its tables", metavar="TABLE")
     ],
-    older_than: OlderThanOption = None,
-    dry_run: DryRunOption = False,
+    older_than: datetime | None = None,
+    dry_run: bool = False,
 ) -> Iterator[object]:
     """Delete the files that no snapshot, tag, branch or changelog reaches."""
     done = lifecycle.paimon(table).remove_orphan_files(table, older_than=older_than, dry_run=dry_run)
     return show_list(
         done,
-        title=f"Orphans of {table}",
-        columns=("table", "scan", "files", "bytes"),
-        row=lambda each: (each.table, each.scan_id, each.deleted_file_count, each.deleted_file_total_len_in_bytes),
+        f"Orphans of {table}",
+        "table, scan=scan_id, files=deleted_file_count, bytes=deleted_file_total_len_in_bytes",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +11,14 @@ import typer
 from click import STRING
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import (
-    ConfigOption,
-    DryRunOption,
-    NowOption,
-    PlotOption,
-    TableArgument,
-    command,
-    instant,
-)
-from artemis_lifecycle.cli.output import Result, opened, say, show_table
+from artemis_lifecycle.cli.command import ConfigOption, command, instant
+from artemis_lifecycle.cli.output import Result, grid, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.planning.plan import QueryPlan
 
 app = typer.Typer()
 
@@ -54,18 +47,14 @@ def fleet(
     if html is not None:
         html.write_text(found.html, encoding="utf-8")
     yield found
-    rows = [
-        (
-            each.table,
-            "overdue" if each.overdue else "",
-            "" if each.health_score is None else f"{each.health_score:.0f}",
-            each.waits_for,
-            each.plan_status,
-            decimal(each.freed_bytes),
-        )
-        for each in found.tables
-    ]
-    show_table(f"{len(rows)} tables", ("table", "", "health", "waits for", "under way", "freed, 30 days"), rows)
+    names, rows = grid(
+        found.tables,
+        "table, =overdue, health=score, waits for=waits_for, under way=plan_status, freed",
+        overdue=lambda each: "overdue" if each.overdue else "",
+        score=lambda each: "" if each.health_score is None else f"{each.health_score:.0f}",
+        freed=lambda each: decimal(each.freed_bytes),
+    )
+    show_table(f"{len(rows)} tables", [*names[:-1], "freed, 30 days"], rows)
     say(*found.sentences)
 
 
@@ -88,7 +77,7 @@ def metrics(
 @command(app, "reading the history of {table}")
 def history(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     cold: Annotated[bool, typer.Option("--cold", help="Show what the cold tier and the deep archive have.")] = False,
     limit: int = 20,
 ) -> Iterator[object]:
@@ -108,14 +97,14 @@ def history(
 
 
 @command(app, "walking {table}", "Reachable set of {table}")
-def reachable(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
+def reachable(lifecycle: Lifecycle, table: str, now: datetime | None = None) -> object:
     """Count the files that the table's kept snapshots reach, by kind."""
     found = lifecycle.reachable_set(table, now=now)
     return {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts}
 
 
 @command(app, "reading the schemas of {table}", name="schema-history")
-def schema_history(lifecycle: Lifecycle, table: TableArgument) -> Iterator[object]:
+def schema_history(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     """Show the schemas that the table has had, what each changed, and since when and until when it was used for
     writes."""
     found = lifecycle.schema_history(table)
@@ -131,7 +120,7 @@ def schema_history(lifecycle: Lifecycle, table: TableArgument) -> Iterator[objec
 
 
 @command(app, "compacting the history of {table}", "History of {table}", name="compact-history")
-def compact_history(lifecycle: Lifecycle, table: TableArgument, now: NowOption = None) -> object:
+def compact_history(lifecycle: Lifecycle, table: str, now: datetime | None = None) -> object:
     """Summarize the history before the retention window into ranges, for `snapshot-at`. The table does not change."""
     return lifecycle.compact_history(table, now=now)
 
@@ -139,7 +128,7 @@ def compact_history(lifecycle: Lifecycle, table: TableArgument, now: NowOption =
 @command(app, "reading the past of {table}", "{table} at {at:%Y-%m-%d %H:%M:%S %Z}", name="snapshot-at")
 def snapshot_at(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     at: Annotated[
         datetime,
         typer.Argument(click_type=STRING, callback=instant, help="An instant with its time zone.", metavar="INSTANT"),
@@ -161,9 +150,9 @@ def snapshot_at(
 @command(app, "compacting {table}", "Compaction of {table}")
 def compact(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     manifests: Annotated[bool, typer.Option("--manifests", help="Compact manifests instead of data files.")] = False,
-    dry_run: DryRunOption = False,
+    dry_run: bool = False,
 ) -> object:
     """Rewrite small data files, or small manifests, if the table's health requires it."""
     work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
@@ -171,55 +160,175 @@ def compact(
 
 
 @command(app, "recording the lineage of {table}", "Lineage of {table}", name="record-lineage")
-def record_lineage(lifecycle: Lifecycle, table: TableArgument) -> object:
+def record_lineage(lifecycle: Lifecycle, table: str) -> object:
     """Append who wrote the table's snapshots to the lineage ledger, before the snapshots expire."""
     return lifecycle.record_lineage(table)
 
 
-@command(app, "comparing windows", name="retention-curve")
+@command(app, "comparing windows", name="retention-curve", plots=True)
 def retention_curve(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     window: Annotated[
         list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
     ] = None,
-    plot: PlotOption = None,
 ) -> Iterator[object]:
     """Show what the table would hold under other windows, and what each tag and branch costs to keep. Changes
     nothing."""
     windows = None if not window else [parse_duration(text) for text in window]
     curve = lifecycle.retention_curve(table, windows=windows)
-    if plot is not None:
-        plot.write_bytes(curve.plot(plot.suffix[1:]))
-    yield curve
+    yield Result(curve, picture=curve.plot)
     most = max((point.size_in_bytes for point in curve.points), default=0) or 1
+    points = grid(
+        curve.points,
+        "window, snapshots:,, files:,, bytes=size, =bar",
+        window=lambda each: f"{each.window_ms / 86_400_000:.1f} d" + " ◀ policy" * each.is_policy,
+        size=lambda each: decimal(each.size_in_bytes),
+        bar=lambda each: "█" * round(24 * each.size_in_bytes / most),
+    )
+    show_table(f"What {table} would hold", *points)
+    refs = grid(
+        curve.refs,
+        "ref, snapshot=snapshot_id, snapshots, files:,, bytes=size",
+        ref=lambda each: f"{each.type} {each.ref}",
+        size=lambda each: decimal(each.size_in_bytes),
+    )
+    show_table("What each ref costs: freed if it were removed", *refs)
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+# `artemis plan-query`: what a query's scan reads, pass by pass.
+
+
+@command(app, "planning a query of {table}", name="plan-query", plots=True)
+def plan_query(
+    lifecycle: Lifecycle,
+    table: str,
+    predicate: Annotated[str, typer.Argument(help="A row filter, e.g. \"day >= '2024-03-15' and region = 'eu'\".")],
+    snapshot_id: Annotated[int | None, typer.Option(help="Plan on this snapshot.")] = None,
+    ref: Annotated[str | None, typer.Option(help="Plan on this branch or tag.")] = None,
+    ignore_case: Annotated[bool, typer.Option("--ignore-case", help="Match column names in any case.")] = False,
+    footers: Annotated[int, typer.Option(help="Read the Parquet footers of at most so many selected files.")] = 0,
+    files: bool = False,
+    limit: Annotated[int, typer.Option(help="The most files to list.")] = 20,
+) -> Iterator[object]:
+    """Show what a query reads: manifests, files, row groups; and what maintenance would spare it. Starts no Spark."""
+    plan = lifecycle.plan_query(
+        table, predicate, snapshot_id=snapshot_id, ref=ref, case_sensitive=not ignore_case, footers=footers
+    )
+    listed = plan.to_arrow().slice(0, limit).to_pylist() if files else []
+    yield Result({**plan.figures(), "files": listed} if files else plan.figures(), picture=plan.plot)
+    _show(plan)
+    if files:
+        rows = [
+            (
+                row["path"],
+                decimal(row["size_in_bytes"]),
+                f"{row['record_count']:,}",
+                len(row["deletes"]),
+                row["residual"],
+            )
+            for row in listed
+        ]
+        show_table("Data files", ("path", "bytes", "records", "deletes", "left to filter"), rows)
+        if plan.files_selected > limit:
+            say(f"(the first {limit} of {plan.files_selected:,}; --limit shows more)", dim=True)
+
+
+def _show(plan: QueryPlan) -> None:
     show_table(
-        f"What {table} would hold",
-        ("window", "snapshots", "files", "bytes", ""),
+        f"{plan.table}: {plan.predicate}",
+        ("pass", "read", "bytes", "left", "bytes left", "pruned"),
         [
             (
-                f"{timedelta(milliseconds=point.window_ms) / timedelta(days=1):.1f} d" + " ◀ policy" * point.is_policy,
-                f"{point.snapshots:,}",
-                f"{point.files:,}",
-                decimal(point.size_in_bytes),
-                "█" * round(24 * point.size_in_bytes / most),
+                f"{number} {each.name}",
+                f"{each.total:,}",
+                decimal(each.bytes_total),
+                f"{each.selected:,}",
+                decimal(each.bytes_selected),
+                f"{each.pruned_share:.1%}",
             )
-            for point in curve.points
+            for number, each in enumerate(plan.passes, 1)
         ],
     )
+    total = "" if plan.files_total is None else f" of the {plan.files_total:,} in the snapshot"
+    say(f"A scan reads {plan.files_selected:,} data files{total}: {plan.records_selected:,} records.")
+    if plan.delete_files:
+        kinds = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in plan.delete_files.items())
+        say(f"Deletes apply: {kinds}, {decimal(plan.delete_bytes)}, opened {plan.delete_opens:,} times.")
+    for reason, count in plan.footers_skipped.items():
+        say(f"Footers not read, {reason}: {count:,} files.")
+    if not plan.advice:
+        say("No maintenance would spare this query anything.")
+        return
     show_table(
-        "What each ref costs: freed if it were removed",
-        ("ref", "snapshot", "snapshots", "files", "bytes"),
+        "What maintenance would spare it, one request after another",
+        ("maintenance", "why", "reads", "then", "bytes saved", "seconds saved"),
         [
             (
-                f"{cost.type} {cost.ref}",
-                cost.snapshot_id,
-                cost.snapshots,
-                f"{cost.files:,}",
-                decimal(cost.size_in_bytes),
+                each.command.replace("TABLE", plan.table),
+                each.what,
+                f"{each.now:,}",
+                f"{each.then:,}",
+                decimal(max(each.bytes_saved, 0)),
+                f"{each.seconds_saved:,.1f}",
             )
-            for cost in curve.refs
+            for each in plan.advice
         ],
     )
-    if plot is not None:
-        say(f"Written to {plot}", dim=True)
+
+
+# --- maintenance ------------------------------------------------------------------------------------------------------
+# Commands that show what a table's maintenance is worth: its health's score, and what its commits cost.
+
+
+@command(app, "measuring {table}", plots=True)
+def health(lifecycle: Lifecycle, table: str) -> Iterator[object]:
+    """Show the table's score, what each part costs, and what to do next. Measures a table that changed; else starts no
+    Spark."""
+    found = lifecycle.health(table)
+    said = found.figures() | {"parts": found.parts, "next_part": found.next_part}
+    yield Result(said, picture=lambda kind: lifecycle.health_history(table).plot(kind))
+    parts = grid(
+        found.parts,
+        "part, score, figure, seconds:,.1f, {currency}/month=per_month:,.2f",
+        currency=lifecycle.config.prices.currency,
+        part=lambda each: each.name.replace("_", " "),
+        score=lambda each: "unknown" if each.score is None else f"{each.score:.0f}",
+        figure=lambda each: "" if each.figure is None else f"{each.figure:,g} {each.unit}",
+    )
+    show_table(f"{table}: {found.score:.3g} of 100", *parts)
+    for part in sorted(found.parts, key=lambda part: -part.gain):
+        if part.next_step is not None:
+            say(f"{part.name.replace('_', ' ')}: {part.why} (gain {part.gain:.3g})")
+    if found.next_part is None:
+        say("Nothing is due.")
+    else:
+        say("Next:", found.next_part.next_step or "", unbroken=True)
+
+
+@command(app, "reading the commits of {table}", name="commit-costs", plots=True)
+def commit_costs(
+    lifecycle: Lifecycle,
+    table: str,
+    limit: Annotated[int, typer.Option(help="Show so many of the newest commits.", min=1)] = 10,
+) -> Iterator[object]:
+    """Show the metadata that each commit wrote, beside the size of its change, and warn if that grows with the
+    table."""
+    found = lifecycle.commit_costs(table)
+    fields = ("table", "rows", "unknown", "trends", "warnings")
+    yield Result({field: getattr(found, field) for field in fields}, picture=found.plot)
+    rows = grid(
+        found.rows[-limit:],
+        "committed=committed_at:%m-%d %H:%M, operation, files=files_changed:,, metadata, list, manifests, requests",
+        operation=lambda each: each.operation or "no snapshot",
+        metadata=lambda each: "unknown" if each.metadata_bytes is None else decimal(each.metadata_bytes),
+        list=lambda each: decimal(each.manifest_list_bytes),
+        manifests=lambda each: f"{each.manifests:,}: {decimal(each.manifest_bytes)}",
+    )
+    show_table(f"{table}: {len(found.rows)} commits", *rows)
+    say(*map(str, found.trends))
+    if found.unknown:
+        say(f"{found.unknown:,} metadata files have an unknown size: the table's metadata log does not name them.")
+    for warning in found.warnings:
+        say(f"Warning: {warning}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import AnyTableArgument, TableArgument, command, instant_option
-from artemis_lifecycle.cli.output import cell, print_fields, say, show_list, show_table
+from artemis_lifecycle.cli.command import command, instant_option
+from artemis_lifecycle.cli.output import cell, grid, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle, Tagged
@@ -27,7 +27,7 @@ class HoldKind(StrEnum):
 @command(app, "tagging")
 def tag(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
@@ -58,7 +58,7 @@ def print_tag(tag: Tagged) -> None:
 @command(app, "removing the tag")
 def untag(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     name: str,
     reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the removal.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
@@ -70,40 +70,25 @@ def untag(
 @command(app, "reading the refs")
 def tags(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     removed: Annotated[bool, typer.Option("--removed", help="Include removed tags.")] = False,
 ) -> Iterator[object]:
     """Show the table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
     found = lifecycle.tags(table, with_removed=removed)
     yield found
-    rows = [
-        (
-            f"{ref.type} {ref.name}",
-            ref.snapshot_id,
-            ref.who,
-            ref.created_at,
-            ref.why,
-            ref.retention,
-            ref.ends_at or "never",
-        )
-        for ref in found.refs
-    ]
-    columns = ("ref", "snapshot", "who", "when", "why", "retention", "ends")
-    show_table(f"Refs of {table}", columns, rows)
+    columns = "ref, snapshot=snapshot_id, who, when=created_at, why, retention, ends"
+    ref, ends = lambda each: f"{each.type} {each.name}", lambda each: each.ends_at or "never"
+    show_table(f"Refs of {table}", *grid(found.refs, columns, ref=ref, ends=ends))
     if removed:
-        names = ("tag", "snapshot", "made by", "made", "removed by", "removed", "why")
-        gone = [
-            (was.name, was.snapshot_id, was.who, was.created_at, was.removed_by, was.removed_at, was.removed_why)
-            for was in found.removed
-        ]
-        show_table(f"Former tags of {table}", names, gone)
+        columns = "tag=name, snapshot=snapshot_id, made by=who, made=created_at, removed by=removed_by, "
+        show_table(f"Former tags of {table}", *grid(found.removed, f"{columns}removed=removed_at, why=removed_why"))
     say(found.metadata_location, dim=True, unbroken=True)
 
 
 @command(app, "placing the hold", "Hold on {table}")
 def hold(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may be removed.")],
     owner: Annotated[str, typer.Option(prompt=True, help="Who is responsible for it.")],
     kind: Annotated[
@@ -116,37 +101,24 @@ def hold(
 ) -> object:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
     return lifecycle.hold(
-        table,
-        owner,
-        reason,
-        snapshot_ids=tuple(snapshot_id or ()),
-        until=until,
-        kind=kind.value,
-        ttl=ttl,
+        table, owner, reason, snapshot_ids=tuple(snapshot_id or ()), until=until, kind=kind.value, ttl=ttl
     )
 
 
 @command(app, "reading the holds")
 def holds(
     lifecycle: Lifecycle,
-    table: TableArgument,
+    table: str,
     ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
 ) -> Iterator[object]:
     """Show the holds on a table: their kind, owner, reason, snapshots and end."""
-    found = lifecycle.holds(table, ended=ended)
     return show_list(
-        found,
-        title=f"Holds on {table}",
-        columns=("hold", "kind", "owner", "why", "on", "until", *(["released", "by", "for"] if ended else [])),
-        row=lambda held: (
-            held.hold_id,
-            held.kind,
-            held.owner,
-            held.reason,
-            held.snapshot_ids or "the whole table",
-            held.until or "released",
-            *([held.released_at, held.released_by, held.released_why] if ended else []),
-        ),
+        lifecycle.holds(table, ended=ended),
+        f"Holds on {table}",
+        "hold=hold_id, kind, owner, why=reason, on, until"
+        + (", released=released_at, by=released_by, for=released_why" if ended else ""),
+        on=lambda each: each.snapshot_ids or "the whole table",
+        until=lambda each: each.until or "released",
     )
 
 
@@ -180,11 +152,10 @@ def release(
 
 
 @command(app, "reading heartbeats")
-def writers(lifecycle: Lifecycle, table: AnyTableArgument = None) -> Iterator[object]:
+def writers(lifecycle: Lifecycle, table: str | None = None) -> Iterator[object]:
     """Show the active writers, by their heartbeats. No orphan scan touches their files."""
     from artemis_lifecycle.operations.holds import SHOWN
 
     found = lifecycle.writers(table)
-    return show_list(
-        found, title="Active writers", columns=("table", *SHOWN), row=lambda beat: (beat.table, *beat.shown)
-    )
+    yield found
+    show_table("Active writers", ("table", *SHOWN), [(beat.table, *beat.shown) for beat in found])

@@ -19,8 +19,15 @@ from artemis_lifecycle.catalogs.gate.installation import (
     install_gate,
     remove_gate,
 )
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, is_installed, mode_of, request_pass
-from artemis_lifecycle.catalogs.gate.rules import Rule, governed_mode, rules_of
+from artemis_lifecycle.catalogs.gate.rules import (
+    GatedRow,
+    Rule,
+    governed_mode,
+    is_installed,
+    mode_of,
+    request_pass,
+    rules_of,
+)
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse, parse_in
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.catalogs.sql import ensure_tables

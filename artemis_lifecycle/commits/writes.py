@@ -55,11 +55,7 @@ class Commits:
         return self._commit(table, df, lineage, "append", lambda writer: writer.append(), branch)
 
     def overwrite(
-        self,
-        table: str,
-        df: DataFrame,
-        lineage: CommitLineage | Mapping[str, str],
-        where: str | Column | None = None,
+        self, table: str, df: DataFrame, lineage: CommitLineage | Mapping[str, str], where: str | Column | None = None
     ) -> Commit:
         """Replace the rows that match `where` (None: all rows) by `df`, in one commit whose summary has the lineage.
 

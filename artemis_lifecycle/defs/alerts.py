@@ -10,22 +10,12 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from dagster import (
-    AssetKey,
-    DagsterInstance,
-    DagsterRunStatus,
-    DefaultSensorStatus,
-    RunsFilter,
-    SensorEvaluationContext,
-    SkipReason,
-    sensor,
-)
+import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.common import is_of_this_project
-from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
+from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG, partition_key, table_of
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import chat, terminal
 from artemis_lifecycle.fleet.fleet import Fleet
@@ -49,21 +39,21 @@ _LONGEST = 3000
 """Characters of an alert."""
 
 
-@sensor(
+@dg.sensor(
     name="alerts",
     description="Posts failed runs, waiting approvals, red checks and quiet windows that will not suffice to "
     "alerts.webhook (Slack's format), each once.",
     minimum_interval_seconds=60,
-    default_status=DefaultSensorStatus.STOPPED,
+    default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
+def alerts(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SkipReason:
     """The cursor has the alerts that were sent and are still true, how often others were refused, and the instant up to
     which all failed runs were posted. What a receiver refuses is tried again with later ticks, after all others, and
     given up after some; the tick fails if it takes none."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
-        return SkipReason("alerts.webhook is not set")
+        return dg.SkipReason("alerts.webhook is not set")
     now = opened.operations.clock.now()
     cursor: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
     refused = dict[str, int](cursor.get("refused", {}))
@@ -105,15 +95,11 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     if len(new) <= _AT_ONCE and not failed:
         since = (now - _SLACK).isoformat()
     remember()
-    return SkipReason(f"{posted} of {len(new)} alerts were sent" if new else "nothing new")
+    return dg.SkipReason(f"{posted} of {len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(
-    lifecycle: Lifecycle,
-    fleet: Fleet,
-    instance: DagsterInstance,
-    since: datetime,
-    keys: frozenset[AssetKey],
+    lifecycle: Lifecycle, fleet: Fleet, instance: dg.DagsterInstance, since: datetime, keys: frozenset[dg.AssetKey]
 ) -> Mapping[str, str]:
     """Return what a person should know now, in one line each, by a key that stays the same as long as it is true. Of
     failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize.
@@ -143,7 +129,7 @@ def conditions(
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
         if pause.table:
             links[f"pause {pause.pause_id}"] = pages.asset("snapshot_history", pause.table, "table")
-    recent = RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since)
+    recent = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     for run in instance.get_runs(recent, ascending=True):
         if is_of_this_project(run, keys, alone=False):
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
@@ -159,7 +145,7 @@ class _Pages:
     """Links to Dagster's pages, in Slack's form; none without the address of Dagster."""
 
     ui: str | None
-    keys: Mapping[str, AssetKey]
+    keys: Mapping[str, dg.AssetKey]
 
     def run(self, run_id: str) -> tuple[str, ...]:
         return self._link(f"runs/{quote(run_id, safe='')}", "run")

@@ -5,17 +5,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dagster import (
-    AssetKey,
-    AssetsDefinition,
-    AssetSpec,
-    BetaWarning,
-    CodeReferencesMetadataValue,
-    Definitions,
-    LocalFileCodeReference,
-    MetadataValue,
-    in_process_executor,
-)
+import dagster as dg
 from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
 from dagster._core.definitions.events import CoercibleToAssetKey, CoercibleToAssetKeyPrefix
 from dagster_aws.s3 import S3Resource
@@ -28,9 +18,7 @@ from artemis_lifecycle.defs import (
     checks,
     compaction,
     expiration,
-    fleet,
     jobs,
-    live_table,
     observation,
     orphans,
     schedules,
@@ -55,7 +43,7 @@ ASSETS = (
     observation.table_health,
     compaction.compacted_manifests,
     compaction.compacted_data_files,
-    fleet.fleet,
+    observation.fleet,
 )
 
 DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orphans.orphan_deletion)
@@ -71,7 +59,7 @@ def build_definitions(
     *,
     upstream: Iterable[CoercibleToAssetKey] = (),
     s3: S3Resource | None = None,
-) -> Definitions:
+) -> dg.Definitions:
     """Return what Dagster loads. With `config_path` None, each run looks it up when it starts, as `Lifecycle.open`
     does.
 
@@ -87,28 +75,28 @@ def build_definitions(
     warned = config.warnings()
     for warning in warned:
         _log.warning("lifecycle.yaml: %s", warning)
-    keys = {AssetKey(name): AssetKey([*prefix, name]) for name in ASSET_NAMES}
-    live = live_table.live_table.replace_attributes(
-        key=keys[live_table.live_table.key], deps=[AssetKey.from_coercible(each) for each in upstream]
+    keys = {dg.AssetKey(name): dg.AssetKey([*prefix, name]) for name in ASSET_NAMES}
+    live = observation.live_table.replace_attributes(
+        key=keys[observation.live_table.key], deps=[dg.AssetKey.from_coercible(each) for each in upstream]
     )
 
-    def attributed(spec: AssetSpec) -> AssetSpec:
+    def attributed(spec: dg.AssetSpec) -> dg.AssetSpec:
         return spec.replace_attributes(owners=owners or spec.owners, tags={**spec.tags, **(tags or {})})
 
-    def completed(asset: AssetsDefinition) -> AssetsDefinition:
+    def completed(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
         extra = _code_reference(asset) | (_warnings_shown(warned) if warned and asset in DESTRUCTIVE else {})
         keyed = asset.with_attributes(asset_key_replacements=keys)
         return keyed.map_asset_specs(lambda spec: attributed(spec).merge_attributes(metadata=extra))
 
     with warnings.catch_warnings():
         # Code references, and keys of checks that are replaced.
-        warnings.simplefilter("ignore", BetaWarning)
-        assets: list[AssetsDefinition | AssetSpec] = [attributed(live), *map(completed, ASSETS)]
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        assets: list[dg.AssetsDefinition | dg.AssetSpec] = [attributed(live), *map(completed, ASSETS)]
         asset_checks = [
             each.with_attributes(asset_key_replacements=keys).coerce_to_checks_def() if prefix else each
             for each in checks.ALL
         ]
-    return Definitions(
+    return dg.Definitions(
         assets=assets,
         asset_checks=asset_checks,
         jobs=list(jobs.ALL),
@@ -121,7 +109,7 @@ def build_definitions(
             **({"s3": s3} if s3 is not None else {}),
         },
         # One JVM per run: with a process per step, Spark would start fourteen times.
-        executor=in_process_executor,
+        executor=dg.in_process_executor,
     )
 
 
@@ -133,15 +121,15 @@ def _config(path: str | None) -> LifecycleConfig:
         return LifecycleConfig()
 
 
-def _warnings_shown(texts: Sequence[str]) -> dict[str, MetadataValue]:
+def _warnings_shown(texts: Sequence[str]) -> dict[str, dg.MetadataValue]:
     """Return the warnings as metadata for the UI page of an asset."""
-    return {"warnings": MetadataValue.md("\n".join(f"- {each}" for each in texts))}
+    return {"warnings": dg.MetadataValue.md("\n".join(f"- {each}" for each in texts))}
 
 
-def _code_reference(asset: AssetsDefinition) -> dict[str, MetadataValue]:
+def _code_reference(asset: dg.AssetsDefinition) -> dict[str, dg.MetadataValue]:
     """Return where the function of the asset is. `with_source_code_references` would show the decorator's."""
     compute = asset.op.compute_fn
     function = inspect.unwrap(compute.decorated_fn if isinstance(compute, DecoratedOpFunction) else compute)
     file, (_, line) = inspect.getsourcefile(function), inspect.getsourcelines(function)
-    reference = LocalFileCodeReference(file_path=str(file), line_number=line)
-    return {"dagster/code_references": CodeReferencesMetadataValue(code_references=[reference])}
+    reference = dg.LocalFileCodeReference(file_path=str(file), line_number=line)
+    return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}

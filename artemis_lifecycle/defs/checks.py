@@ -11,29 +11,16 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckExecutionContext,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    AssetKey,
-    AssetRecordsFilter,
-    MetadataValue,
-    OpExecutionContext,
-    PreviewWarning,
-    asset_check,
-)
+import dagster as dg
 
 from artemis_lifecycle.audit.schema_history import DESCRIBED, RECORDED, SCHEMAS
 from artemis_lifecycle.audit.watch import LineageCheck
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
+from artemis_lifecycle.defs.common import as_dagster_failure, maintenance_job, waiting_op
 from artemis_lifecycle.defs.evidence import reachable_presence
-from artemis_lifecycle.defs.failures import as_dagster_failure
-from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import lacks
+from artemis_lifecycle.defs.tags import JOB_TAG, is_judged, lacks, table_of, tables
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
@@ -49,31 +36,31 @@ from artemis_lifecycle.walk.plan_checks import ALL_CHECKS, NAMED
 warnings.filterwarnings(
     "ignore",
     message="Specifying a partitions_def on an AssetCheckSpec is currently in preview",
-    category=PreviewWarning,
+    category=dg.PreviewWarning,
 )
 
 GUARD_RESTORED = timedelta(days=1)
 """How long the check still warns after a broken guard of the cold catalog was restored."""
 
 
-Judge = Callable[[AssetCheckExecutionContext, LifecycleResource], AssetCheckResult]
+Judge = Callable[[dg.AssetCheckExecutionContext, LifecycleResource], dg.AssetCheckResult]
 """A check's function. It needs the instance and the partition of its context, which ops have, too."""
 
 JUDGES: dict[tuple[str, str], Judge] = {}
 """Each check's function, by asset and name."""
 
-ALL: list[AssetChecksDefinition] = []
+ALL: list[dg.AssetChecksDefinition] = []
 
 DAILY: list[tuple[str, str]] = []
 """The checks that the job `health_checks` runs: they rewrite, copy and walk nothing."""
 
 
 def noted(
-    lifecycle: LifecycleResource, asset: str, name: str, partition: str, result: AssetCheckResult
-) -> AssetCheckResult:
+    lifecycle: LifecycleResource, asset: str, name: str, partition: str, result: dg.AssetCheckResult
+) -> dg.AssetCheckResult:
     """Record the result of a check, for the fleet's page, the metrics and the alerts."""
     with as_dagster_failure():
-        is_red = not result.passed and result.severity is AssetCheckSeverity.ERROR
+        is_red = not result.passed and result.severity is dg.AssetCheckSeverity.ERROR
         lifecycle.get().operations.check_results.note(
             table_of(partition), asset, name, result.description or "", is_red=is_red
         )
@@ -85,10 +72,11 @@ def _where_applicable(asset: str, name: str, judge: Judge) -> Judge:
     unless the plan has it."""
 
     @wraps(judge)
-    def judged(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    def judged(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
         missing = lacks(lifecycle.get().kind(table_of(context.partition_key)), asset)
         try:
-            result = judge(context, lifecycle) if missing is None else _not_judged(missing)
+            with as_dagster_failure():
+                result = judge(context, lifecycle) if missing is None else _not_judged(missing)
         except NotApplicable as error:
             result = _not_judged(error.what)
         return result if name in ALL_CHECKS else noted(lifecycle, asset, name, context.partition_key, result)
@@ -104,8 +92,8 @@ def _check(
         judged = JUDGES[asset, called] = _where_applicable(asset, called, judge)
         if daily:
             DAILY.append((asset, called))
-        declared = asset_check(
-            asset=AssetKey(asset), name=called, description=description, blocking=blocking, partitions_def=tables
+        declared = dg.asset_check(
+            asset=dg.AssetKey(asset), name=called, description=description, blocking=blocking, partitions_def=tables
         )
         ALL.append(declared(judged))
         return ALL[-1]
@@ -115,11 +103,11 @@ def _check(
 
 def _result(
     passed: bool, description: str, offenders: Iterable[object] = (), *, warn: bool = False, **numbers: Any
-) -> AssetCheckResult:
+) -> dg.AssetCheckResult:
     named = list(offenders)
-    return AssetCheckResult(
+    return dg.AssetCheckResult(
         passed=passed,
-        severity=AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
         description=terminal(description),
         metadata={
             **numbers,
@@ -128,22 +116,21 @@ def _result(
     )
 
 
-def _not_judged(why: str) -> AssetCheckResult:
+def _not_judged(why: str) -> dg.AssetCheckResult:
     """Return the result of a check that has nothing to judge. Dagster requires one, and knows no third color: whoever
     counts results leaves it out (`tags.is_judged`)."""
     return _result(True, f"Does not apply: {why.rstrip('.')}.", warn=True, judged=False)
 
 
 @_check("snapshot_history", daily=True)
-def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def metadata_age(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """The last materialized history matches the table's current metadata file, or is younger than
     checks.metadata_age."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        allowed = steps.config.policy(table).checks.metadata_age
-        history, now = steps.snapshot_history(table), steps.operations.clock.now()
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    allowed = steps.config.policy(table).checks.metadata_age
+    history, now = steps.snapshot_history(table), steps.operations.clock.now()
     newest = context.instance.fetch_materializations(
-        AssetRecordsFilter(lifecycle.key("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
+        dg.AssetRecordsFilter(lifecycle.key("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
     ).records
     if not newest:
         return _result(False, "The table's history was never materialized.")
@@ -159,23 +146,22 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
     )
 
 
-def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> AssetCheckResult:
+def _required(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> dg.AssetCheckResult:
     """Evaluate a check that the plan's commit and deletion require. Its verdict is stored, so it also stops later
     runs."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        plan = steps.uncommitted_plan(table)
-        if plan is None:
-            return _not_judged("the table has no uncommitted plan, so there is nothing to remove")
-        (verdict,) = steps.check_plan(plan, check)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    plan = steps.uncommitted_plan(table)
+    if plan is None:
+        return _not_judged("the table has no uncommitted plan, so there is nothing to remove")
+    (verdict,) = steps.check_plan(plan, check)
     return _verdict(verdict, plan_id=plan.plan_id)
 
 
 def report(
-    context: OpExecutionContext, lifecycle: LifecycleResource, asset: str, name: str, result: AssetCheckResult
+    context: dg.OpExecutionContext, lifecycle: LifecycleResource, asset: str, name: str, result: dg.AssetCheckResult
 ) -> None:
     """Write the result of a check that an op ran to Dagster's event log."""
-    found = AssetCheckEvaluation(
+    found = dg.AssetCheckEvaluation(
         lifecycle.key(asset),
         name,
         result.passed,
@@ -187,9 +173,9 @@ def report(
     context.log_event(found)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
 
 
-def _verdict(verdict: Verdict, **numbers: Any) -> AssetCheckResult:
+def _verdict(verdict: Verdict, **numbers: Any) -> dg.AssetCheckResult:
     figures: dict[str, Any] = {
-        name: MetadataValue.timestamp(value) if isinstance(value, datetime) else value
+        name: dg.MetadataValue.timestamp(value) if isinstance(value, datetime) else value
         for name, value in verdict.figures.items()
     }
     if not verdict.judged:
@@ -200,9 +186,8 @@ def _verdict(verdict: Verdict, **numbers: Any) -> AssetCheckResult:
 def _table_check(asset: str, name: str, description: str) -> Any:
     """Return the Dagster check that judges a table as `Lifecycle.check_table` does."""
 
-    def check(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-        with as_dagster_failure():
-            (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
+    def check(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+        (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
         return _verdict(verdict)
 
     return _check(asset, name=name, description=description, daily=True)(check)
@@ -226,11 +211,7 @@ OF_TABLES = tuple(
         ),
         ("lineage_ledger", RECORDED, "The ledger has each snapshot that is older than checks.metadata_age."),
         ("lineage_ledger", DESCRIBED, "At most checks.incomplete_snapshots summaries miss required lineage."),
-        (
-            "schema_history",
-            SCHEMAS,
-            "Each snapshot's schema exists, and field ids keep their types or are promoted.",
-        ),
+        ("schema_history", SCHEMAS, "Each snapshot's schema exists, and field ids keep their types or are promoted."),
         (
             "compacted_data_files",
             DATA_FILES_UNCHANGED,
@@ -254,40 +235,42 @@ OF_TABLES = tuple(
 
 
 @_check("expiration_plan", blocking=True)
-def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def plan_keeps_every_ref(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """No branch or tag that the plan keeps points to a snapshot that the plan removes, in the table's current state."""
     return _required(context, lifecycle, KEEPS_EVERY_REF)
 
 
 @_check("expiration_plan", blocking=True)
-def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def plan_keeps_window_edge(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """The plan keeps every snapshot that was current at any time in the window, including the one at its edge."""
     return _required(context, lifecycle, KEEPS_WINDOW_EDGE)
 
 
 @_check("cold_tier_snapshots", blocking=True)
-def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def cold_copy_verified(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """The plan's snapshots are in the cold table and readable from cold storage alone, and their copies verify."""
     return _required(context, lifecycle, COPY_VERIFIED)
 
 
 @_check("cold_tier_snapshots", daily=True)
-def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def cold_files_are_as_recorded(
+    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
+) -> dg.AssetCheckResult:
     """No cold file of the table is lost: every file that a scrub found missing or damaged matches its record again."""
-    with as_dagster_failure():
-        return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
+    return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
 @_check("cold_tier_snapshots", daily=True)
-def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def cold_catalog_is_guarded(
+    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
+) -> dg.AssetCheckResult:
     """The cold catalog's triggers are intact, so that only a handoff writes to it or drops from it. Warns for a day
     after broken triggers were restored."""
-    with as_dagster_failure():
-        steps = lifecycle.get()
-        return judge_guard(steps.cold_guard(), steps.operations.clock.now())
+    steps = lifecycle.get()
+    return judge_guard(steps.cold_guard(), steps.operations.clock.now())
 
 
-def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
+def judge_guard(found: GuardState | None, now: datetime) -> dg.AssetCheckResult:
     """Fail while the guard is broken and the cold catalog has tables to guard."""
     if found is None:
         return _result(False, "The cold catalog is not in SQL: nothing prevents other writers.", warn=True)
@@ -308,7 +291,7 @@ def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
     )
 
 
-def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckResult:
+def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> dg.AssetCheckResult:
     """Fail while files are lost; warn about files that were repaired."""
     if losses:
         return _result(
@@ -326,13 +309,12 @@ def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckRes
     return _result(True, "No cold file is lost.", lost=0, repaired=0)
 
 
-def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        found = reachable_presence(steps, table)
-        if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
-            # Whatever took them, no more of this table is deleted until a person has seen it.
-            steps.pause(table, who="artemis-lifecycle", why=f"{found.absent_files:,} reachable files are gone")
+def _presence(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    found = reachable_presence(steps, table)
+    if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
+        # Whatever took them, no more of this table is deleted until a person has seen it.
+        steps.pause(table, who="artemis-lifecycle", why=f"{found.absent_files:,} reachable files are gone")
     return _result(
         not found.absent_files,
         f"All {found.reachable_files:,} files that the table's snapshots reach are in the store."
@@ -346,7 +328,9 @@ def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource)
 
 
 @_check("physical_deletion")
-def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def nothing_reachable_deleted(
+    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
+) -> dg.AssetCheckResult:
     """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
     deletion."""
     return _presence(context, lifecycle)
@@ -354,20 +338,19 @@ def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: Li
 
 @_check("orphan_deletion", name="nothing_reachable_deleted")
 def nothing_reachable_deleted_as_orphan(
-    context: AssetCheckExecutionContext, lifecycle: LifecycleResource
-) -> AssetCheckResult:
+    context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource
+) -> dg.AssetCheckResult:
     """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
     deletion."""
     return _presence(context, lifecycle)
 
 
 @_check("orphan_scan", daily=True)
-def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def in_flight_files_settle(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """Files skipped as in flight become committed files or orphans. Many of them in every scan mean that they do
     not."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        found = steps.in_flight(table)
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    found = steps.in_flight(table)
     if found is None:
         return _result(False, "The table has no scan.", warn=True)
     return _result(
@@ -383,13 +366,12 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
 
 
 @_check("physical_deletion", daily=True)
-def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def no_plan_waits_too_long(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """No plan holds its files for longer than checks.plan_age plus its grace: otherwise it could hold them forever."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        now, policy = steps.operations.clock.now(), steps.config.policy(table)
-        allowed = policy.checks.plan_age + policy.deletion.grace
-        waiting = [record for record in steps.plans(table) if record.status in HOLDING]
+    steps, table = lifecycle.get(), table_of(context.partition_key)
+    now, policy = steps.operations.clock.now(), steps.config.policy(table)
+    allowed = policy.checks.plan_age + policy.deletion.grace
+    waiting = [record for record in steps.plans(table) if record.status in HOLDING]
     age = now - min((record.planned_at for record in waiting), default=now)
     late = [record for record in waiting if now - record.planned_at > allowed]
     return _result(
@@ -411,14 +393,13 @@ LINEAGE_GATE = "lineage_gate"
 
 
 @_check("lineage_ledger", blocking=True)
-def lineage_gate(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+def lineage_gate(context: dg.AssetCheckExecutionContext, lifecycle: LifecycleResource) -> dg.AssetCheckResult:
     """Every snapshot since the watch began states its lineage as lifecycle.yaml requires, or a person acknowledged
     it. Warns where the catalog could have a gate and has none: `artemis gate enable`."""
-    with as_dagster_failure():
-        return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
+    return judge_lineage(lifecycle.get().check_lineage(table_of(context.partition_key)))
 
 
-def judge_lineage(found: LineageCheck) -> AssetCheckResult:
+def judge_lineage(found: LineageCheck) -> dg.AssetCheckResult:
     """Fail while the table has unacknowledged snapshots without its required lineage. Warn in mode `report`, and where
     the gate that would have rejected them is not enabled."""
     if not found.unmet:
@@ -437,3 +418,49 @@ def judge_lineage(found: LineageCheck) -> AssetCheckResult:
         mode=found.mode,
         unmet=len(found.unmet),
     )
+
+
+# --- health checks ----------------------------------------------------------------------------------------------------
+# The job that runs the checks of a table every day, whether or not something was materialized.
+
+
+@maintenance_job(
+    "health_checks",
+    "Runs the checks of a table that need no new materialization: ages, health, lineage, schemas, compactions, "
+    "listing, orphan share, cold losses. Changes nothing.",
+)
+def check_health(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Run the checks of the table that rewrite, copy and walk nothing. One that cannot run does not stop the others."""
+    judged, red, broken = 0, list[str](), list[dg.Failure]()
+    for asset, name in DAILY:
+        try:
+            # A job of checks alone has no partitions in Dagster 1.13, so this op runs them.
+            result = JUDGES[asset, name](context, lifecycle)  # type: ignore[arg-type]
+        except dg.Failure as failure:
+            broken.append(failure)
+            continue
+        if not is_judged(result.metadata):
+            continue
+        judged += 1
+        if not result.passed:
+            red.append(f"{asset}: {name}")
+        report(context, lifecycle, asset, name, result)
+    context.add_output_metadata({"checks": judged, "not_passed": ", ".join(red) or "none"})
+    if broken:
+        raise broken[0]
+
+
+@dg.op(tags={"kind": "postgres"})
+@waiting_op
+def check_lineage(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Run the check `lineage_gate` of the table. Starts no Spark."""
+    asset = "lineage_ledger"
+    result = JUDGES[asset, LINEAGE_GATE](context, lifecycle)  # type: ignore[arg-type]
+    report(context, lifecycle, asset, LINEAGE_GATE, result)
+
+
+@dg.job(partitions_def=tables, tags={JOB_TAG: "lineage_check"})
+def lineage_check() -> None:
+    """Turns the check `lineage_gate` red or green. The sensor `lineage_watch` requests it for new snapshots that do not
+    meet their table's requirements: Dagster 1.13 stores one evaluation of a partition without a run, and no second."""
+    check_lineage()

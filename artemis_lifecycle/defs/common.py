@@ -1,41 +1,17 @@
 """Declarations that all assets of the walk share, and how a waiting step ends."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
-from dagster import (
-    AssetCheckResult,
-    AssetCheckSeverity,
-    AssetCheckSpec,
-    AssetExecutionContext,
-    AssetKey,
-    AssetsDefinition,
-    Config,
-    DagsterRun,
-    DataVersion,
-    Failure,
-    JobDefinition,
-    MaterializeResult,
-    OpExecutionContext,
-    asset,
-    job,
-    op,
-)
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.failures import (
-    FOR_A_PERSON,
-    RETRIES,
-    WILL_NOT_PASS,
-    Skipped,
-    Waiting,
-    as_dagster_failure,
-)
-from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.defs.tags import (
@@ -47,17 +23,111 @@ from artemis_lifecycle.defs.tags import (
     PRIORITY_TAG,
     WAITS_FOR_TAG,
     lacks,
+    table_of,
+    tables,
 )
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import LifecycleError, NotApplicable, Refused
+from artemis_lifecycle.errors import (
+    ApprovalNeeded,
+    CommitConflict,
+    CopyMismatch,
+    Held,
+    LeaseTaken,
+    LifecycleError,
+    MissingFile,
+    NotApplicable,
+    OperationsUnavailable,
+    Paused,
+    Refused,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.escaping import terminal
 
+# --- failures ---------------------------------------------------------------------------------------------------------
+# The project's errors in Dagster: the text, its parts as metadata, and whether a retry may help.
+
+RETRIES = dg.RetryPolicy(max_retries=2, delay=15, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
+"""For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
+
+_MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
+_LOST = (MissingFile, UnreadableMetadata, CopyMismatch)
+WILL_NOT_PASS = frozenset(each.__name__ for each in _LOST)
+"""Error classes for files that are missing or damaged: no attempt changes that until a person restores them."""
+
+FOR_A_PERSON = (ApprovalNeeded, Held)
+_WAITING = (*FOR_A_PERSON, LeaseTaken, Paused)
+
+
+class Waiting(Exception):  # noqa: N818
+    """The step waits for what `error` says: a person, the table's lease, the end of a pause, or the next window."""
+
+    def __init__(self, error: LifecycleError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Skipped(Exception):  # noqa: N818
+    """The step is not to run now. `said` is what to show of it."""
+
+    def __init__(self, outcome: str, **said: str | dg.MetadataValue) -> None:
+        super().__init__(outcome)
+        self.said = {"outcome": outcome, **said}
+
+
+class Watch:
+    """Measures how long a step has run."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the step began, rounded to hundredths."""
+        return round(time.monotonic() - self._began, 2)
+
+
+@contextmanager
+def as_dagster_failure() -> Iterator[Watch]:
+    """Time the block, and turn an error inside it into a Failure with the same text. NotApplicable passes.
+
+    Only errors that may pass by themselves are retried within the run. If another run holds the table's lease, the step
+    fails at once and is retried later: waiting would block a slot that other tables need.
+    """
+    try:
+        yield Watch()
+    except _WAITING as error:
+        raise Waiting(error) from error
+    except NotApplicable:
+        raise
+    except LifecycleError as error:
+        parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.hint}
+        raise dg.Failure(
+            description=str(error),
+            metadata={
+                "error": dg.MetadataValue.text(type(error).__name__),
+                **{key: dg.MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
+            },
+            allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _LOST),
+        ) from error
+    except (dg.Failure, Skipped):
+        raise
+    except Exception as error:
+        # A retry policy retries any exception. An unexpected one needs a person to read it.
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        raise dg.Failure(
+            description=terminal(f"{type(error).__name__}: {first_line}"),
+            metadata={"error": dg.MetadataValue.text(type(error).__name__)},
+            allow_retries=False,
+        ) from error
+
+
 if TYPE_CHECKING:
-    Materialized = MaterializeResult[None]
+    Materialized = dg.MaterializeResult[None]
     Shown = dict[str, Any] | None
 else:
     # Dagster looks for the bare class in an asset's annotation. With a type parameter, it would store a value.
-    Materialized = MaterializeResult
+    Materialized = dg.MaterializeResult
     # An op shows its metadata, and has no value.
     Shown = None
 
@@ -68,7 +138,7 @@ _IMPLICIT = "__ASSET_JOB"
 """Dagster's name of the job in which a person or a backfill materializes assets."""
 
 
-class Changes(Config):
+class Changes(dg.Config):
     """The configuration of a step that changes a table or deletes."""
 
     dry_run: Optional[bool] = Field(
@@ -82,7 +152,7 @@ class Changes(Config):
         return run.dry_run if self.dry_run is None else self.dry_run
 
 
-def is_of_this_project(run: DagsterRun, keys: frozenset[AssetKey], *, alone: bool) -> bool:
+def is_of_this_project(run: dg.DagsterRun, keys: frozenset[dg.AssetKey], *, alone: bool) -> bool:
     """Return True for a run with the project's job tag, and for one in which a person or a backfill materializes
     assets of `keys`; `alone` means no other assets with them."""
     selected = run.asset_selection or frozenset()
@@ -91,18 +161,18 @@ def is_of_this_project(run: DagsterRun, keys: frozenset[AssetKey], *, alone: boo
     return JOB_TAG in run.tags or implicit
 
 
-def data_version(*facts: str | int | None) -> DataVersion | None:
+def data_version(*facts: str | int | None) -> dg.DataVersion | None:
     """Return the version of a result that `facts` identify: where there is one, itself, else a digest. None if there is
     none: Dagster then derives one from the versions of what the step read."""
     known = [str(each) for each in facts if each is not None]
     if not known:
         return None
     digest = hashlib.sha256(" ".join(known).encode(errors="surrogatepass")).hexdigest()[:32]
-    return DataVersion(terminal(known[0]) if len(known) == 1 else digest)
+    return dg.DataVersion(terminal(known[0]) if len(known) == 1 else digest)
 
 
 def delete_each(
-    context: AssetExecutionContext, ids: Sequence[str], delete: Callable[[str], DeletionReport]
+    context: dg.AssetExecutionContext, ids: Sequence[str], delete: Callable[[str], DeletionReport]
 ) -> tuple[list[DeletionReport], dict[str, Any]]:
     """Delete each plan or scan. Return the reports, and what to show of those that a guard refused: they wait for a
     person.
@@ -133,7 +203,7 @@ NO_PERSON_NEEDED = "no_person_needed"
 
 def walk_asset(
     group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
-) -> Callable[[Callable[..., Materialized]], AssetsDefinition]:
+) -> Callable[[Callable[..., Materialized]], dg.AssetsDefinition]:
     """`@asset` for a step of the walk, which fails `as_dagster_failure`. Its result has the step's `outcome`, the
     table's `kind`, and the `seconds` of a step that ran. A step that waits succeeds with `waiting`, one that the kind
     does not have with `not_applicable`.
@@ -142,11 +212,11 @@ def walk_asset(
     person.
     """
 
-    def decorate(compute: Callable[..., Materialized]) -> AssetsDefinition:
+    def decorate(compute: Callable[..., Materialized]) -> dg.AssetsDefinition:
         name = compute.__name__
 
         @wraps(compute)
-        def step(context: AssetExecutionContext, **arguments: Any) -> Materialized:
+        def step(context: dg.AssetExecutionContext, **arguments: Any) -> Materialized:
             kind = arguments["lifecycle"].get().kind(table_of(context.partition_key))
             said: dict[str, Any]
             version = None
@@ -156,7 +226,7 @@ def walk_asset(
                 with as_dagster_failure() as watch:
                     result = compute(context, **arguments)
                 said, version = {**(result.metadata or {}), "seconds": watch.seconds}, result.data_version
-            except Failure as failure:
+            except dg.Failure as failure:
                 lost = failure.metadata.get("error")
                 if lost is not None and lost.value in WILL_NOT_PASS:
                     context.instance.add_run_tags(context.run.run_id, {WAITS_FOR_TAG: str(lost.value)})
@@ -177,16 +247,16 @@ def walk_asset(
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
             if outcome == "dry_run" and version is not None:
-                version = DataVersion(f"dry run: {version.value}")
+                version = dg.DataVersion(f"dry run: {version.value}")
             tags = {OUTCOME_TAG: outcome, KIND_TAG: kind}
             return Materialized(metadata=said, tags=tags, check_results=checks, data_version=version)
 
         warns = "Warns while the step waits for a person."
-        specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
+        specs = [dg.AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
         arguments = declared(name, group, kinds, deps)
         if get_type_hints(compute).get("config") is Changes:
             arguments["metadata"] = {"dry_run": f"on by default. For the changes, {FOR_REAL}"}
-        made: AssetsDefinition = asset(**arguments, check_specs=specs if changes else None)(step)
+        made: dg.AssetsDefinition = dg.asset(**arguments, check_specs=specs if changes else None)(step)
         return made
 
     return decorate
@@ -197,7 +267,7 @@ def waiting_op(compute: Callable[..., Shown]) -> Callable[..., None]:
     `waiting`. What it returns is shown with its `seconds`. A dry run is tagged."""
 
     @wraps(compute)
-    def step(context: OpExecutionContext, **arguments: Any) -> None:
+    def step(context: dg.OpExecutionContext, **arguments: Any) -> None:
         config = arguments.get("config")
         if isinstance(config, Changes) and config.is_dry(arguments["changes"]):
             context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "dry_run"})
@@ -216,17 +286,17 @@ def waiting_op(compute: Callable[..., Shown]) -> Callable[..., None]:
 
 def maintenance_job(
     name: str, description: str, *, kind: str = "iceberg", by_table: bool = True
-) -> Callable[[Callable[..., Shown]], JobDefinition]:
+) -> Callable[[Callable[..., Shown]], dg.JobDefinition]:
     """Decorate a function, the only op of a job outside the walk: it waits like `waiting_op`, and is retried as the
     walk's steps are. One of kind `postgres` needs no Spark session."""
 
-    def decorate(compute: Callable[..., Shown]) -> JobDefinition:
+    def decorate(compute: Callable[..., Shown]) -> dg.JobDefinition:
         pool = SPARK_POOL if kind == "iceberg" else None
-        step = op(retry_policy=RETRIES, tags={"kind": kind}, pool=pool)(waiting_op(compute))
+        step = dg.op(retry_policy=RETRIES, tags={"kind": kind}, pool=pool)(waiting_op(compute))
         dry = " Only reports, unless dry_run is false." if get_type_hints(compute).get("config") is Changes else ""
         partitions = tables if by_table else None
 
-        @job(name=name, description=description + dry, partitions_def=partitions, tags={JOB_TAG: name})
+        @dg.job(name=name, description=description + dry, partitions_def=partitions, tags={JOB_TAG: name})
         def launched() -> None:
             step()
 
@@ -235,7 +305,7 @@ def maintenance_job(
     return decorate
 
 
-def waiting(context: AssetExecutionContext | OpExecutionContext, error: LifecycleError) -> dict[str, Any]:
+def waiting(context: dg.AssetExecutionContext | dg.OpExecutionContext, error: LifecycleError) -> dict[str, Any]:
     """Tag a run that waits for what `error` says. Return what to show of it."""
     context.log.warning(terminal(str(error)))
     kind = type(error).__name__
@@ -244,20 +314,20 @@ def waiting(context: AssetExecutionContext | OpExecutionContext, error: Lifecycl
     return {key: value for key, value in said.items() if value}
 
 
-def _person_check(said: dict[str, Any]) -> AssetCheckResult:
+def _person_check(said: dict[str, Any]) -> dg.AssetCheckResult:
     if said["outcome"] == "not_applicable":
-        return AssetCheckResult(
+        return dg.AssetCheckResult(
             check_name=NO_PERSON_NEEDED,
             passed=True,
-            severity=AssetCheckSeverity.WARN,
+            severity=dg.AssetCheckSeverity.WARN,
             description=f"Does not apply: {said['why']}",
             metadata={"judged": False},
         )
     needed = "refused" in said or said.get("waits_for") in {each.__name__ for each in FOR_A_PERSON}
-    return AssetCheckResult(
+    return dg.AssetCheckResult(
         check_name=NO_PERSON_NEEDED,
         passed=not needed,
-        severity=AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.WARN,
         description=said["why"] if needed else None,
     )
 
@@ -272,7 +342,7 @@ def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (),
         "tags": {ASSET_TAG: name},
         "group_name": group,
         "kinds": kinds,
-        "deps": [AssetKey(name) for name in deps],
+        "deps": [dg.AssetKey(name) for name in deps],
         "partitions_def": tables,
         "owners": OWNERS,
         "code_version": version,
@@ -282,7 +352,7 @@ def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (),
     }
 
 
-def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
+def opened(context: dg.AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
     """Return this run's `Lifecycle` and the table of its partition. In a backfill, raises Skipped if no entry
     governs it."""
     lifecycle, table = resource.get(), table_of(context.partition_key)

@@ -1,6 +1,6 @@
 """The assets that rewrite a table's files without changing its contents."""
 
-from dagster import AssetExecutionContext
+import dagster as dg
 
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
@@ -12,7 +12,7 @@ GROUP = "compaction"
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_manifests(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The table's manifests: many small ones rewritten into a few, if their average size is too small."""
     steps, table = opened(context, lifecycle)
@@ -36,7 +36,7 @@ def compacted_manifests(
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_data_files(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The table's data files: small ones rewritten into larger ones with deletes applied, within the bandwidth
     budget."""

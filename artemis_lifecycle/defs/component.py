@@ -2,13 +2,13 @@
 
 from typing import Optional
 
-from dagster import Component, ComponentLoadContext, Definitions, Model, Resolvable
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.defs.build import build_definitions
 
 
-class LifecycleComponent(Component, Model, Resolvable):
+class LifecycleComponent(dg.Component, dg.Model, dg.Resolvable):
     """The assets, checks, jobs, schedules and sensors of Artemis Lifecycle, for one lifecycle.yaml."""
 
     config_path: Optional[str] = Field(
@@ -21,7 +21,7 @@ class LifecycleComponent(Component, Model, Resolvable):
         default=None, description="Keys of assets that write to the tables, such as ingestion/passes."
     )
 
-    def build_defs(self, context: ComponentLoadContext) -> Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the definitions. Loading reads lifecycle.yaml, and connects to nothing."""
         return build_definitions(
             None if self.config_path is None else context.path / self.config_path,

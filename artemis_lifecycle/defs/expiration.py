@@ -2,11 +2,12 @@
 
 from typing import Optional
 
-from dagster import AssetExecutionContext, Config
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.manual import snapshot_id
@@ -19,7 +20,7 @@ from artemis_lifecycle.spark.sql import literal
 GROUP = "expiration"
 
 
-class Planning(Config):
+class Planning(dg.Config):
     """What replaces the policy in one plan."""
 
     older_than: Optional[str] = Field(
@@ -32,7 +33,7 @@ class Planning(Config):
 
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("live_table",))
-def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def snapshot_history(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's snapshots, refs and snapshot log, pinned to the catalog's current metadata file."""
     steps, table = opened(context, lifecycle)
     history = steps.snapshot_history(table)
@@ -57,7 +58,7 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def reachable_set(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file that the snapshots kept by the policy reach: data, deletes, manifests, manifest lists, statistics."""
     steps, table = opened(context, lifecycle)
     reachable = steps.reachable_set(table)
@@ -79,7 +80,7 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",))
-def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
+def expiration_plan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
     """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
     nothing."""
     steps, table = opened(context, lifecycle)
@@ -106,9 +107,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
             "base_metadata_location": ui_metadata.place(plan.base_metadata_location),
             "sealed_files": ui_metadata.place(plan.files_location),
             "query": ui_metadata.query(steps.config.catalogs.results, "plan_files", f"plan_id = '{plan.plan_id}'"),
-            "by_kind": ui_metadata.table(
-                ["kind", "files", "bytes"], [(kind.kind, kind.files, kind.size_in_bytes) for kind in summary.by_kind]
-            ),
+            "by_kind": ui_metadata.table(*grid(summary.by_kind, "kind, files, bytes=size_in_bytes")),
             "why_kept": ui_metadata.table(
                 ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
             ),
@@ -118,7 +117,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",), changes=True)
 def cold_tier_snapshots(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable from cold storage
     alone.
@@ -174,7 +173,7 @@ def cold_tier_snapshots(
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",), changes=True)
 def expiration_commit(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """The metadata commit that removes the plan's snapshots and refs from the table, and starts the grace of its files.
 
@@ -208,7 +207,7 @@ def expiration_commit(
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",), changes=True)
 def physical_deletion(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """Deletes, in journaled batches, the files of every committed plan whose grace is over.
 
@@ -230,10 +229,7 @@ def physical_deletion(
             "plans": len(reports),
             **ui_metadata.deletion(reports),
             **refused,
-            "plans_in_grace": ui_metadata.table(
-                ["plan", "files", "bytes", "due at"],
-                [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
-            ),
+            "plans_in_grace": ui_metadata.table(*grid(waiting, "plan=plan_id, files, bytes, due at=due_at")),
             "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"table_name = {literal(table)}"),
         },
     )

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from dagster import AssetSelection, RunRequest, define_asset_job
+import dagster as dg
 
-from artemis_lifecycle.defs import archive, manual
-from artemis_lifecycle.defs import health_checks as checking
-from artemis_lifecycle.defs import old_runs as cleaning
-from artemis_lifecycle.defs.partitions import partition_key
-from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
+from artemis_lifecycle.defs import archive, checks, manual
+from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK, partition_key
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -46,11 +43,11 @@ def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
     return {"resources": {"changes": {"config": {"dry_run": dry_run}}}} if job in CHANGING else {}
 
 
-def run_of(job: str, table: str, run_key: str, tags: Mapping[str, str] | None = None) -> RunRequest:
+def run_of(job: str, table: str, run_key: str, tags: Mapping[str, str] | None = None) -> dg.RunRequest:
     """Return the request of a run of `job` for a table, which makes changes. Its tag keeps two runs of the table
     apart."""
     partition = partition_key(table)
-    return RunRequest(
+    return dg.RunRequest(
         run_key=run_key,
         job_name=job,
         partition_key=partition,
@@ -63,14 +60,16 @@ SELECTIONS: list[Any] = []
 """The jobs that are selections of assets."""
 
 
-def _job(name: str, description: str, selection: AssetSelection) -> Any:
-    SELECTIONS.append(define_asset_job(str(name), selection, description=description, tags={"artemis/job": str(name)}))
+def _job(name: str, description: str, selection: dg.AssetSelection) -> Any:
+    SELECTIONS.append(
+        dg.define_asset_job(str(name), selection, description=description, tags={"artemis/job": str(name)})
+    )
     return SELECTIONS[-1]
 
 
-def _assets(*names: str) -> AssetSelection:
+def _assets(*names: str) -> dg.AssetSelection:
     """Select by tag: the keys may have a prefix, and other assets may be in the same code location."""
-    return reduce(operator.or_, (AssetSelection.tag(ASSET_TAG, name) for name in names))
+    return reduce(operator.or_, (dg.AssetSelection.tag(ASSET_TAG, name) for name in names))
 
 
 whole_walk = _job(
@@ -128,7 +127,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-health_checks, lineage_check, old_runs = checking.check_health, checking.lineage_check, cleaning.delete_old_runs
+health_checks, lineage_check, old_runs = checks.check_health, checks.lineage_check, archive.delete_old_runs
 deep_archive, cold_scrub, thaws = archive.move_to_deep_archive, archive.read_cold_files, archive.follow_thaws
 quarantine_purge, dropped_tables = archive.purge_quarantine, archive.clear_dropped_tables
 records, publication = archive.forget_records, archive.publish_results

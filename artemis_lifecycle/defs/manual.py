@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from typing import Any, Literal, Optional
 
-from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, job, op
+import dagster as dg
 from pydantic import Field, create_model
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.audit.answers import Lineage
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
 from artemis_lifecycle.defs.processes import SPARK_POOL
@@ -118,20 +119,11 @@ def _ingested(lifecycle: Lifecycle, **asked: Any) -> Page:
             "committed_at": ui_metadata.instant(found.committed_at),
             "files": len(rows),
             "data_files": ui_metadata.table(
-                ["committed", "snapshot", "operation", "writer", "commit", "partition", "tier", "path"],
-                [
-                    (
-                        r.committed_at,
-                        r.snapshot_id,
-                        r.operation,
-                        r.writer_id,
-                        r.commit_hash,
-                        r.partition,
-                        r.tier,
-                        r.path,
-                    )
-                    for r in rows
-                ],
+                *grid(
+                    rows,
+                    "committed=committed_at, snapshot=snapshot_id, operation, writer=writer_id, commit=commit_hash, "
+                    "partition, tier, path",
+                )
             ),
             "compactions_without_inputs": len(found.untraced),
             "snapshots_not_recorded_yet": found.unrecorded,
@@ -149,11 +141,11 @@ def _lineage(found: Lineage) -> Page:
             "left_out": found.left_out,
             "graph": ui_metadata.drawing(found.svg(), f"Snapshots {what}"),
             "edges": ui_metadata.table(
-                ["depth", "read", "snapshot read", "by", "by snapshot"],
-                [
-                    (depth, source.table, source.snapshot_id, target.table, target.snapshot_id)
-                    for depth, source, target in found.edges
-                ],
+                *grid(
+                    found.edges,
+                    "depth, read=source.table, snapshot read=source.snapshot_id, by=target.table, "
+                    "by snapshot=target.snapshot_id",
+                )
             ),
             "snapshots_not_recorded_yet": found.unrecorded,
             "unreadable_tables": ui_metadata.table(["table"], [(each,) for each in found.unreadable]),
@@ -161,8 +153,8 @@ def _lineage(found: Lineage) -> Page:
     )
 
 
-def _text(value: object) -> MetadataValue:
-    return MetadataValue.text("none" if value is None else terminal(str(value)))
+def _text(value: object) -> dg.MetadataValue:
+    return dg.MetadataValue.text("none" if value is None else terminal(str(value)))
 
 
 def _metadata(result: object) -> dict[str, Any]:
@@ -177,14 +169,14 @@ def _metadata(result: object) -> dict[str, Any]:
 
 def _value(value: object) -> Any:
     if isinstance(value, Report):
-        return MetadataValue.md(value)
+        return dg.MetadataValue.md(value)
     if isinstance(value, datetime):
         return ui_metadata.instant(value)
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     if isinstance(value, list | tuple):
         return ui_metadata.table(["value"], [(each,) for each in value])
-    return MetadataValue.text(terminal(str(value)))
+    return dg.MetadataValue.text(terminal(str(value)))
 
 
 def _job(
@@ -194,12 +186,12 @@ def _job(
     call: Callable[..., object] | None = None,
     *,
     spark: bool = False,
-) -> JobDefinition:
+) -> dg.JobDefinition:
     """Return the job of a verb: `call`, or the public method of its name, with the fields as arguments."""
-    config_type = create_model(f"{name.capitalize()}Config", __base__=Config, **fields)
+    config_type = create_model(f"{name.capitalize()}Config", __base__=dg.Config, **fields)
     verb = call or getattr(Lifecycle, name)
 
-    def run(context: OpExecutionContext, lifecycle: LifecycleResource, config: Config) -> Shown:
+    def run(context: dg.OpExecutionContext, lifecycle: LifecycleResource, config: dg.Config) -> Shown:
         given = {key: getattr(config, key) for key in fields}
         known = {key: _PARSED[key](it) if key in _PARSED and it is not None else it for key, it in given.items()}
         return _metadata(verb(lifecycle.get(), **known))
@@ -208,9 +200,9 @@ def _job(
     run.__annotations__["config"] = config_type
     run.__name__ = name
     run.__doc__ = description
-    step = op(name=f"{name}_step", pool=SPARK_POOL if spark else None)(waiting_op(run))
+    step = dg.op(name=f"{name}_step", pool=SPARK_POOL if spark else None)(waiting_op(run))
 
-    @job(name=name, description=description, tags={"artemis/job": name})
+    @dg.job(name=name, description=description, tags={"artemis/job": name})
     def launched() -> None:
         step()
 

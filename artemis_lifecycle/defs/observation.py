@@ -1,14 +1,24 @@
-"""The read-only assets: lineage, schema history and table health."""
+"""The read-only assets: the live tables, lineage, schema history, table health, and the page of all tables."""
 
 from datetime import timedelta
 
-from dagster import AssetExecutionContext, MetadataValue
+import dagster as dg
 
 from artemis_lifecycle.audit.ledger import LINEAGE_LEDGER
-from artemis_lifecycle.cli.output import readable
+from artemis_lifecycle.catalogs.identifier import CatalogEntry
+from artemis_lifecycle.cli.output import grid, readable
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
+from artemis_lifecycle.defs.common import (
+    OWNERS,
+    RETRIES,
+    Materialized,
+    as_dagster_failure,
+    data_version,
+    opened,
+    walk_asset,
+)
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import ASSET_TAG, DATA_VERSION_TAG, partition_key, tables
 from artemis_lifecycle.escaping import terminal
 
 GROUP = "observation"
@@ -16,7 +26,7 @@ _RECENT = timedelta(days=30)
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def lineage_ledger(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Who wrote each snapshot that the table ever had, when and why. Keeps commit summaries after snapshots expire."""
     steps, table = opened(context, lifecycle)
     update = steps.record_lineage(table)
@@ -28,15 +38,15 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "dagster/partition_row_count": update.recorded,
             "dagster/column_schema": ui_metadata.ddl_schema(LINEAGE_LEDGER.columns),
             "snapshots": update.recorded,
-            "snapshots_added": update.added,
+            "snapshots_added": update.snapshots,
             "snapshots_incomplete": update.incomplete,
             "metadata_location": ui_metadata.place(update.metadata_location),
             "recent_overwrites": ui_metadata.table(
-                ["committed", "snapshot", "operation", "who", "writer", "why", "ticket", "missing"],
-                [
-                    (o.committed_at, o.snapshot_id, o.operation, o.who, o.writer, o.why, o.ticket, ", ".join(o.missing))
-                    for o in reversed(overwrites.rows)
-                ],
+                *grid(
+                    reversed(overwrites.rows),
+                    "committed=committed_at, snapshot=snapshot_id, operation, who, writer, why, ticket, missing",
+                    missing=lambda each: ", ".join(each.missing),
+                )
             ),
             "recent_overwrites_incomplete": len(overwrites.incomplete),
             "query": ui_metadata.query(
@@ -47,7 +57,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("snapshot_history",))
-def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def schema_history(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """All schemas of the table over time, what each one changed, and the snapshots that used it. Compacts the table's
     history, from which `artemis snapshot-at` answers."""
     steps, table = opened(context, lifecycle)
@@ -70,7 +80,7 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
-def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's score, 0 to 100, and its parts: what each costs in time and money, and what to do next."""
     steps, table = opened(context, lifecycle)
     health = steps.table_health(table)
@@ -85,34 +95,26 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         metadata={
             "score": health.score,
             **{f"score_{part.name}": part.score for part in health.parts if part.score is not None},
-            "next_step": MetadataValue.text(
+            "next_step": dg.MetadataValue.text(
                 "Nothing is due." if next_part is None else terminal(f"{next_part.next_step} ({next_part.why})")
             ),
             "scores": ui_metadata.picture(scores.plot, f"Health by part and over time, {table}"),
             "parts": ui_metadata.table(
-                ["part", "score", "figure", "unit", "seconds", f"{costs.currency} a month", "gain", "next step", "why"],
-                [
-                    (p.name, p.score, p.figure, p.unit, p.seconds, p.per_month, p.gain, p.next_step, p.why)
-                    for p in health.parts
-                ],
+                *grid(
+                    health.parts,
+                    "part=name, score, figure, unit, seconds, {currency} a month=per_month, gain, "
+                    "next step=next_step, why",
+                    currency=costs.currency,
+                )
             ),
             "commit_costs": ui_metadata.picture(commits.plot, f"Metadata written by each commit, {table}"),
             "commit_cost_trends": ui_metadata.table(["trend"], [(str(trend),) for trend in commits.trends]),
             "recent_commits": ui_metadata.table(
-                ["committed", "operation", "changed files", "metadata.json", "list", "manifests", "bytes", "requests"],
-                [
-                    (
-                        row.committed_at,
-                        row.operation,
-                        row.files_changed,
-                        row.metadata_bytes,
-                        row.manifest_list_bytes,
-                        row.manifests,
-                        row.manifest_bytes,
-                        row.requests,
-                    )
-                    for row in commits.rows[:-21:-1]
-                ],
+                *grid(
+                    commits.rows[:-21:-1],
+                    "committed=committed_at, operation, changed files=files_changed, metadata.json=metadata_bytes, "
+                    "list=manifest_list_bytes, manifests, bytes=manifest_bytes, requests",
+                )
             ),
             "files": health.data_files,
             "bytes": health.data_bytes,
@@ -128,17 +130,12 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "files_held_by_policy": policy.files,
             "retention_curve": ui_metadata.picture(curve.plot, f"Storage held by retention window and by ref, {table}"),
             "held_by_window": ui_metadata.table(
-                ["window", "", "bytes", "files", "snapshots"],
-                [
-                    (
-                        f"{point.window_ms / 86_400_000:.1f} d{', the policy' * point.is_policy}",
-                        "█" * round(24 * point.size_in_bytes / most),
-                        point.size_in_bytes,
-                        point.files,
-                        point.snapshots,
-                    )
-                    for point in curve.points
-                ],
+                *grid(
+                    curve.points,
+                    "window, =bar, bytes=size_in_bytes, files, snapshots",
+                    window=lambda each: f"{each.window_ms / 86_400_000:.1f} d{', the policy' * each.is_policy}",
+                    bar=lambda each: "█" * round(24 * each.size_in_bytes / most),
+                )
             ),
             "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
@@ -148,12 +145,88 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
             "costs": ui_metadata.picture(costs.plot, f"Storage held by tier and by tag, {table}"),
             "held_by_tier": ui_metadata.table(
-                ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
-                [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],
+                *grid(
+                    costs.tiers,
+                    "tier, class=storage_class, snapshots, files, bytes=size_in_bytes, {currency} a month=per_month",
+                    currency=costs.currency,
+                )
             ),
             "figures": ui_metadata.table(
                 ["figure", "value"],
                 [(name.removesuffix("_seconds"), readable(name, value)) for name, value in health.figures().items()],
             ),
         },
+    )
+
+
+# --- live table -------------------------------------------------------------------------------------------------------
+# The external asset for the tables themselves. Other assets that write to them are upstream of it.
+
+LIVE_TABLE = "live_table"
+
+live_table = dg.AssetSpec(
+    LIVE_TABLE,
+    description="The table in the live catalog, whoever writes to it. The sensor `new_metadata` reports each new "
+    "metadata file; its location is the data version.",
+    group_name="live",
+    kinds={"iceberg"},
+    owners=OWNERS,
+    tags={ASSET_TAG: LIVE_TABLE},
+    partitions_def=tables,
+)
+
+
+def observed(key: dg.AssetKey, table: str, entry: CatalogEntry) -> dg.AssetObservation:
+    """Return the report that `table` has this metadata file."""
+    location = terminal(entry.metadata_location)
+    return dg.AssetObservation(
+        key,
+        partition=partition_key(table),
+        metadata={
+            "dagster/uri": ui_metadata.uri(entry.metadata_location),
+            "metadata_location": ui_metadata.place(entry.metadata_location),
+        },
+        tags={DATA_VERSION_TAG: location},
+    )
+
+
+# --- fleet ------------------------------------------------------------------------------------------------------------
+# The asset that shows all tables at a glance. It is not partitioned: one process computes it, from Postgres alone.
+
+PAGE = "fleet/index.html"
+_ROWS = 200
+
+
+@dg.asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
+def fleet(lifecycle: LifecycleResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
+    and freeable, orphan share, cost per month, the age of each step. Written as a page to
+    `<operations.root>/fleet/index.html`. Starts no Spark."""
+    with as_dagster_failure() as watch:
+        opened = lifecycle.get()
+        found = opened.fleet()
+        place = f"{opened.root}/{PAGE}"
+        opened.live_stores.write(place, found.html.encode(), overwrite=True)
+    needs = sorted(
+        found.tables, key=lambda each: (not (each.waits_for or each.red_checks), not each.overdue, each.table)
+    )
+    return dg.MaterializeResult(
+        metadata={
+            **found.summary,
+            "page": ui_metadata.place(place),
+            "cost": terminal(found.cost),
+            **({} if found.cost_per_month is None else {"cost_per_month": found.cost_per_month}),
+            "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
+            "dagster/row_count": len(found.tables),
+            "first_tables": ui_metadata.table(
+                *grid(
+                    needs[:_ROWS],
+                    "table, overdue, health=health_score, waits for=waits, red, under way=plan_status, "
+                    "freed bytes=freed_bytes, freeable bytes=freeable_bytes, planned=planned_at",
+                    waits=lambda each: "; ".join(each.waits_for),
+                    red=lambda each: "; ".join(each.red_checks),
+                )
+            ),
+            "seconds": watch.seconds,
+        }
     )

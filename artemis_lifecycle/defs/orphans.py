@@ -2,14 +2,14 @@
 
 from typing import Optional
 
-from dagster import AssetExecutionContext, Config
+import dagster as dg
 from pydantic import Field
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
-from artemis_lifecycle.defs.failures import Skipped
+from artemis_lifecycle.defs.common import Changes, Materialized, Skipped, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.operations.holds import SHOWN
@@ -22,7 +22,7 @@ from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK
 GROUP = "orphans"
 
 
-class Scanning(Config):
+class Scanning(dg.Config):
     """What replaces the policy, or the listing by the store, in one scan."""
 
     older_than: Optional[str] = Field(
@@ -38,7 +38,7 @@ class Scanning(Config):
 
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
-def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def object_listing(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as listed by the store, sealed with the start and end time of the
     listing."""
     steps, table = opened(context, lifecycle)
@@ -62,7 +62,7 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing", "reachable_set"))
-def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
+def orphan_scan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""
     steps, table = opened(context, lifecycle)
@@ -96,19 +96,11 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
             "next_scan_at": ui_metadata.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": ui_metadata.picture(trend.plot, f"Orphans of {table}, scan by scan"),
             "scans": ui_metadata.table(
-                ["scan", "files", "orphans", "orphan bytes", "too young", "of live writers", "deleted"],
-                [
-                    (
-                        each.at,
-                        each.listed,
-                        each.orphans,
-                        each.orphan_bytes,
-                        each.too_young,
-                        each.live_writers,
-                        each.deleted,
-                    )
-                    for each in reversed(trend.points)
-                ],
+                *grid(
+                    reversed(trend.points),
+                    "scan=at, files=listed, orphans, orphan bytes=orphan_bytes, too young=too_young, "
+                    "of live writers=live_writers, deleted",
+                )
             ),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
         },
@@ -117,7 +109,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
 def orphan_deletion(
-    context: AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
+    context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
     """Deletes the newest scan's orphans in journaled batches, and checks each file again before it deletes it.
 
@@ -134,9 +126,7 @@ def orphan_deletion(
         )
     begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
     reports, refused = delete_each(
-        context,
-        [*begun, scan.scan_id],
-        lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes)),
+        context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes))
     )
     return Materialized(
         data_version=data_version(scan.scan_id),
@@ -168,7 +158,7 @@ def _scanned(steps: Lifecycle, table: str, config: Scanning) -> OrphanScanResult
     return steps.scan_orphans(table, older_than=older_than, listing=given, listed_at=listed_at)
 
 
-def _require_scan_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> None:
+def _require_scan_due(context: dg.AssetExecutionContext, steps: Lifecycle, table: str) -> None:
     """Raise Skipped if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table accumulates
     orphans so slowly that the next scan is later. Other jobs scan in each run."""
     if context.job_name != NIGHTLY_WALK:

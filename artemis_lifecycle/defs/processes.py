@@ -3,7 +3,7 @@ killed runs stay STARTED forever."""
 
 import os
 
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+import dagster as dg
 
 from artemis_lifecycle.operations.leases import is_over, mark
 
@@ -15,7 +15,7 @@ PROCESS_TAG = ".dagster/artemis-process"
 hides tags with this prefix."""
 
 
-def sign(instance: DagsterInstance, run_id: str) -> None:
+def sign(instance: dg.DagsterInstance, run_id: str) -> None:
     """Record in the run's tags that this process executes it. Does nothing where the operating system cannot identify
     it."""
     process = mark([os.getpid()])
@@ -23,13 +23,13 @@ def sign(instance: DagsterInstance, run_id: str) -> None:
         instance.add_run_tags(run_id, {PROCESS_TAG: process})
 
 
-def end_runs_without_process(instance: DagsterInstance) -> list[str]:
+def end_runs_without_process(instance: dg.DagsterInstance) -> list[str]:
     """Fail the runs under way whose process on this machine has ended. Return their ids.
 
     Otherwise they would block the next run of their table, which the queue starts only after they end.
     """
     ended = []
-    for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING])):
         if is_over(run.tags.get(PROCESS_TAG)):
             instance.report_run_failed(
                 run,
@@ -40,7 +40,7 @@ def end_runs_without_process(instance: DagsterInstance) -> list[str]:
     return ended
 
 
-def parallel_runs(instance: DagsterInstance) -> int | None:
+def parallel_runs(instance: dg.DagsterInstance) -> int | None:
     """Return how many runs that need a Spark session the instance allows at once; None without a limit."""
     config = instance.get_concurrency_config()
     own = [each.limit for each in instance.event_log_storage.get_pool_limits() if each.name == SPARK_POOL]

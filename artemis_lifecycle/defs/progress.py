@@ -6,21 +6,20 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
+import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
-from artemis_lifecycle.defs.failures import WILL_NOT_PASS
-from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
-from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.common import WILL_NOT_PASS
+from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG, partitioned_tables, table_of
 from artemis_lifecycle.errors import ApprovalNeeded, Held, LeaseTaken
 from artemis_lifecycle.fleet.fleet import TableWindow, tonight
 from artemis_lifecycle.scheduling.maintenance_window import Progress, Runs, Step, WaitsFor
 
 NOT_FINISHED = [
     status
-    for status in DagsterRunStatus
-    if status not in (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+    for status in dg.DagsterRunStatus
+    if status not in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 ]
 
 _BY_NAME = {step.value: step for step in Step}
@@ -32,7 +31,7 @@ _WAITS_FOR: dict[str, WaitsFor] = {
 }
 
 
-def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
+def governed_tables(lifecycle: Lifecycle, instance: dg.DagsterInstance) -> list[str]:
     """Return the partitions that an entry of lifecycle.yaml matches, that exist in the catalog, and that are not
     paused."""
     known = partitioned_tables(instance)
@@ -46,16 +45,16 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
     ]
 
 
-def under_way(instance: DagsterInstance, job: str | None = None) -> set[str]:
+def under_way(instance: dg.DagsterInstance, job: str | None = None) -> set[str]:
     """Return the tables for which a run of `job`, or of any, is queued or running."""
-    records = instance.get_run_records(RunsFilter(job_name=job, statuses=NOT_FINISHED))
+    records = instance.get_run_records(dg.RunsFilter(job_name=job, statuses=NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
-def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[str]:
+def cancel_late_runs(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> list[str]:
     """Cancel runs of steps that still wait in the queue when their window is over. Return their ids."""
     canceled = []
-    for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
         day = run.tags.get(WINDOW_TAG)
         table = table_of(run.tags.get(PARTITION_TAG, ""))
         if day is None or len(lifecycle.config.matching(table)) > 1:
@@ -72,13 +71,13 @@ def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
     return canceled
 
 
-def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
+def table_windows(lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime) -> list[TableWindow]:
     """Return every governed table's window at `now`. Reads unfinished plans and runs, and the records of these
     windows."""
     found = tonight(lifecycle.resources, governed_tables(lifecycle, instance), now)
-    runs: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[dg.RunRecord]] = defaultdict(list)
     for day in {each.window.day.isoformat() for each in found}:
-        for run in instance.get_run_records(RunsFilter(tags={WINDOW_TAG: day})):
+        for run in instance.get_run_records(dg.RunsFilter(tags={WINDOW_TAG: day})):
             runs[table_of(run.dagster_run.tags.get(PARTITION_TAG, "")), day].append(run)
     return [
         replace(
@@ -88,7 +87,7 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     ]
 
 
-def with_runs(progress: Progress, runs: Sequence[RunRecord], approved_at: datetime | None) -> Progress:
+def with_runs(progress: Progress, runs: Sequence[dg.RunRecord], approved_at: datetime | None) -> Progress:
     """Add a table's runs of one window to its position in it."""
     canceled: set[Step] = set()
     under_way: Step | None = None
@@ -100,12 +99,12 @@ def with_runs(progress: Progress, runs: Sequence[RunRecord], approved_at: dateti
         status = run.dagster_run.status
         if status in NOT_FINISHED:
             under_way = step
-        elif status is DagsterRunStatus.CANCELED:
+        elif status is dg.DagsterRunStatus.CANCELED:
             canceled.add(step)
         else:
             at = datetime.fromtimestamp(run.end_time or run.update_timestamp.timestamp(), tz=UTC)
             waits_for = _WAITS_FOR.get(run.dagster_run.tags.get(WAITS_FOR_TAG, ""))
-            ended[step].append(_Ended(at, status is DagsterRunStatus.SUCCESS, waits_for))
+            ended[step].append(_Ended(at, status is dg.DagsterRunStatus.SUCCESS, waits_for))
     return replace(
         progress,
         under_way=under_way,

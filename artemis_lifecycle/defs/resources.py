@@ -4,7 +4,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Optional
 
-from dagster import AssetKey, ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
+import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
@@ -14,9 +14,8 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.processes import parallel_runs, sign
-from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG, table_of
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.session.resources import Resources
@@ -43,9 +42,9 @@ class SparkSessionResource(LazyPySparkResource):
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings that override lifecycle.yaml.")
 
     _started_by_run: bool = PrivateAttr(default=False)
-    _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
+    _log: Optional[dg.DagsterLogManager] = PrivateAttr(default=None)
 
-    def setup_for_execution(self, context: InitResourceContext) -> None:
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Remember the run's log. Starts nothing."""
         self._log = context.log
 
@@ -68,7 +67,7 @@ class SparkSessionResource(LazyPySparkResource):
         """Return the session if a step has started it, else None. Never starts one."""
         return self._spark_session
 
-    def teardown_after_execution(self, context: InitResourceContext) -> None:
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session if this run started it."""
         session, self._spark_session = self._spark_session, None
         if session is not None and self._started_by_run:
@@ -89,7 +88,7 @@ def session_settings(config: LifecycleConfig) -> dict[str, str]:
     return session_conf(config, lifecycle_conf(config), jars)
 
 
-class ChangesResource(ConfigurableResource):  # type: ignore[type-arg]
+class ChangesResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The switch of a whole run, for every step that changes a table or deletes."""
 
     dry_run: bool = Field(
@@ -97,7 +96,7 @@ class ChangesResource(ConfigurableResource):  # type: ignore[type-arg]
     )
 
 
-class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
+class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """Provides one `Lifecycle` per run. Opens it when a step first needs it, and closes it when the run ends."""
 
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
@@ -106,13 +105,13 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     key_prefix: list[str] = Field(default_factory=list, description="What precedes the names of the assets.")
 
     _opened: Optional[Lifecycle] = PrivateAttr(default=None)
-    _run: Optional[DagsterRun] = PrivateAttr(default=None)
+    _run: Optional[dg.DagsterRun] = PrivateAttr(default=None)
     _started_at: Optional[datetime] = PrivateAttr(default=None)
     _parallel_runs: Optional[int] = PrivateAttr(default=None)
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
-    _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
+    _log: Optional[dg.DagsterLogManager] = PrivateAttr(default=None)
 
-    def setup_for_execution(self, context: InitResourceContext) -> None:
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Remember the run and record its process. Opens nothing."""
         run, instance = context.run, context.instance
         if run is not None and instance is not None:
@@ -127,9 +126,9 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
             self._parallel_runs = parallel_runs(instance)
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
-    def key(self, asset: str) -> AssetKey:
+    def key(self, asset: str) -> dg.AssetKey:
         """Return the key of the project's asset with that name."""
-        return AssetKey([*self.key_prefix, asset])
+        return dg.AssetKey([*self.key_prefix, asset])
 
     def get(self) -> Lifecycle:
         """Return the `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
@@ -153,7 +152,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
                 opened.operations.leases.lapse(self._predecessors)
         return self._opened
 
-    def teardown_after_execution(self, context: InitResourceContext) -> None:
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Record how long a run of a window took, and close the connections."""
         opened, self._opened = self._opened, None
         if opened is None:
@@ -169,7 +168,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         return self._run is not None and WINDOW_TAG in self._run.tags
 
 
-def ended_predecessors(run: DagsterRun, instance: DagsterInstance) -> tuple[str, ...]:
+def ended_predecessors(run: dg.DagsterRun, instance: dg.DagsterInstance) -> tuple[str, ...]:
     """Return the ended runs of which `run` is a retry, most recent first."""
     found: list[str] = []
     parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None

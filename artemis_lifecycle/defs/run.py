@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dagster import AssetCheckEvaluation, AssetMaterialization, DagsterInstance, EventLogEntry
+import dagster as dg
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
@@ -18,9 +18,8 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, partition_key
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.tags import is_judged
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME, is_judged, partition_key
 from artemis_lifecycle.spark.session import live_session
 
 CODE_LOCATION = "artemis_lifecycle.definitions"
@@ -81,7 +80,7 @@ def materialize_walk(
     config_path: str | Path | None = None,
     dry_run: bool = False,
     on_event: Callable[[WalkEvent], None] | None = None,
-    instance: DagsterInstance | None = None,
+    instance: dg.DagsterInstance | None = None,
     spark: Any = None,
     job: str = "whole_walk",
 ) -> list[Walk]:
@@ -102,7 +101,7 @@ def materialize_walk(
         ]
 
 
-def materialize_fleet(*, config_path: str | Path | None = None, instance: DagsterInstance | None = None) -> None:
+def materialize_fleet(*, config_path: str | Path | None = None, instance: dg.DagsterInstance | None = None) -> None:
     """Build the fleet page in this process; `instance` as for `materialize_walk`."""
     job = build_definitions(config_path).resolve_job_def("fleet_page")
     with _instance(instance) as dagster:
@@ -112,13 +111,13 @@ def materialize_fleet(*, config_path: str | Path | None = None, instance: Dagste
 def _walk(
     job: Any,
     table: str,
-    instance: DagsterInstance,
+    instance: dg.DagsterInstance,
     run_config: Mapping[str, Any],
     on_event: Callable[[WalkEvent], None] | None,
 ) -> Walk:
     run_id, events, began = str(uuid.uuid4()), list[WalkEvent](), time.monotonic()
 
-    def listen(entry: EventLogEntry) -> None:
+    def listen(entry: dg.EventLogEntry) -> None:
         event = walk_event(table, entry)
         if event is not None:
             events.append(event)
@@ -137,7 +136,7 @@ def _walk(
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 
 
-def _put_on_the_timeline(instance: DagsterInstance, run_id: str) -> None:
+def _put_on_the_timeline(instance: dg.DagsterInstance, run_id: str) -> None:
     """Record the code location that the run belongs to. The UI's first page omits runs without one, and a run in this
     process has none."""
     run = instance.get_run_by_id(run_id)
@@ -151,7 +150,7 @@ def _put_on_the_timeline(instance: DagsterInstance, run_id: str) -> None:
     instance.run_storage.replace_job_origin(run, origin.get_job_origin(run.job_name))
 
 
-def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
+def walk_event(table: str, entry: dg.EventLogEntry) -> WalkEvent | None:
     """Return what a log entry means for the walk; None for Dagster's internal entries."""
     event = entry.dagster_event
     if event is None or event.step_key is None:
@@ -165,7 +164,7 @@ def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
         return WalkEvent(table, event.step_key, "failed", message=(words or "").strip())
     data: Any = event.event_specific_data
     materialization = getattr(data, "materialization", None)
-    if isinstance(materialization, AssetMaterialization):
+    if isinstance(materialization, dg.AssetMaterialization):
         numbers = {
             key: value.value for key, value in materialization.metadata.items() if isinstance(value.value, Plain)
         }
@@ -176,7 +175,7 @@ def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
             seconds=float(numbers.get("seconds", 0.0)),
             metadata=numbers,
         )
-    if isinstance(data, AssetCheckEvaluation):
+    if isinstance(data, dg.AssetCheckEvaluation):
         return WalkEvent(
             table,
             data.asset_key.to_user_string(),
@@ -189,11 +188,11 @@ def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
 
 
 @contextmanager
-def _instance(given: DagsterInstance | None) -> Iterator[DagsterInstance]:
+def _instance(given: dg.DagsterInstance | None) -> Iterator[dg.DagsterInstance]:
     if given is not None:
         yield given
     else:
-        with DagsterInstance.get() as found:
+        with dg.DagsterInstance.get() as found:
             # Without this, Dagster's Postgres storages open a new connection for every event.
             found.optimize_for_webserver(statement_timeout=60_000, pool_recycle=600, max_overflow=20)
             yield found

@@ -5,28 +5,20 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from dagster import (
-    DagsterInstance,
-    DefaultScheduleStatus,
-    RunRequest,
-    ScheduleDefinition,
-    ScheduleEvaluationContext,
-    SkipReason,
-    schedule,
-)
+import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.partitions import table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import table_of
 from artemis_lifecycle.escaping import terminal
 
 
 def maintenance_requests(
-    job: str, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, *, by_day: bool = False
-) -> list[RunRequest] | SkipReason:
+    job: str, lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime, *, by_day: bool = False
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Return one request of `job` per governed table that has none under way. `by_day` omits tables in their quiet
     window, and requests at most one run of a table per day."""
     busy = under_way(instance, job)
@@ -37,24 +29,26 @@ def maintenance_requests(
             continue
         since = window.day if by_day else now.isoformat(timespec="minutes")
         asked.append(jobs.run_of(job, table, f"{since}:{terminal(table)}:{job}"))
-    return asked or SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
+    return asked or dg.SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
 
 
-_Requests = Callable[[Lifecycle, DagsterInstance, datetime], "list[RunRequest] | SkipReason"]
+_Requests = Callable[[Lifecycle, dg.DagsterInstance, datetime], "list[dg.RunRequest] | dg.SkipReason"]
 
 
 def _schedule(
     name: str, cron: str, timezone: str, job: Any, description: str, requests: _Requests
-) -> ScheduleDefinition:
-    @schedule(
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
         name=name,
         cron_schedule=cron,
         job=job,
         execution_timezone=timezone,
-        default_status=DefaultScheduleStatus.STOPPED,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
         description=description,
     )
-    def evaluate(context: ScheduleEvaluationContext, lifecycle: LifecycleResource) -> list[RunRequest] | SkipReason:
+    def evaluate(
+        context: dg.ScheduleEvaluationContext, lifecycle: LifecycleResource
+    ) -> list[dg.RunRequest] | dg.SkipReason:
         opened = lifecycle.get()
         # A late tick, after the daemon was down, must not start a night job during the day.
         now = max(context.scheduled_execution_time, opened.operations.clock.now())
@@ -68,10 +62,12 @@ def maintenance(job: str, *, by_day: bool = False) -> _Requests:
     return lambda lifecycle, instance, now: maintenance_requests(job, lifecycle, instance, now, by_day=by_day)
 
 
-def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+def scrub_requests(
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Request runs only for tables with a cold tier whose policy includes scrubs."""
     found = maintenance_requests("cold_scrub", lifecycle, instance, now, by_day=True)
-    if isinstance(found, SkipReason):
+    if isinstance(found, dg.SkipReason):
         return found
 
     def wanted(table: str) -> bool:
@@ -79,10 +75,12 @@ def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
         return policy.enabled and policy.scrubs is not None
 
     due = [request for request in found if wanted(str(request.partition_key))]
-    return due or SkipReason("no table with a cold tier has scrubs in its policy")
+    return due or dg.SkipReason("no table with a cold tier has scrubs in its policy")
 
 
-def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+def purge_requests(
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Request runs only for tables that have something to purge, because a run starts a Spark session."""
     known = [
         each
@@ -94,11 +92,11 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
     names = {each.table_uuid: None if each.missing_since else each.table for each in known}
     due = {names.get(record.table_uuid, record.table) for record in lifecycle.operations.quarantines.due()}
     if not due:
-        return SkipReason("nothing in quarantine is past its retention")
+        return dg.SkipReason("nothing in quarantine is past its retention")
     found = maintenance_requests("quarantine_purge", lifecycle, instance, now)
-    if isinstance(found, SkipReason):
+    if isinstance(found, dg.SkipReason):
         return found
-    return [request for request in found if table_of(request.partition_key or "") in due] or SkipReason(
+    return [request for request in found if table_of(request.partition_key or "") in due] or dg.SkipReason(
         "those tables are busy"
     )
 
@@ -106,31 +104,35 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
 def one_run(job: str) -> _Requests:
     """Return a function that requests a single run of a job without partitions."""
 
-    def requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+    def requests(
+        lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+    ) -> list[dg.RunRequest] | dg.SkipReason:
         if under_way(instance, job):
-            return SkipReason("a run of this job is under way")
-        return [RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{job}", job_name=job, run_config=jobs.for_real(job))]
+            return dg.SkipReason("a run of this job is under way")
+        return [dg.RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{job}", job_name=job, run_config=jobs.for_real(job))]
 
     return requests
 
 
-def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+def dropped_requests(
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Request a run only if a dropped table's retention is over, because a run starts a Spark session."""
     if not any(each.state == "due" for each in lifecycle.dropped_tables()):
-        return SkipReason("no dropped table is past its retention")
+        return dg.SkipReason("no dropped table is past its retention")
     return one_run("dropped_tables")(lifecycle, instance, now)
 
 
 def publication_requests(
-    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
-) -> list[RunRequest] | SkipReason:
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Request a run only if rows are pending, because a run starts a Spark session."""
     if not lifecycle.operations.publications.pending(lifecycle.config.catalogs.results):
-        return SkipReason("no row of a result table is pending")
+        return dg.SkipReason("no row of a result table is pending")
     return one_run("publication")(lifecycle, instance, now)
 
 
-def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
+def schedules_for(quiet: QuietWindow) -> tuple[dg.ScheduleDefinition, ...]:
     """Return the schedules, at hours that follow the window `quiet` and its time zone.
 
     Each has a minute of the hour to itself, so no two start at once.

@@ -5,34 +5,25 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from dagster import (
-    DagsterEventType,
-    DagsterInstance,
-    DagsterRunStatus,
-    DefaultSensorStatus,
-    RunRequest,
-    RunsFilter,
-    SensorEvaluationContext,
-    SensorResult,
-    SkipReason,
-    sensor,
-)
+import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
-from artemis_lifecycle.defs.live_table import observed
-from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
+from artemis_lifecycle.defs.observation import LIVE_TABLE, observed
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.progress import (
-    cancel_late_runs,
-    governed_tables,
-    table_windows,
-    under_way,
-)
+from artemis_lifecycle.defs.progress import cancel_late_runs, governed_tables, table_windows, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import PRIORITY_TAG, STEP_TAG, TABLE_TAG, UNMET_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import (
+    PRIORITY_TAG,
+    STEP_TAG,
+    TABLE_TAG,
+    UNMET_TAG,
+    WINDOW_TAG,
+    partition_key,
+    partitioned_tables,
+    tables,
+)
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.fleet.fleet import TableWindow
@@ -76,14 +67,14 @@ OBSERVED_AT_ONCE = 200
 """Maximum metadata files that one tick reads: Dagster ends a tick after 60 seconds."""
 
 
-@sensor(
+@dg.sensor(
     name="discovery",
     description="Adds a partition for each new table of the live catalog, except in the project's own namespace, and "
     "of the other catalogs; retires the partition of each table that its catalog no longer has.",
     minimum_interval_seconds=60,
-    default_status=DefaultSensorStatus.RUNNING,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+def discovery(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
     """Changes partitions first, in a separate tick: reading the changed tables takes as long as Dagster allows for a
     tick. The history of a retired partition stays in the event log; a table with that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
@@ -101,7 +92,7 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         if retired:
             said.append(f"dropped tables: {', '.join(retired)}")
         if new or retired:
-            return SensorResult(
+            return dg.SensorResult(
                 dynamic_partitions_requests=[
                     *requests,
                     *([tables.build_delete_request(list(map(partition_key, retired)))] if retired else []),
@@ -114,18 +105,18 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         for table, problem in opened.observe_catalog(OBSERVED_AT_ONCE).items():
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
-    return SkipReason(f"no new table; {len(known)} are known")
+    return dg.SkipReason(f"no new table; {len(known)} are known")
 
 
-@sensor(
+@dg.sensor(
     name="new_metadata",
     description="Requests `observe` for each governed table whose metadata file has changed since the last tick, and "
     "reports the file as the data version of `live_table`. Leaves the table's quiet window to the walk.",
     job=jobs.observe,
     minimum_interval_seconds=60,
-    default_status=DefaultSensorStatus.STOPPED,
+    default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+def new_metadata(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
     """The cursor holds only one short digest per existing table."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
@@ -154,8 +145,8 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     cursor = json.dumps(kept | {table: present[table] for table in changed}, sort_keys=True)
     if not changed:
         context.update_cursor(cursor)
-        return SkipReason("no table has new metadata")
-    return SensorResult(
+        return dg.SkipReason("no table has new metadata")
+    return dg.SensorResult(
         run_requests=[
             jobs.run_of(jobs.observe.name, table, terminal(f"{table}:{present[table]}")) for table in changed
         ],
@@ -164,24 +155,24 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     )
 
 
-@sensor(
+@dg.sensor(
     name="compaction",
     description="Requests a compaction for each governed table whose recorded health asks for it: of data files "
     "outside the table's quiet window, of manifests inside it.",
     jobs=[jobs.data_compaction, jobs.manifest_compaction],
     minimum_interval_seconds=600,
-    default_status=DefaultSensorStatus.STOPPED,
+    default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def compaction(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+def compaction(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult | dg.SkipReason:
     """`table_health` and each compaction record the health. A table that does not need a compaction costs no run."""
     opened = lifecycle.get()
     asked = compaction_requests(opened, context.instance, opened.operations.clock.now())
-    return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
+    return asked if isinstance(asked, dg.SkipReason) else dg.SensorResult(run_requests=asked)
 
 
 def compaction_requests(
-    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
-) -> list[RunRequest] | SkipReason:
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Return at most AT_ONCE requests, one per table: never compacted ones first, then those that wait longest."""
     health, done = lifecycle.operations.health.by_table(), last_done(lifecycle.operations.engine)
     busy = set().union(*(under_way(instance, job.name) for job in (jobs.data_compaction, jobs.manifest_compaction)))
@@ -198,7 +189,7 @@ def compaction_requests(
         else:
             asked.append((record, verdict))
     asked.sort(key=lambda each: _longest_wait(*each))
-    return [_compaction(*each, now) for each in asked[:AT_ONCE]] or SkipReason(_listed(reasons) or _NO_TABLE)
+    return [_compaction(*each, now) for each in asked[:AT_ONCE]] or dg.SkipReason(_listed(reasons) or _NO_TABLE)
 
 
 def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[bool, timedelta, int]:
@@ -206,20 +197,20 @@ def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[boo
     return waited is not None, -(waited or timedelta(0)), -record.rewritable_files - record.delete_files
 
 
-def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> RunRequest:
+def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> dg.RunRequest:
     """Return the run that `verdict` requests: one per day for the same health."""
     assert verdict.job is not None
     run_key = f"{now:%Y-%m-%d}:{terminal(record.table)}:{verdict.job}:{record.measured_at.isoformat()}"
     return jobs.run_of(verdict.job, record.table, run_key)
 
 
-@sensor(
+@dg.sensor(
     name="stuck_runs",
     description="Fails a STARTED run whose process ended or whose lease lapsed, which the default launcher misses.",
     minimum_interval_seconds=60,
-    default_status=DefaultSensorStatus.RUNNING,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
+def stuck_runs(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SkipReason:
     """Fails a run at once if its process is known to have ended. Otherwise it waits one tick, so that a worker that
     lost its lease has time to end."""
     gone = end_runs_without_process(context.instance)
@@ -228,22 +219,22 @@ def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -
     ended, waiting = end_stuck_runs(context.instance, lapsed, suspected)
     context.update_cursor(json.dumps(waiting))
     if gone or ended:
-        return SkipReason(f"ended {', '.join([*gone, *ended])}")
-    return SkipReason(f"{len(waiting)} runs may be stuck" if waiting else "no run is stuck")
+        return dg.SkipReason(f"ended {', '.join([*gone, *ended])}")
+    return dg.SkipReason(f"{len(waiting)} runs may be stuck" if waiting else "no run is stuck")
 
 
 def end_stuck_runs(
-    instance: DagsterInstance, lapsed: Sequence[str], suspected: Sequence[str]
+    instance: dg.DagsterInstance, lapsed: Sequence[str], suspected: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """End runs whose lease lapsed and that were suspected before. Return (ended, newly suspected)."""
     if not lapsed:
         return [], []
-    alive = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+    alive = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     ended, waiting = [], []
-    for run in instance.get_runs(RunsFilter(run_ids=list(lapsed), statuses=alive)):
+    for run in instance.get_runs(dg.RunsFilter(run_ids=list(lapsed), statuses=alive)):
         if run.run_id not in suspected:
             waiting.append(run.run_id)
-        elif run.status is DagsterRunStatus.CANCELING:
+        elif run.status is dg.DagsterRunStatus.CANCELING:
             instance.report_run_canceled(run, message="The run's process died during cancellation.")
             ended.append(run.run_id)
         else:
@@ -256,24 +247,28 @@ def end_stuck_runs(
     return ended, waiting
 
 
-@sensor(
+@dg.sensor(
     name="maintenance_window",
     description="Requests the next step of each governed table, in the table's quiet window and time zone.",
     jobs=[*jobs.BY_STEP.values(), jobs.nightly_walk],
     minimum_interval_seconds=60,
-    default_status=DefaultSensorStatus.STOPPED,
+    default_status=dg.DefaultSensorStatus.STOPPED,
 )
-def maintenance_window(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+def maintenance_window(
+    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource
+) -> dg.SensorResult | dg.SkipReason:
     """The only driver of the walk: no other sensor or schedule requests its steps, so none is requested twice."""
     opened = lifecycle.get()
     now = opened.operations.clock.now()
     for run_id in cancel_late_runs(opened, context.instance, now):
         context.log.warning(f"run {run_id} waited in the queue until its window was over, and was canceled")
     asked = step_requests(opened, context.instance, now)
-    return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
+    return asked if isinstance(asked, dg.SkipReason) else dg.SensorResult(run_requests=asked)
 
 
-def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+def step_requests(
+    lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Return a request for each table that needs a step at `now`, at most AT_ONCE; else the reasons why no table
     does."""
     reasons: dict[str, str] = {}
@@ -286,7 +281,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             due.append((table, verdict))
     # By priority before any limit applies, so that no table waits for those before it in the alphabet.
     due.sort(key=lambda each: _order(each[0], each[1], now))
-    requests: list[RunRequest] = []
+    requests: list[dg.RunRequest] = []
     reading_ends = elapsed() + IDLE_FOR
     for table, verdict in due:
         if len(requests) == AT_ONCE:
@@ -298,7 +293,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             reasons[table.table] = "nothing of it has expired"
         else:
             requests.append(_request(table, verdict, now))
-    return requests or SkipReason(_listed(reasons) or _NO_TABLE)
+    return requests or dg.SkipReason(_listed(reasons) or _NO_TABLE)
 
 
 def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
@@ -327,7 +322,7 @@ def _order(table: TableWindow, verdict: Verdict, now: datetime) -> tuple[int, da
     return -_place(table, verdict, now), _ended(table, verdict) or _NEVER, opened_at
 
 
-def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:
+def _request(table: TableWindow, verdict: Verdict, now: datetime) -> dg.RunRequest:
     """Return the run that `verdict` requests. It is not a dry run: an operator who starts the sensor wants the
     changes."""
     step, day = verdict.step, table.window.day.isoformat()
@@ -343,15 +338,17 @@ def _listed(reasons: Mapping[str, str]) -> str:
     return terminal(shown) + (f"; and {len(reasons) - 20} more" if len(reasons) > 20 else "")
 
 
-@sensor(
+@dg.sensor(
     name="thaws_under_way",
     description="Follows thaws from the deep archive: requests a check of a table's thaws when their first files are "
     "readable, when their days are over, or when their approval time is over.",
     job_name=jobs.thaws.name,
     minimum_interval_seconds=300,
-    default_status=DefaultSensorStatus.RUNNING,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+def thaws_under_way(
+    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource
+) -> dg.SensorResult | dg.SkipReason:
     """Sends a few requests to the store for each thaw. The run does the complete check."""
     opened = lifecycle.get()
     due = opened.thaws_to_follow()
@@ -360,9 +357,11 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     wanted = dict.fromkeys(thaw.table for thaw in reversed(due) if thaw.table in known and thaw.table not in busy)
     if not wanted:
         waiting = opened.thaws()
-        return SkipReason(f"{len(waiting)} thaws wait for the store or for approval" if waiting else "no thaw is open")
+        return dg.SkipReason(
+            f"{len(waiting)} thaws wait for the store or for approval" if waiting else "no thaw is open"
+        )
     now = opened.operations.clock.now()
-    return SensorResult(
+    return dg.SensorResult(
         run_requests=[
             jobs.run_of(jobs.thaws.name, table, f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}")
             for table in list(wanted)[:AT_ONCE]
@@ -370,15 +369,15 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     )
 
 
-@sensor(
+@dg.sensor(
     name="lineage_watch",
     description="Checks new snapshots of governed tables against their lineage requirements, and requests "
     "`lineage_check` for each table with one that does not meet them.",
     job_name="lineage_check",
     minimum_interval_seconds=30,
-    default_status=DefaultSensorStatus.RUNNING,
+    default_status=dg.DefaultSensorStatus.RUNNING,
 )
-def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult:
+def lineage_watch(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
     """The check is red within a minute or two of the commit, or as soon as a new table has its partition. The cursor
     has, for each table with open snapshots, up to which of them a check was requested, and how often: a run that ends
     without a verdict is requested again, at most CHECKED_AT_MOST times in all."""
@@ -405,8 +404,8 @@ def lineage_watch(context: SensorEvaluationContext, lifecycle: LifecycleResource
         said = (
             f"read {len(found.read)} changed tables; a check is requested, or waits for the partition, of {len(newest)}"
         )
-        return SensorResult(skip_reason=said, cursor=cursor)
-    return SensorResult(
+        return dg.SensorResult(skip_reason=said, cursor=cursor)
+    return dg.SensorResult(
         run_requests=[
             jobs.run_of(
                 jobs.lineage_check.name,
@@ -424,14 +423,14 @@ def _unmet(at: str, attempt: int) -> str:
     return f"{at}:{attempt}"
 
 
-def _ended_without_verdict(instance: DagsterInstance, table: str, unmet: str) -> bool:
+def _ended_without_verdict(instance: dg.DagsterInstance, table: str, unmet: str) -> bool:
     """Return True if that requested check crashed, or was canceled. A red check fails its run, too. One that has not
     begun is not requested again."""
-    wanted = RunsFilter(job_name="lineage_check", tags={TABLE_TAG: partition_key(table), UNMET_TAG: unmet})
+    wanted = dg.RunsFilter(job_name="lineage_check", tags={TABLE_TAG: partition_key(table), UNMET_TAG: unmet})
     run = next(iter(instance.get_runs(wanted, limit=1)), None)
-    if run is None or run.status not in (DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED):
+    if run is None or run.status not in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED):
         return False
-    return not instance.all_logs(run.run_id, of_type=DagsterEventType.ASSET_CHECK_EVALUATION)
+    return not instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
 
 
 ALL = (discovery, lineage_watch, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
+import dagster as dg
 
 from artemis_lifecycle.config.schemes import S3_SCHEMES
 from artemis_lifecycle.deletion.report import DeletionReport
@@ -59,32 +59,32 @@ _EXACT = 2**53
 """Above it, a browser rounds numbers. Snapshot ids are larger."""
 
 
-def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
+def column_schema(columns: Mapping[str, tuple[str, str]]) -> dg.MetadataValue:
     """Return a `dagster/column_schema` value from type and description by column."""
-    return MetadataValue.table_schema(
-        TableSchema(
-            [TableColumn(terminal(name), kind, description=text or None) for name, (kind, text) in columns.items()]
+    return dg.MetadataValue.table_schema(
+        dg.TableSchema(
+            [dg.TableColumn(terminal(name), kind, description=text or None) for name, (kind, text) in columns.items()]
         )
     )
 
 
-def frame_schema(frame: "pd.DataFrame") -> MetadataValue:
+def frame_schema(frame: "pd.DataFrame") -> dg.MetadataValue:
     """The same from a pandas DataFrame."""
     return column_schema({str(name): (str(frame[name].dtype), "") for name in frame.columns})
 
 
-def ddl_schema(columns: str) -> MetadataValue:
+def ddl_schema(columns: str) -> dg.MetadataValue:
     """The same from Spark DDL with one column per line: `name type COMMENT 'text',`."""
     parsed = (re.fullmatch(r"(\w+) (.+?)(?: COMMENT '(.*)')?,?", line.strip()) for line in columns.strip().splitlines())
     return column_schema({match[1]: (match[2], match[3] or "") for match in parsed if match is not None})
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataValue:
     """Return a table of the first rows, without columns that are empty. If rows are omitted, the last one says how
     many. The UI shows it in place; Markdown of this size would be behind a link."""
     every = [[_known(value) for value in row] for row in rows]
     if not every:
-        return MetadataValue.text("none")
+        return dg.MetadataValue.text("none")
     used = [place for place in range(len(headers)) if any(row[place] not in (None, "") for row in every)] or [0]
     names = [terminal(headers[place]) for place in used]
     shown = [[_cell(row[place]) for place in used] for row in every[:_ROWS]]
@@ -93,10 +93,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataV
     kinds = [_kind(cells) for cells in zip(*shown, strict=True)]
     records = [
         # A column of numbers and texts is one of texts.
-        TableRecord({name: str(cell) if kind == "string" and cell is not None else cell for name, kind, cell in row})
+        dg.TableRecord({name: str(cell) if kind == "string" and cell is not None else cell for name, kind, cell in row})
         for row in (zip(names, kinds, cells, strict=True) for cells in shown)
     ]
-    return MetadataValue.table(records, TableSchema([TableColumn(*each) for each in zip(names, kinds, strict=True)]))
+    return dg.MetadataValue.table(
+        records, dg.TableSchema([dg.TableColumn(*each) for each in zip(names, kinds, strict=True)])
+    )
 
 
 _Cell = str | int | float | bool | None
@@ -131,49 +133,49 @@ def _kind(cells: Sequence[_Cell]) -> str:
     )
 
 
-def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
+def picture(plot: Callable[[], bytes], what: str) -> dg.MetadataValue:
     """Return a picture (PNG) in Markdown, with `what` as its text. Without the extra `ui`, say how to install it."""
     try:
         png = plot()
     except EnvironmentMissing as missing:
-        return MetadataValue.text(f"{what}: no picture. {missing}")
+        return dg.MetadataValue.text(f"{what}: no picture. {missing}")
     return _picture(png, "png", what)
 
 
-def drawing(svg: str, what: str) -> MetadataValue:
+def drawing(svg: str, what: str) -> dg.MetadataValue:
     """Return a picture (SVG) in Markdown, with `what` as its text."""
     return _picture(svg.encode(), "svg+xml", what)
 
 
-def _picture(data: bytes, kind: str, what: str) -> MetadataValue:
+def _picture(data: bytes, kind: str, what: str) -> dg.MetadataValue:
     text = f"![{markdown(what)}](data:image/{kind};base64,{base64.b64encode(data).decode()})"
     # Each materialization stores its pictures in the event log.
     return (
-        MetadataValue.md(text)
+        dg.MetadataValue.md(text)
         if len(text) <= PICTURE_CHARACTERS
-        else MetadataValue.text(f"{what}: too large to show here")
+        else dg.MetadataValue.text(f"{what}: too large to show here")
     )
 
 
-def place(location: str) -> MetadataValue:
+def place(location: str) -> dg.MetadataValue:
     """Return the path of a file or folder, or a link to the console if it is on S3."""
     scheme, _, rest = location.partition("://")
     if scheme in S3_SCHEMES:
         bucket, _, key = rest.partition("/")
         bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
-        return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
-    return MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
+        return dg.MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
+    return dg.MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
 
 
-def uri(location: str) -> MetadataValue:
+def uri(location: str) -> dg.MetadataValue:
     """Return the location as the value of `dagster/uri`."""
-    return MetadataValue.text(terminal(location))
+    return dg.MetadataValue.text(terminal(location))
 
 
-def query(catalog: str, name: str, where: str) -> MetadataValue:
+def query(catalog: str, name: str, where: str) -> dg.MetadataValue:
     """Return the Spark SQL query that shows the rows."""
     statement = terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}")
-    return MetadataValue.text(statement)
+    return dg.MetadataValue.text(statement)
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
@@ -196,12 +198,12 @@ def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
     return numbers | ({"paused": terminal("; ".join(paused))} if paused else {})
 
 
-def instant(value: datetime | None) -> MetadataValue:
+def instant(value: datetime | None) -> dg.MetadataValue:
     """Return a timestamp, or a text if there is no time."""
-    return MetadataValue.text("none") if value is None else MetadataValue.timestamp(value)
+    return dg.MetadataValue.text("none") if value is None else dg.MetadataValue.timestamp(value)
 
 
-def epoch(milliseconds: int | None) -> MetadataValue:
+def epoch(milliseconds: int | None) -> dg.MetadataValue:
     """Return a timestamp from Iceberg's milliseconds since the epoch; a text if a calendar cannot hold them."""
     found = if_in_calendar(milliseconds)
-    return MetadataValue.text(f"{milliseconds} ms") if found is None and milliseconds is not None else instant(found)
+    return dg.MetadataValue.text(f"{milliseconds} ms") if found is None and milliseconds is not None else instant(found)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+import dagster as dg
 import typer
-from dagster import DagsterError, DagsterInstance
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.defs.resources import keep_session
@@ -25,7 +25,7 @@ START_WITHIN = 300.0
 _log = escaping.logger(__name__)
 
 
-def application(instance: DagsterInstance) -> Celery:
+def application(instance: dg.DagsterInstance) -> Celery:
     """Return the Celery application of the instance's run launcher, with the tasks that run jobs.
 
     Raises EnvironmentMissing without the extra `workers`, BadInput if dagster.yaml has another launcher.
@@ -85,8 +85,8 @@ def main(
     """Take the runs of the Dagster instance of $DAGSTER_HOME."""
     try:
         try:
-            instance = DagsterInstance.get()
-        except DagsterError as error:
+            instance = dg.DagsterInstance.get()
+        except dg.DagsterError as error:
             raise BadInput(
                 f"There is no Dagster instance: {str(error).partition('.')[0]}",
                 hint="set DAGSTER_HOME to the absolute path of the folder with the instance's dagster.yaml",

@@ -175,31 +175,6 @@ class Place(NamedTuple):
     at: int
 
 
-class VisitedCommits(Protocol):
-    """The commits visited so far, each at one place. Called by several threads."""
-
-    def place(self, commit: str) -> Place | None:
-        """Return where the commit was visited; None if it was not."""
-
-    def claim(self, commit: str, place: Place) -> Place:
-        """Record that the commit is visited at `place`, unless it was visited before. Return its place."""
-
-
-class VisitedInMemory:
-    """About 200 bytes per commit."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
-        self._lock = Lock()
-
-    def place(self, commit: str) -> Place | None:
-        return self._places.get(commit)
-
-    def claim(self, commit: str, place: Place) -> Place:
-        with self._lock:
-            return self._places.setdefault(commit, place)
-
-
 _BATCH = 5_000
 _REMEMBERED = 50_000
 
@@ -228,7 +203,6 @@ def mark(
     live_set_id: str,
     *,
     references: Sequence[Reference] | None = None,
-    visited: VisitedCommits | None = None,
     threads: int = 4,
     check: Callable[[], None] = lambda: None,
 ) -> Marked:
@@ -241,7 +215,7 @@ def mark(
     """
     walked = list(source.references() if references is None else references)
     found.add_references([SetReference(live_set_id, each.name, each.kind, each.head) for each in walked])
-    walk = _Walk(source, found, live_set_id, VisitedInMemory() if visited is None else visited)
+    walk = _Walk(source, found, live_set_id)
 
     def each(reference: Reference) -> None:
         check()
@@ -273,18 +247,19 @@ class _Chain:
 
 
 class _Walk:
-    def __init__(self, source: ReferenceSource, found: Versions, live_set_id: str, visited: VisitedCommits) -> None:
+    def __init__(self, source: ReferenceSource, found: Versions, live_set_id: str) -> None:
         self.chains: list[_Chain] = []
         self._source = source
         self._found = found
         self._live_set_id = live_set_id
-        self._visited = visited
+        # Each commit at one place: about 200 bytes.
+        self._visited: dict[str, Place] = {}
         self._lock = Lock()
         self._waiting: list[LiveVersion] = []
         self._seen: set[tuple[str, str, int]] = set()
 
     def reference(self, reference: Reference, cutoff: Cutoff) -> None:
-        place: Place | None = self._visited.place(reference.head) or Place(self._new(reference).number, 0)
+        place: Place | None = self._visited.get(reference.head) or Place(self._new(reference).number, 0)
         walked = 0
         while place is not None:
             chain = self.chains[place.chain]
@@ -328,7 +303,8 @@ class _Walk:
             if not cutoff.live(np.array([time], np.int64), walked + added):
                 return added
             place = Place(chain.number, len(chain.times))
-            claimed = self._visited.claim(commit.hash, place)
+            with self._lock:
+                claimed = self._visited.setdefault(commit.hash, place)
             if claimed != place:
                 chain.joined = claimed
                 return added
@@ -369,24 +345,20 @@ class _Walk:
 # with one put.
 
 
-class HasPointers(Protocol):
-    def pointers(self) -> Mapping[str, Pointer]: ...
-
-
 class PlainReferences:
-    """Implements `catalogs.references.ReferenceSource` for a plain Iceberg catalog. A head is a metadata file, and a
-    commit is `<metadata file>#<snapshot id>`.
+    """Implements `catalogs.references.ReferenceSource` for a plain Iceberg catalog; `pointers` returns the rows of
+    its tables by name. A head is a metadata file, and a commit is `<metadata file>#<snapshot id>`.
 
     Raises UnreadableMetadata for a metadata file that is missing or damaged.
     """
 
-    def __init__(self, catalog: HasPointers, stores: Stores) -> None:
-        self._catalog = catalog
+    def __init__(self, pointers: Callable[[], Mapping[str, Pointer]], stores: Stores) -> None:
+        self._pointers = pointers
         self._stores = stores
         self._names: dict[str, str] = {}
 
     def references(self) -> Sequence[Reference]:
-        pointers = self._catalog.pointers()
+        pointers = self._pointers()
         self._names = {each.metadata_location: name for name, each in pointers.items()}
         return [Reference(name, "table", each.metadata_location) for name, each in sorted(pointers.items())]
 

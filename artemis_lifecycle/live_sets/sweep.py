@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import LifecycleError
@@ -50,11 +50,7 @@ _SHOWN = 1_000
 
 
 def compared(
-    before: str,
-    after: str,
-    first: Iterable[LiveVersion],
-    second: Iterable[LiveVersion],
-    names: Mapping[str, str],
+    before: str, after: str, first: Iterable[LiveVersion], second: Iterable[LiveVersion], names: Mapping[str, str]
 ) -> LiveSetComparison:
     """Compare two sets, whose versions come in the order of their keys, in one pass. `names` has the contents of both.
     At most 1,000 metadata files are listed of each, once each: many snapshots are in one."""
@@ -96,36 +92,6 @@ def compared(
         tuple(islice(gone_files, _SHOWN)),
         tuple(islice(new_files, _SHOWN)),
     )
-
-
-class Name(Protocol):
-    """Returns the current name of the table with a uuid, from the name that the set has."""
-
-    def __call__(self, table: str, table_uuid: str, /) -> str: ...
-
-
-class Walk(Protocol):
-    """Lists the locations of a table, or one of them."""
-
-    def __call__(self, table: str, location: str | None = None, /) -> Listing: ...
-
-
-class Scan(Protocol):
-    """Seals the files of a listing that nothing live reaches and nothing protects."""
-
-    def __call__(self, table: str, listing: Listing, /) -> OrphanScanResult: ...
-
-
-class Delete(Protocol):
-    """Deletes the files of a sealed scan through the journal."""
-
-    def __call__(self, scan_id: str, /) -> DeletionReport: ...
-
-
-class SweepRows(Protocol):
-    """Where results are recorded, such as `operations.live_sets.LiveSets`."""
-
-    def swept_table(self, row: SweptTable) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -174,17 +140,19 @@ class Sweep:
 def sweep_tables(
     live_set_id: str,
     tables: Sequence[tuple[str, str]],
-    rows: SweepRows,
+    record: Callable[[SweptTable], None],
     *,
-    walk: Walk,
-    scan: Scan,
-    name_of: Name = lambda table, table_uuid: table,
-    delete: Delete | None,
+    walk: Callable[[str], Listing],
+    scan: Callable[[str, Listing], OrphanScanResult],
+    name_of: Callable[[str, str], str] = lambda table, table_uuid: table,
+    delete: Callable[[str], DeletionReport] | None,
     threads: int = 2,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[TableSweep, ...]:
-    """Sweep `tables` (name and uuid), several at once. A table that cannot be swept is recorded with its error, and
-    stops no other one. Without `delete`, the sealed scans wait."""
+    """Sweep `tables` (name and uuid), several at once: by its current name (`name_of`), `walk` lists the locations of a
+    table, `scan` seals what nothing live reaches and nothing protects, and `delete` deletes that through the journal.
+    A table that cannot be swept is recorded with its error, and stops no other one. Without `delete`, the sealed scans
+    wait."""
 
     def one(table: tuple[str, str]) -> TableSweep:
         check()
@@ -193,9 +161,9 @@ def sweep_tables(
             name = name_of(name, table_uuid)
             scanned = scan(name, walk(name))
         except LifecycleError as error:
-            rows.swept_table(SweptTable(live_set_id, table_uuid, name, None, str(error)))
+            record(SweptTable(live_set_id, table_uuid, name, None, str(error)))
             return TableSweep(name, table_uuid, error=str(error))
-        rows.swept_table(SweptTable(live_set_id, table_uuid, name, scanned.scan_id, None))
+        record(SweptTable(live_set_id, table_uuid, name, scanned.scan_id, None))
         summary = scanned.summary
         found = TableSweep(name, table_uuid, scanned.scan_id, summary.orphan_files, summary.orphan_bytes)
         return found if delete is None else deleted(found, delete)
@@ -203,7 +171,7 @@ def sweep_tables(
     return tuple(threaded(one, list(tables), threads))
 
 
-def deleted(found: TableSweep, delete: Delete) -> TableSweep:
+def deleted(found: TableSweep, delete: Callable[[str], DeletionReport]) -> TableSweep:
     """Delete what the sweep of a table found. Whatever stops that, the scan stays and can be deleted later."""
     assert found.scan_id is not None
     try:

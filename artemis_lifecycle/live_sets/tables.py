@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, takewhile
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, dotted, parts_of
 from artemis_lifecycle.catalogs.references import VIEW, Commit, Content, Reference, ReferenceSource
@@ -28,6 +28,7 @@ from artemis_lifecycle.operations.live_sets import (
     NO_SNAPSHOT,
     LiveContent,
     LiveSet,
+    LiveSets,
     LiveVersion,
     SetReference,
     Snapshots,
@@ -57,11 +58,9 @@ class VersionMetadata:
     locations: tuple[str, ...]
 
 
-class FilesOfVersions(Protocol):
-    """Reads the metadata file of a live version, from which everything else that it needs is found."""
-
-    def __call__(self, metadata_location: str) -> VersionMetadata:
-        """Raises UnreadableMetadata for a file that is missing or damaged: it never means "no files"."""
+FilesOfVersions = Callable[[str], VersionMetadata]
+"""Reads the metadata file of a live version, from which everything else that it needs is found. Raises
+UnreadableMetadata for a file that is missing or damaged: it never means "no files"."""
 
 
 def version_metadata(stores: Stores, metadata_location: str) -> VersionMetadata:
@@ -274,16 +273,6 @@ def _unique(name: str, content_id: str, used: set[str]) -> str:
 _READERS = 4
 
 
-class SetRows(Protocol):
-    """The rows of a set, such as `operations.live_sets.LiveSets` has them."""
-
-    def references(self, live_set_id: str) -> Sequence[SetReference]: ...
-
-    def contents(self, live_set_id: str) -> Sequence[LiveContent]: ...
-
-    def versions(self, live_set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]: ...
-
-
 @dataclass(frozen=True)
 class LiveTable:
     """One table: its name, and the file that has what all its live versions have. `locations` are theirs, in the
@@ -307,7 +296,7 @@ class LiveTables:
     def __init__(
         self,
         live_set: LiveSet,
-        rows: SetRows,
+        rows: LiveSets,
         source: ReferenceSource,
         stores: Stores,
         root: str,

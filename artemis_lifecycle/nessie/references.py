@@ -15,9 +15,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from artemis_lifecycle.catalogs.answers import bounded
 from artemis_lifecycle.catalogs.identifier import dotted
 from artemis_lifecycle.catalogs.references import TABLE, VIEW, Commit, Content, Reference
+from artemis_lifecycle.catalogs.rest import bounded
 from artemis_lifecycle.config.model import masked
 from artemis_lifecycle.errors import BadInput, OperationsUnavailable, Refused, UnreadableMetadata
 

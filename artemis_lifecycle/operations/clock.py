@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, text
+import sqlalchemy as sa
 
 
 class Clock:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def now(self) -> datetime:
         """Return the instant of the call, not of a transaction's start; aware, in UTC."""
         with self._engine.connect() as connection:
-            now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+            now: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
         return now.astimezone(UTC)

@@ -9,45 +9,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Engine,
-    ForeignKey,
-    Index,
-    Table,
-    Text,
-    delete,
-    func,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change, may_be_one_person, person
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE, approving
-from artemis_lifecycle.operations.tables import (
-    Count,
-    Filled,
-    Key,
-    Small,
-    if_given,
-    insert_record,
-    metadata,
-    one,
-    records,
-    require_said,
-    required,
-    table_of,
-    update_record,
-)
 
 LAPSED = "it was not approved in time"
 OVER = "its days are over"
@@ -59,28 +30,28 @@ Found = TypeVar("Found")
 class MoveRecord:
     """Files of a cold table that were moved to the archive. `finished_at` None: not all of them yet."""
 
-    move_id: Key
+    move_id: db.Key
     table_uuid: str
     table: str
     storage_class: str
     cutoff: datetime
     files_location: str
-    files: Count
-    bytes: Count
+    files: db.Count
+    bytes: db.Count
     who: str
-    started_at: Filled
+    started_at: db.Filled
     finished_at: datetime | None
 
 
-deep_moves = table_of(MoveRecord, "deep_moves", Index("deep_moves_of_table", "table_uuid", "started_at"))
+deep_moves = db.table_of(MoveRecord, "deep_moves", sa.Index("deep_moves_of_table", "table_uuid", "started_at"))
 
 # Cold snapshots that have at least one file in the archive, or on its way there.
-deep_snapshots = Table(
+deep_snapshots = sa.Table(
     "deep_snapshots",
-    metadata,
-    Column("table_uuid", Text, primary_key=True),
-    Column("snapshot_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("move_id", Text, ForeignKey(deep_moves.c.move_id), nullable=False),
+    db.metadata,
+    sa.Column("table_uuid", sa.Text, primary_key=True),
+    sa.Column("snapshot_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("move_id", sa.Text, sa.ForeignKey(deep_moves.c.move_id), nullable=False),
 )
 
 
@@ -101,20 +72,20 @@ class ThawRecord:
     server. `ended_why`: refused, lapsed, or its days are over.
     """
 
-    thaw_id: Key
+    thaw_id: db.Key
     table_uuid: str
     table: str
     snapshot_ids: tuple[int, ...]
     case_id: str
     requester: str
     reason: str
-    days: Small
+    days: db.Small
     files_location: str
-    files: Count
-    bytes: Count
+    files: db.Count
+    bytes: db.Count
     requested_from: str
     requested_login: str | None
-    requested_at: Filled
+    requested_at: db.Filled
     lapses_at: datetime
     approved_by: str | None
     approved_at: datetime | None
@@ -147,26 +118,26 @@ class ThawRecord:
         return ThawState.REQUESTED if self.approved_at is None else ThawState.APPROVED
 
 
-thaws = table_of(
+thaws = db.table_of(
     ThawRecord,
     "thaws",
-    CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
-    CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
+    sa.CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
+    sa.CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
     # One Postgres login counts as two accounts only if the operating system users differ.
-    CheckConstraint(
+    sa.CheckConstraint(
         "approved_login IS NULL OR approved_from IS NOT NULL AND ("
         "approved_login <> coalesce(requested_login, approved_login) "
         "OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1)))",
         name="thaws_second_account",
     ),
-    CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),
-    CheckConstraint("days > 0", name="thaws_days"),
-    Index("thaws_of_table", "table_uuid", "requested_at"),
+    sa.CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),
+    sa.CheckConstraint("days > 0", name="thaws_days"),
+    sa.Index("thaws_of_table", "table_uuid", "requested_at"),
 )
 
 
 class DeepMoves:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(
@@ -186,7 +157,7 @@ class DeepMoves:
         """Record what will be moved, and the snapshots that become unreadable, before the first file moves. So no
         reader is ever directed to a snapshot that is gone."""
         with around("deep_moves.begin"), self._engine.begin() as connection:
-            move = insert_record(
+            move = db.insert_record(
                 connection,
                 MoveRecord,
                 move_id=move_id,
@@ -205,7 +176,7 @@ class DeepMoves:
         return move
 
     def finish(self, move_id: str) -> MoveRecord:
-        finished_at = func.coalesce(deep_moves.c.finished_at, func.clock_timestamp())
+        finished_at = sa.func.coalesce(deep_moves.c.finished_at, sa.func.clock_timestamp())
         mine = deep_moves.c.move_id == move_id
         return _known(move_id, change(self._engine, "deep_moves.finish", MoveRecord, mine, finished_at=finished_at))
 
@@ -216,28 +187,28 @@ class DeepMoves:
         that it had marked are readable, and are unmarked."""
         left_over = (deep_snapshots.c.move_id == move_id, deep_snapshots.c.snapshot_id.not_in(snapshot_ids))
         with around("deep_moves.settle"), self._engine.begin() as connection:
-            connection.execute(delete(deep_snapshots).where(*left_over))
-            move = update_record(
+            connection.execute(sa.delete(deep_snapshots).where(*left_over))
+            move = db.update_record(
                 connection,
                 MoveRecord,
                 deep_moves.c.move_id == move_id,
                 files_location=files_location,
                 files=files,
                 bytes=size_in_bytes,
-                finished_at=func.clock_timestamp(),
+                finished_at=sa.func.clock_timestamp(),
             )
         return _known(move_id, move)
 
     def of_table(self, table_uuid: str) -> list[MoveRecord]:
         """Newest first."""
         newest = (deep_moves.c.started_at.desc(),)
-        return list(records(self._engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
+        return list(db.records(self._engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
 
     def snapshots(self, table_uuid: str, among: Collection[int] | None = None) -> frozenset[int]:
         """Return the table's snapshots (of those in `among`) that have a file in the archive, or on its way there."""
         if among is not None and not among:
             return frozenset()
-        query = select(deep_snapshots.c.snapshot_id).where(deep_snapshots.c.table_uuid == table_uuid)
+        query = sa.select(deep_snapshots.c.snapshot_id).where(deep_snapshots.c.table_uuid == table_uuid)
         if among is not None:
             query = query.where(deep_snapshots.c.snapshot_id.in_(among))
         with self._engine.connect() as connection:
@@ -245,7 +216,7 @@ class DeepMoves:
 
 
 class Thaws:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def request(
@@ -265,9 +236,9 @@ class Thaws:
         approve_within: timedelta,
     ) -> ThawRecord:
         """Record a request. Sends nothing to the store yet. Raises BadInput for a text without content."""
-        require_said(table, case_id=case_id, requester=requester, reason=reason)
+        db.require_said(table, case_id=case_id, requester=requester, reason=reason)
         with around("thaws.request"), self._engine.begin() as connection:
-            thaw = insert_record(
+            thaw = db.insert_record(
                 connection,
                 ThawRecord,
                 thaw_id=thaw_id,
@@ -282,7 +253,7 @@ class Thaws:
                 files=files,
                 bytes=size_in_bytes,
                 requested_from=person(),
-                lapses_at=func.clock_timestamp() + approve_within,
+                lapses_at=sa.func.clock_timestamp() + approve_within,
             )
             NewDecision("request-thaw", thaw_id, requester, reason).record(connection, thaw)
         return thaw
@@ -296,7 +267,7 @@ class Thaws:
         changes nothing.
         """
         thaw = self.get(thaw_id)
-        require_said(thaw.table, who=who)
+        db.require_said(thaw.table, who=who)
         if may_be_one_person(who, thaw.requester):
             raise Refused(
                 f"{who.strip()} asked for this thaw (as {thaw.requester}), and cannot approve it",
@@ -304,7 +275,7 @@ class Thaws:
                 untouched="the thaw, and all files",
                 hint="let a second person run: artemis approve-thaw",
             )
-        open_to_approval = (thaws.c.approved_at.is_(None), thaws.c.lapses_at > func.clock_timestamp())
+        open_to_approval = (thaws.c.approved_at.is_(None), thaws.c.lapses_at > sa.func.clock_timestamp())
         try:
             with approving(thaw_id):
                 done = self._set(
@@ -312,7 +283,7 @@ class Thaws:
                     *open_to_approval,
                     decision=NewDecision("approve-thaw", thaw_id, who, why if why.strip() else None),
                     approved_by=who.strip(),
-                    approved_at=func.clock_timestamp(),
+                    approved_at=sa.func.clock_timestamp(),
                     approved_why=why.strip() or None,
                     approved_from=person(),
                 )
@@ -342,40 +313,40 @@ class Thaws:
 
     def asked(self, thaw_id: str) -> ThawRecord:
         """Record that every file was requested from the store."""
-        asked_at = func.coalesce(thaws.c.asked_at, func.clock_timestamp())
+        asked_at = sa.func.coalesce(thaws.c.asked_at, sa.func.clock_timestamp())
         return self._set(thaw_id, asked_at=asked_at) or self.get(thaw_id)
 
     def readable(self, thaw_id: str, until: datetime) -> ThawRecord:
         """Record that every file is readable, and until when."""
-        readable_at = func.coalesce(thaws.c.readable_at, func.clock_timestamp())
+        readable_at = sa.func.coalesce(thaws.c.readable_at, sa.func.clock_timestamp())
         return self._set(thaw_id, readable_at=readable_at, readable_until=until) or self.get(thaw_id)
 
     def end(self, thaw_id: str, who: str | None, why: str) -> ThawRecord:
         """End a thaw. One that has already ended does not change. Raises NoSuchPlan."""
         ended = None if who is None else NewDecision("end-thaw", thaw_id, who, why)
-        done = self._set(thaw_id, decision=ended, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
+        done = self._set(thaw_id, decision=ended, ended_at=sa.func.clock_timestamp(), ended_by=who, ended_why=why)
         return done or self.get(thaw_id)
 
     def get(self, thaw_id: str) -> ThawRecord:
         """Raises NoSuchPlan."""
-        return _known(thaw_id, one(self._engine, ThawRecord, thaws.c.thaw_id == thaw_id))
+        return _known(thaw_id, db.one(self._engine, ThawRecord, thaws.c.thaw_id == thaw_id))
 
     def list(self, table_uuid: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Return those that have not ended (with `ended`, all), of one table or of all, newest first."""
-        where = (*if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
-        return list(records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
+        where = (*db.if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
+        return list(db.records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
 
     def to_approve(self) -> tuple[ThawRecord, ...]:
         """Return the requests that wait for a second person, longest first."""
-        where = (thaws.c.approved_at.is_(None), thaws.c.ended_at.is_(None), thaws.c.lapses_at > func.clock_timestamp())
-        return records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
+        where = (
+            thaws.c.approved_at.is_(None),
+            thaws.c.ended_at.is_(None),
+            thaws.c.lapses_at > sa.func.clock_timestamp(),
+        )
+        return db.records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at,))
 
     def _set(
-        self,
-        thaw_id: str,
-        *conditions: ColumnElement[bool],
-        decision: NewDecision | None = None,
-        **values: object,
+        self, thaw_id: str, *conditions: sa.ColumnElement[bool], decision: NewDecision | None = None, **values: object
     ) -> ThawRecord | None:
         """Return None if it has ended, or a condition is not met."""
         where = (thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
@@ -383,7 +354,7 @@ class Thaws:
 
 
 def _known(wanted: str, found: Found | None) -> Found:
-    return required(found, f"No move or thaw {wanted} is stored", "artemis thaws lists all thaws")
+    return db.required(found, f"No move or thaw {wanted} is stored", "artemis thaws lists all thaws")
 
 
 def new_id(kind: str) -> str:
@@ -402,7 +373,7 @@ class RestoreRecord:
     may have been deleted as orphans, so the restore is abandoned and started over.
     """
 
-    restore_id: Key
+    restore_id: db.Key
     table_uuid: str
     table: str
     source_snapshot_id: int
@@ -410,7 +381,7 @@ class RestoreRecord:
     folder: str
     who: str
     why: str | None
-    started_at: Filled
+    started_at: db.Filled
     protected_since: datetime | None
     abandoned_at: datetime | None
     finished_at: datetime | None
@@ -420,23 +391,23 @@ class RestoreRecord:
     forgotten_at: datetime | None = None
 
 
-restores = table_of(
+restores = db.table_of(
     RestoreRecord,
     "restores",
-    Index("restores_of_table", "table_uuid", "started_at"),
-    Index(
+    sa.Index("restores_of_table", "table_uuid", "started_at"),
+    sa.Index(
         "restores_one_open",
         "table_uuid",
         "source_snapshot_id",
         "branch",
         unique=True,
-        postgresql_where=text("finished_at IS NULL AND abandoned_at IS NULL"),
+        postgresql_where=sa.text("finished_at IS NULL AND abandoned_at IS NULL"),
     ),
 )
 
 
 class Restores:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(
@@ -452,7 +423,7 @@ class Restores:
         """Return the open restore of that snapshot to that branch, or a new one with a folder in `location`. The caller
         holds the table's lease."""
         with around("restores.begin"), self._engine.begin() as connection:
-            found = one(
+            found = db.one(
                 connection,
                 RestoreRecord,
                 restores.c.table_uuid == table_uuid,
@@ -463,7 +434,7 @@ class Restores:
             )
             if found is None:
                 restore_id = f"restore-{uuid.uuid4().hex}"
-                found = insert_record(
+                found = db.insert_record(
                     connection,
                     RestoreRecord,
                     restore_id=restore_id,
@@ -483,12 +454,12 @@ class Restores:
 
     def abandon(self, restore_id: str) -> RestoreRecord:
         """Record that the restore is not used; its files are orphans."""
-        return self._set(restore_id, abandoned_at=func.clock_timestamp())
+        return self._set(restore_id, abandoned_at=sa.func.clock_timestamp())
 
     def finish(self, restore_id: str, snapshot_id: int, metadata_location: str) -> RestoreRecord:
         return self._set(
             restore_id,
-            finished_at=func.coalesce(restores.c.finished_at, func.clock_timestamp()),
+            finished_at=sa.func.coalesce(restores.c.finished_at, sa.func.clock_timestamp()),
             snapshot_id=snapshot_id,
             metadata_location=metadata_location,
         )
@@ -496,12 +467,12 @@ class Restores:
     def of_table(self, table_uuid: str) -> list[RestoreRecord]:
         """Newest first, including abandoned ones."""
         newest = (restores.c.started_at.desc(),)
-        return list(records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
+        return list(db.records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
 
     def _set(self, restore_id: str, **values: object) -> RestoreRecord:
         mine = restores.c.restore_id == restore_id
         changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
-        return required(changed, f"No restore {restore_id} is stored", "start it first")
+        return db.required(changed, f"No restore {restore_id} is stored", "start it first")
 
 
 # --- scrubs -----------------------------------------------------------------------------------------------------------
@@ -513,13 +484,13 @@ class ScrubRecord:
     """The state of a rotation: every copy with a position on the ring below `position` was read since `began_at`.
     `files` and `bytes` were read in this rotation."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
     position: int
     began_at: datetime
-    files: Count
-    bytes: Count
-    updated_at: Filled
+    files: db.Count
+    bytes: db.Count
+    updated_at: db.Filled
 
 
 @dataclass(frozen=True)
@@ -527,19 +498,19 @@ class ColdLoss:
     """A cold copy that was missing or differed from its record when it was read. `settled_at`: it matches its record
     again."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
-    path: Key
+    path: db.Key
     source: str
     reason: str
-    found_at: Filled
-    checked_at: Filled
+    found_at: db.Filled
+    checked_at: db.Filled
     settled_at: datetime | None
 
 
-cold_scrubs = table_of(ScrubRecord, "cold_scrubs")
-cold_losses = table_of(
-    ColdLoss, "cold_losses", Index("cold_losses_open", "table_uuid", postgresql_where=text("settled_at IS NULL"))
+cold_scrubs = db.table_of(ScrubRecord, "cold_scrubs")
+cold_losses = db.table_of(
+    ColdLoss, "cold_losses", sa.Index("cold_losses_open", "table_uuid", postgresql_where=sa.text("settled_at IS NULL"))
 )
 
 
@@ -553,15 +524,15 @@ class LostCopy:
 
 
 class Scrubs:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def of_table(self, table_uuid: str) -> ScrubRecord | None:
-        return one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
+        return db.one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
 
     def last(self) -> dict[str, datetime]:
         """Return when cold copies of each table were last read, by its name."""
-        found = records(self._engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
+        found = db.records(self._engine, ScrubRecord, order_by=(cold_scrubs.c.updated_at,))
         return {each.table: each.updated_at for each in found}
 
     def moved(
@@ -579,7 +550,7 @@ class Scrubs:
         """Record that the rotation that began at `began_at` has read everything below `position`: the total files and
         bytes, and the copies that were found lost, or that match their records again (`settled`, by path)."""
         values = {"position": position, "began_at": began_at, "files": files, "bytes": size_in_bytes}
-        now = func.clock_timestamp()
+        now = sa.func.clock_timestamp()
         with around("scrubs.moved"), self._engine.begin() as connection:
             connection.execute(
                 insert(cold_scrubs)
@@ -594,13 +565,12 @@ class Scrubs:
                     insert(cold_losses)
                     .values(table_uuid=table_uuid, path=found.path, **row)
                     .on_conflict_do_update(
-                        index_elements=["table_uuid", "path"],
-                        set_={**row, "checked_at": now, "settled_at": None},
+                        index_elements=["table_uuid", "path"], set_={**row, "checked_at": now, "settled_at": None}
                     )
                 )
             if settled:
                 connection.execute(
-                    update(cold_losses)
+                    sa.update(cold_losses)
                     .where(
                         cold_losses.c.table_uuid == table_uuid,
                         cold_losses.c.path.in_(settled),
@@ -613,4 +583,4 @@ class Scrubs:
         """Return the copies that are still lost, longest unchecked first."""
         still = (cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
         order = (cold_losses.c.checked_at, cold_losses.c.path)
-        return list(records(self._engine, ColdLoss, *still, order_by=order, limit=limit))
+        return list(db.records(self._engine, ColdLoss, *still, order_by=order, limit=limit))

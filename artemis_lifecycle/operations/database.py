@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self
 
-from sqlalchemy import URL, Connection, Engine, Table, event, make_url, text
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
@@ -18,7 +18,7 @@ from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailabl
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.cold_tier import DeepMoves, Restores, Scrubs, Thaws
 from artemis_lifecycle.operations.decisions import Decisions, Pauses
-from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes
+from artemis_lifecycle.operations.fleet import CheckResults, Health, Held, RunTimes, Waits
 from artemis_lifecycle.operations.holds import Heartbeats, Holds, Tags
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables, SettledMetadata, TableLocations
@@ -35,7 +35,6 @@ from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
-from artemis_lifecycle.operations.waits import Waits
 from artemis_lifecycle.postgres import CONNECT_SECONDS, STATEMENT_SECONDS, engine_for
 
 _log = escaping.logger(__name__)
@@ -53,7 +52,7 @@ _SECONDS: dict[Purpose, tuple[float, int, float]] = {
 """Seconds for a statement, for a connection, and for a free connection of the pool."""
 
 
-def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
+def connect(uri: str, *, purpose: Purpose = "lifecycle") -> sa.Engine:
     """Return an engine with its own pool and `application_name` artemis-<purpose>, after a first successful connection.
 
     Raises OperationsUnavailable, without the password, if Postgres does not answer. The engine also raises it if the
@@ -81,7 +80,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
         },
     )
 
-    @event.listens_for(engine, "handle_error")
+    @sa.event.listens_for(engine, "handle_error")
     def _gone(context: ExceptionContext) -> None:
         # Only for errors that mean that Postgres is unavailable; a failed statement keeps its error.
         broken = context.is_disconnect or (
@@ -99,7 +98,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
 
     try:
         with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
+            connection.execute(sa.text("SELECT 1"))
     except OperationsUnavailable:
         engine.dispose()
         raise
@@ -110,7 +109,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
 
 
 @contextmanager
-def connected(uri: str) -> Iterator[Engine]:
+def connected(uri: str) -> Iterator[sa.Engine]:
     """Yield the engine of `connect`, and dispose of it at the end of the block."""
     engine = connect(uri)
     try:
@@ -119,7 +118,7 @@ def connected(uri: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engine: sa.Engine) -> None:
     """Migrate schema `lifecycle` to this version, in one transaction. Concurrent starters wait for each other.
 
     An up-to-date schema is only read, so that a role without the right to create tables can open it. Raises
@@ -133,8 +132,8 @@ def migrate(engine: Engine) -> None:
     with engine.begin() as connection:
         starters_lock(connection, "artemis-migrate")
         # Creating one that exists needs a right on the database, too.
-        if connection.execute(text(f"SELECT to_regnamespace('{SCHEMA}') IS NULL")).scalar():
-            connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+        if connection.execute(sa.text(f"SELECT to_regnamespace('{SCHEMA}') IS NULL")).scalar():
+            connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
         if not upgrade(connection):
             raise OperationsUnavailable(
                 f"Schema {SCHEMA} of {shown(engine.url)} is at revision {revision}, which this version does not know",
@@ -143,7 +142,7 @@ def migrate(engine: Engine) -> None:
             )
 
 
-def schema_state(engine: Engine) -> tuple[str | None, bool, str]:
+def schema_state(engine: sa.Engine) -> tuple[str | None, bool, str]:
     """Return (revision of schema `lifecycle` or None, whether this version knows it, the newest revision). Only
     reads. Raises OperationsUnavailable for a schema that is not this project's."""
     from artemis_lifecycle.operations.migrations.running import revisions
@@ -153,7 +152,7 @@ def schema_state(engine: Engine) -> tuple[str | None, bool, str]:
 
 
 # From the system catalogs, which every login may read; information_schema shows only what a login has rights to.
-_COLUMNS = text(
+_COLUMNS = sa.text(
     "SELECT c.relname AS of_table, a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || "
     "CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS column_is FROM pg_class AS c "
     "JOIN pg_namespace AS n ON n.oid = c.relnamespace LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid "
@@ -162,7 +161,7 @@ _COLUMNS = text(
 _VERSIONS = "alembic_version"
 
 
-def _usable(engine: Engine) -> str | None:
+def _usable(engine: sa.Engine) -> str | None:
     """Return the revision of the schema, None where it has no tables. Reads Alembic's table without Alembic, which
     takes a tenth of a second to load. Raises OperationsUnavailable for a schema of others, and for one of this revision
     that has other columns than this version: until the first release, a revision is changed in place."""
@@ -174,7 +173,7 @@ def _usable(engine: Engine) -> str | None:
             return None
         revision = None
         if found.get(_VERSIONS) == {"version_num character varying(32) NOT NULL"}:
-            revision = connection.execute(text(f"SELECT version_num FROM {SCHEMA}.{_VERSIONS}")).scalar()
+            revision = connection.execute(sa.text(f"SELECT version_num FROM {SCHEMA}.{_VERSIONS}")).scalar()
     differences = list(_differences(found)) if revision == HEAD else []
     if revision is not None and not differences:
         return str(revision)
@@ -210,7 +209,7 @@ _OBSERVED = frozenset({"health", "health_history", "held_bytes", "known_tables",
 """What questions record of what they saw, where they may."""
 
 
-def _temporary(table: Table) -> str:
+def _temporary(table: sa.Table) -> str:
     columns = []
     for each in table.columns:
         default = str(getattr(each.server_default, "arg", "nextval"))
@@ -224,7 +223,7 @@ def _temporary(table: Table) -> str:
 class Operations:
     """All small mutable state, in one database."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
         self.exists = True
         self.claim: Callable[[], None] | None = None
@@ -282,7 +281,7 @@ class Operations:
         except BaseException:
             engine.dispose()
             raise
-        event.listen(engine, "before_cursor_execute", opened._before, retval=True)
+        sa.event.listen(engine, "before_cursor_execute", opened._before, retval=True)
         return opened
 
     def make(self) -> None:
@@ -308,7 +307,7 @@ class Operations:
         )
 
     def _before(
-        self, connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+        self, connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
     ) -> tuple[str, Any]:
         """Before the first write, make the schema and claim the catalog. A question before that finds empty tables of
         its own session, and leaves nothing behind."""
@@ -347,9 +346,9 @@ class Operations:
         self.close()
 
 
-def _url(uri: str) -> URL:
+def _url(uri: str) -> sa.URL:
     try:
-        url = make_url(uri)
+        url = sa.make_url(uri)
         url.get_dialect()
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
@@ -364,13 +363,13 @@ def _url(uri: str) -> URL:
     return url
 
 
-def shown(url: URL) -> str:
+def shown(url: sa.URL) -> str:
     """Return an address in a form that is safe for messages: libpq accepts a password in the query, so the query is
     omitted."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
+def _unavailable(url: sa.URL, error: BaseException) -> OperationsUnavailable:
     reason = " ".join(str(error).split())
     if url.password:
         reason = reason.replace(str(url.password), "***")

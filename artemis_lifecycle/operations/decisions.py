@@ -18,24 +18,11 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Literal, Protocol, TypeVar
 
-from sqlalchemy import CheckConstraint, ColumnElement, Connection, Engine, Index, func, insert, or_, text
+import sqlalchemy as sa
 
 from artemis_lifecycle.errors import LifecycleError, Paused
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import (
-    Filled,
-    Key,
-    Serial,
-    if_given,
-    insert_record,
-    one,
-    records,
-    require_said,
-    storable,
-    table_of,
-    update_record,
-    update_records,
-)
 
 DecisionKind = Literal[
     "approve-large",
@@ -67,7 +54,7 @@ class Decision:
     as reported by the client (USER@HOST). `login` and `address` are the Postgres account and its client address (None
     for a local socket), as reported by the server."""
 
-    decision_id: Serial
+    decision_id: db.Serial
     kind: str
     subject: str
     table_uuid: str | None
@@ -75,18 +62,18 @@ class Decision:
     who: str
     why: str
     account: str
-    login: Annotated[str, {"server_default": text("session_user")}]
+    login: Annotated[str, {"server_default": sa.text("session_user")}]
     address: str | None
-    decided_at: Filled
+    decided_at: db.Filled
 
 
 # Append-only. A trigger sets the login, the address and the time.
-decisions = table_of(
+decisions = db.table_of(
     Decision,
     "decisions",
-    CheckConstraint("btrim(who) <> ''", name="decisions_said"),
-    Index("decisions_of_table", "table_uuid", "decision_id"),
-    Index("decisions_of_subject", "subject", "decision_id"),
+    sa.CheckConstraint("btrim(who) <> ''", name="decisions_said"),
+    sa.Index("decisions_of_table", "table_uuid", "decision_id"),
+    sa.Index("decisions_of_subject", "subject", "decision_id"),
 )
 
 
@@ -103,18 +90,18 @@ Changed = TypeVar("Changed", bound=OfTable)
 
 
 class Decisions:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
         """Return the newest `limit` decisions about one table, or about all, newest first."""
-        where = if_given(decisions.c.table_uuid, table_uuid)
-        return list(records(self._engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
+        where = db.if_given(decisions.c.table_uuid, table_uuid)
+        return list(db.records(self._engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
 
     def about(self, subject: str) -> list[Decision]:
         """Return all decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
         order = (decisions.c.decision_id,)
-        return list(records(self._engine, Decision, decisions.c.subject == subject, order_by=order))
+        return list(db.records(self._engine, Decision, decisions.c.subject == subject, order_by=order))
 
 
 @dataclass(frozen=True)
@@ -126,40 +113,40 @@ class NewDecision:
     who: str
     why: str | None = None
 
-    def record(self, connection: Connection, of: OfTable | None = None) -> None:
+    def record(self, connection: sa.Connection, of: OfTable | None = None) -> None:
         """Add the decision in the transaction that carries it out. `of` is the record that it changes; without it,
         `subject` is a table's uuid.
 
         Raises BadInput, which ends that transaction, if `who` or `why` has no letter and no digit.
         """
         said = {"who": self.who} if self.why is None else {"who": self.who, "why": self.why}
-        require_said((of and of.table) or self.subject, **said)
+        db.require_said((of and of.table) or self.subject, **said)
         connection.execute(
-            insert(decisions).values(
+            sa.insert(decisions).values(
                 kind=self.kind,
                 subject=self.subject,
                 table_uuid=self.subject if of is None else of.table_uuid,
                 table_name=of and of.table,
-                who=storable(self.who),
-                why=storable(self.why or ""),
+                who=db.storable(self.who),
+                why=db.storable(self.why or ""),
                 account=person(),
             )
         )
 
 
 def change(
-    engine: Engine,
+    engine: sa.Engine,
     point: str,
     kind: type[Changed],
     /,
-    *where: ColumnElement[bool],
+    *where: sa.ColumnElement[bool],
     decision: NewDecision | None = None,
     **values: object,
 ) -> Changed | None:
     """Update the only row that matches `where` in a separate transaction, between the crash points of `point`, and
     record the decision in it. Return None, and record nothing, if no row matches."""
     with around(point), engine.begin() as connection:
-        changed = update_record(connection, kind, *where, **values)
+        changed = db.update_record(connection, kind, *where, **values)
         if changed is not None and decision is not None:
             decision.record(connection, changed)
     return changed
@@ -226,12 +213,12 @@ class Pause:
     """Who stopped the lifecycle, for one table or (`table_uuid` None) for all, since when and why. It counts for the
     table, whatever its name is now, and for whatever table has the name: a person paused "db.t"."""
 
-    pause_id: Key
+    pause_id: db.Key
     table_uuid: str | None
     table: str | None
     who: str
     why: str
-    since: Filled
+    since: db.Filled
     ended_at: datetime | None
     ended_by: str | None
 
@@ -241,28 +228,28 @@ class Pause:
         return f"{what} paused by {self.who} since {self.since:%Y-%m-%d %H:%M:%S} UTC{scope}: {self.why}"
 
 
-pauses = table_of(
+pauses = db.table_of(
     Pause,
     "pauses",
-    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="pauses_said"),
-    Index("pauses_in_force", "table_uuid", postgresql_where=text("ended_at IS NULL")),
+    sa.CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="pauses_said"),
+    sa.Index("pauses_in_force", "table_uuid", postgresql_where=sa.text("ended_at IS NULL")),
 )
 
 _IN_FORCE = pauses.c.ended_at.is_(None)
 
 
 class Pauses:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(self, who: str, why: str, table_uuid: str | None = None, table: str | None = None) -> Pause:
         """Stop one table's work, or all work without a table. An active pause does not change."""
-        require_said(table or "all tables", who=who, why=why)
+        db.require_said(table or "all tables", who=who, why=why)
         with around("pauses.begin"), self._engine.begin() as connection:
-            found = one(connection, Pause, _IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
+            found = db.one(connection, Pause, _IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
             if found is None:
                 pause_id = f"pause-{uuid.uuid4().hex[:12]}"
-                found = insert_record(
+                found = db.insert_record(
                     connection, Pause, pause_id=pause_id, table_uuid=table_uuid, table=table, who=who, why=why
                 )
                 NewDecision("pause", pause_id, who, why).record(connection, found)
@@ -273,20 +260,22 @@ class Pauses:
     ) -> list[Pause]:
         """Resume the work on one table (by its uuid, or by the name that it had when it was paused), or on all. Return
         the ended pauses. Raises BadInput without a person."""
-        require_said(name or table_uuid or "all tables", who=who)
+        db.require_said(name or table_uuid or "all tables", who=who)
         those = pauses.c.table_uuid.is_not_distinct_from(table_uuid)
         if name is not None:
             # Never `table_uuid IS NULL`: that is the pause of all.
-            those = or_(*if_given(pauses.c.table_uuid, table_uuid), pauses.c.table_name == name)
+            those = sa.or_(*db.if_given(pauses.c.table_uuid, table_uuid), pauses.c.table_name == name)
         with around("pauses.end"), self._engine.begin() as connection:
-            ended = update_records(connection, Pause, _IN_FORCE, those, ended_at=func.clock_timestamp(), ended_by=who)
+            ended = db.update_records(
+                connection, Pause, _IN_FORCE, those, ended_at=sa.func.clock_timestamp(), ended_by=who
+            )
             for each in ended:
                 NewDecision("resume", each.pause_id, who, why).record(connection, each)
         return list(ended)
 
     def in_force(self) -> list[Pause]:
         """Return the active pauses, those of all tables first."""
-        return list(records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
+        return list(db.records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
 
     def of_table(self, table_uuid: str, table: str) -> Pause | None:
         """Return the pause that currently stops a table's work, if any: by its uuid or its name."""

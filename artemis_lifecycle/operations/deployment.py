@@ -1,16 +1,15 @@
-"""The identity of the operations database. Belongs here: that identity, and where it is stored. Does not belong here:
-which deployment a catalog belongs to (`catalogs/deployments.py`)."""
+"""The identity of the operations database."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import URL, Engine, text
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-_MAY_READ = text("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
-_SERVER = text("SELECT system_identifier::text FROM pg_control_system()")
-_IDENTITY = text(
+_MAY_READ = sa.text("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
+_SERVER = sa.text("SELECT system_identifier::text FROM pg_control_system()")
+_IDENTITY = sa.text(
     "SELECT operations_id, (SELECT oid FROM pg_database WHERE datname = current_database()) || '/' || "
     "'lifecycle.identity'::regclass::oid FROM lifecycle.identity"
 )
@@ -43,7 +42,7 @@ class Deployment:
         return None
 
 
-def read_deployment(engine: Engine, root: str) -> Deployment:
+def read_deployment(engine: sa.Engine, root: str) -> Deployment:
     """Read the current identity of the operations database behind `engine`; `root` in its normal form."""
     with engine.connect() as connection:
         operations_id, place = connection.execute(_IDENTITY).one()
@@ -57,6 +56,6 @@ def read_deployment(engine: Engine, root: str) -> Deployment:
     return Deployment(str(operations_id), server, str(place), _address(engine.url), root)
 
 
-def _address(url: URL) -> str:
+def _address(url: sa.URL) -> str:
     host = url.host or url.query.get("host") or "the local socket"
     return f"{host}:{url.port or 5432}/{url.database or ''}"

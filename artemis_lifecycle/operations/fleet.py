@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Annotated
 
-from sqlalchemy import BigInteger, Date, Engine, Index, Integer, Numeric, cast, func, select, text, true, union_all
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, distinct_on, insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import batches, jobs
-from artemis_lifecycle.operations.plans import plans, verdicts
-from artemis_lifecycle.operations.scans import scans
+from artemis_lifecycle.operations.known_tables import known_tables
+from artemis_lifecycle.operations.plans import HOLDING, plans, verdicts
+from artemis_lifecycle.operations.scans import ENDED, scans
 from artemis_lifecycle.operations.steps import step_totals, steps
-from artemis_lifecycle.operations.tables import CLOCK, Filled, Key, one, put_newest, records, table_of, values_of
 
 # --- run times --------------------------------------------------------------------------------------------------------
 # How long the runs of maintenance windows took, by table and step: what a forecast of a window adds up.
@@ -38,7 +39,7 @@ class DayScan:
 _ENDED_WELL = (steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
 
 
-_LAST_DONE = text("""
+_LAST_DONE = sa.text("""
     WITH RECURSIVE ended AS NOT MATERIALIZED (
         SELECT table_name, step, finished_at FROM lifecycle.steps
         WHERE state IN ('done', 'skipped') AND dry_run IS FALSE
@@ -55,7 +56,7 @@ _LAST_DONE = text("""
 """One row of the index for each table and step, however many records they have."""
 
 
-def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
+def last_done(engine: sa.Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
     with engine.connect() as connection:
@@ -64,10 +65,10 @@ def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
     return found
 
 
-def last_done_of(engine: Engine, table: str) -> dict[str, datetime]:
+def last_done_of(engine: sa.Engine, table: str) -> dict[str, datetime]:
     """Return `last_done` of one table."""
     newest = (
-        select(steps.c.step, func.max(steps.c.finished_at).label("at"))
+        sa.select(steps.c.step, sa.func.max(steps.c.finished_at).label("at"))
         .where(steps.c.table_name == table, *_ENDED_WELL)
         .group_by(steps.c.step)
     )
@@ -75,10 +76,10 @@ def last_done_of(engine: Engine, table: str) -> dict[str, datetime]:
         return {row.step: row.at for row in connection.execute(newest)}
 
 
-def newest_states(engine: Engine, step: str) -> dict[str, str]:
+def newest_states(engine: sa.Engine, step: str) -> dict[str, str]:
     """Return for each table whether that step last was `done`, or was `skipped` because it had nothing to do."""
     query = (
-        select(steps.c.table_name, steps.c.state)
+        sa.select(steps.c.table_name, steps.c.state)
         .where(steps.c.step == step, *_ENDED_WELL)
         .order_by(steps.c.table_name, steps.c.finished_at.desc())
         .ext(distinct_on(steps.c.table_name))
@@ -87,19 +88,19 @@ def newest_states(engine: Engine, step: str) -> dict[str, str]:
         return {row.table_name: row.state for row in connection.execute(query)}
 
 
-def freed_by_day(engine: Engine, since: datetime) -> dict[str, dict[date, int]]:
+def freed_by_day(engine: sa.Engine, since: datetime) -> dict[str, dict[date, int]]:
     """Return the bytes that deletions started since then have freed, by table and day in UTC of their start."""
-    recent = select(jobs).where(jobs.c.started_at >= since).subquery()
+    recent = sa.select(jobs).where(jobs.c.started_at >= since).subquery()
     by_job = (
-        select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes"))
+        sa.select(batches.c.job_id, sa.func.sum(batches.c.deleted_bytes).label("bytes"))
         .where(batches.c.job_id == recent.c.job_id)
         .group_by(batches.c.job_id)
         .lateral()
     )
-    freed = func.sum(func.coalesce(by_job.c.bytes, recent.c.deleted_bytes))
-    day = cast(func.timezone("UTC", recent.c.started_at), Date)
-    joined = recent.join(by_job, true(), isouter=True)
-    query = select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
+    freed = sa.func.sum(sa.func.coalesce(by_job.c.bytes, recent.c.deleted_bytes))
+    day = sa.cast(sa.func.timezone("UTC", recent.c.started_at), sa.Date)
+    joined = recent.join(by_job, sa.true(), isouter=True)
+    query = sa.select(recent.c.table_name, day, freed).select_from(joined).group_by(recent.c.table_name, day)
     found: dict[str, dict[date, int]] = defaultdict(dict)
     with engine.connect() as connection:
         for table, on, size in connection.execute(query):
@@ -107,20 +108,20 @@ def freed_by_day(engine: Engine, since: datetime) -> dict[str, dict[date, int]]:
     return found
 
 
-def freed_by_job(engine: Engine, job_ids: Collection[str]) -> dict[str, int]:
+def freed_by_job(engine: sa.Engine, job_ids: Collection[str]) -> dict[str, int]:
     """Return the bytes that each of these unfinished deletions has freed so far."""
-    query = select(batches.c.job_id, func.sum(batches.c.deleted_bytes)).group_by(batches.c.job_id)
+    query = sa.select(batches.c.job_id, sa.func.sum(batches.c.deleted_bytes)).group_by(batches.c.job_id)
     with engine.connect() as connection:
         found = connection.execute(query.where(batches.c.job_id.in_(job_ids)))
         return {job_id: int(size) for job_id, size in found}
 
 
-def scan_shares(engine: Engine, since: datetime) -> list[DayScan]:
+def scan_shares(engine: sa.Engine, since: datetime) -> list[DayScan]:
     """Return the newest orphan scan of each table and day since then, oldest first."""
-    day = cast(func.timezone("UTC", scans.c.created_at), Date)
-    listed = cast(cast(scans.c.summary, JSONB)["listed_files"].astext, BigInteger)
+    day = sa.cast(sa.func.timezone("UTC", scans.c.created_at), sa.Date)
+    listed = sa.cast(sa.cast(scans.c.summary, JSONB)["listed_files"].astext, sa.BigInteger)
     query = (
-        select(scans.c.table_name, day, scans.c.files, listed)
+        sa.select(scans.c.table_name, day, scans.c.files, listed)
         .where(scans.c.kind == "orphans", scans.c.created_at >= since)
         .order_by(day, scans.c.table_name, scans.c.created_at.desc())
         .ext(distinct_on(day, scans.c.table_name))
@@ -129,10 +130,10 @@ def scan_shares(engine: Engine, since: datetime) -> list[DayScan]:
         return [DayScan(*row) for row in connection.execute(query)]
 
 
-def planned_since(engine: Engine, since: datetime) -> dict[str, list[datetime]]:
+def planned_since(engine: sa.Engine, since: datetime) -> dict[str, list[datetime]]:
     """Return when plans ended well or had nothing to do since then, by table, oldest first; without dry runs."""
     query = (
-        select(steps.c.table_name, steps.c.finished_at)
+        sa.select(steps.c.table_name, steps.c.finished_at)
         .where(steps.c.step == "plan", steps.c.finished_at >= since, *_ENDED_WELL)
         # For the index. A window is named by the day on which it opens, in its own time zone.
         .where(steps.c.window_day >= since.date() - timedelta(days=2))
@@ -145,14 +146,14 @@ def planned_since(engine: Engine, since: datetime) -> dict[str, list[datetime]]:
     return found
 
 
-def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
+def red_checks(engine: sa.Engine, plan_ids: list[str]) -> dict[str, list[str]]:
     """Return, for each of these plans, the checks whose newest verdict failed."""
     newest = (
-        select(func.max(verdicts.c.verdict_id))
+        sa.select(sa.func.max(verdicts.c.verdict_id))
         .where(verdicts.c.plan_id.in_(plan_ids))
         .group_by(verdicts.c.plan_id, verdicts.c.check_name)
     )
-    red = select(verdicts.c.plan_id, verdicts.c.check_name)
+    red = sa.select(verdicts.c.plan_id, verdicts.c.check_name)
     query = red.where(verdicts.c.verdict_id.in_(newest), verdicts.c.passed.is_(False)).order_by(verdicts.c.check_name)
     found: dict[str, list[str]] = defaultdict(list)
     with engine.connect() as connection:
@@ -161,27 +162,32 @@ def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def counted(engine: Engine) -> dict[tuple[str, str, str], int]:
+def counted(engine: sa.Engine) -> dict[tuple[str, str, str], int]:
     """Return the totals that steps counted, without dry runs, by table, step and figure. They include deleted records,
     so they never fall."""
-    each = func.jsonb_each_text(steps.c.counts).table_valued("key", "value").render_derived()
+    each = sa.func.jsonb_each_text(steps.c.counts).table_valued("key", "value").render_derived()
     kept = (
-        select(steps.c.table_name, steps.c.step, each.c.key.label("figure"), cast(each.c.value, Numeric).label("total"))
-        .select_from(steps.join(each, true()))
+        sa.select(
+            steps.c.table_name,
+            steps.c.step,
+            each.c.key.label("figure"),
+            sa.cast(each.c.value, sa.Numeric).label("total"),
+        )
+        .select_from(steps.join(each, sa.true()))
         .where(steps.c.dry_run.is_(False))
     )
-    gone = select(step_totals.c.table_name, step_totals.c.step, step_totals.c.figure, step_totals.c.total)
-    every = union_all(kept, gone).subquery()
+    gone = sa.select(step_totals.c.table_name, step_totals.c.step, step_totals.c.figure, step_totals.c.total)
+    every = sa.union_all(kept, gone).subquery()
     key = (every.c.table_name, every.c.step, every.c.figure)
-    query = select(*key, func.sum(every.c.total).label("sum")).group_by(*key)
+    query = sa.select(*key, sa.func.sum(every.c.total).label("sum")).group_by(*key)
     with engine.connect() as connection:
         return {(row.table_name, row.step, row.figure): int(row.sum) for row in connection.execute(query)}
 
 
-def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:
+def seconds_to_deletion(engine: sa.Engine) -> dict[str, Seconds]:
     """Return for each table how long its newest finished plan took from its commit to the end of its deletion."""
     query = (
-        select(plans.c.table_name, func.extract("epoch", plans.c.done_at - plans.c.committed_at).label("seconds"))
+        sa.select(plans.c.table_name, sa.func.extract("epoch", plans.c.done_at - plans.c.committed_at).label("seconds"))
         .where(plans.c.done_at.is_not(None), plans.c.committed_at.is_not(None))
         .order_by(plans.c.table_name, plans.c.done_at.desc())
         .ext(distinct_on(plans.c.table_name))
@@ -199,7 +205,7 @@ class HealthRecord:
     """The figures of `maintenance.health.TableHealth` as of `metadata_location`, and the score at `scored_at`. Those
     that ask for a compaction have columns; `figures` has the others by name."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
     metadata_location: str
     measured_at: datetime
@@ -219,39 +225,39 @@ class HealthRecord:
 class HealthPoint:
     """The score of a table at one time, and those of its parts by name; unknown ones are None."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     scored_at: Annotated[datetime, {"primary_key": True}]
     score: float
     parts: Mapping[str, float | None]
 
 
-health = table_of(HealthRecord, "health")
-health_history = table_of(HealthPoint, "health_history")
+health = db.table_of(HealthRecord, "health")
+health_history = db.table_of(HealthPoint, "health_history")
 
 
 class Health:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def note(self, record: HealthRecord, parts: Mapping[str, float | None]) -> None:
         """Replace the table's record, unless that one is newer; and add its score to the history."""
         point = HealthPoint(record.table_uuid, record.scored_at, record.score, parts)
-        added = upsert(health_history).values(values_of(point)).on_conflict_do_nothing()
+        added = upsert(health_history).values(db.values_of(point)).on_conflict_do_nothing()
         with around("health.note"), self._engine.begin() as connection:
-            put_newest(connection, health, record, "measured_at")
+            db.put_newest(connection, health, record, "measured_at")
             connection.execute(added)
 
     def of_table(self, table_uuid: str) -> HealthRecord | None:
-        return one(self._engine, HealthRecord, health.c.table_uuid == table_uuid)
+        return db.one(self._engine, HealthRecord, health.c.table_uuid == table_uuid)
 
     def by_table(self) -> dict[str, HealthRecord]:
         """Return the newest record of each table name."""
-        return {each.table: each for each in records(self._engine, HealthRecord, order_by=(health.c.measured_at,))}
+        return {each.table: each for each in db.records(self._engine, HealthRecord, order_by=(health.c.measured_at,))}
 
     def history(self, table_uuid: str) -> tuple[HealthPoint, ...]:
         """Return the table's scores, oldest first."""
         mine = health_history.c.table_uuid == table_uuid
-        return records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
+        return db.records(self._engine, HealthPoint, mine, order_by=(health_history.c.scored_at,))
 
 
 # --- held bytes -------------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ class HeldBytes:
     """What the tiers of a table held at `measured_at`. `cold` and `deep_archive` are None for a table that was never
     handed off."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
     measured_at: datetime
     live: int
@@ -271,21 +277,21 @@ class HeldBytes:
     deep_archive: int | None
 
 
-held_bytes = table_of(HeldBytes, "held_bytes")
+held_bytes = db.table_of(HeldBytes, "held_bytes")
 
 
 class Held:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def note(self, record: HeldBytes) -> None:
         """Replace the table's record, unless that one is newer."""
         with around("held_bytes.note"), self._engine.begin() as connection:
-            put_newest(connection, held_bytes, record, "measured_at")
+            db.put_newest(connection, held_bytes, record, "measured_at")
 
     def by_table(self) -> dict[str, HeldBytes]:
         """Return the newest record of each table name."""
-        return {each.table: each for each in records(self._engine, HeldBytes, order_by=(held_bytes.c.measured_at,))}
+        return {each.table: each for each in db.records(self._engine, HeldBytes, order_by=(held_bytes.c.measured_at,))}
 
 
 @dataclass(frozen=True)
@@ -293,19 +299,19 @@ class RunTime:
     """One run that a window started. `step` is the step's job, or `nightly_walk`. `parallel_runs` is how many such runs
     the instance allowed at once; None without a limit."""
 
-    run_id: Key
+    run_id: db.Key
     table: str
     step: str
-    parallel_runs: Annotated[int | None, {"type_": Integer}]
+    parallel_runs: Annotated[int | None, {"type_": sa.Integer}]
     started_at: datetime
-    finished_at: Filled
+    finished_at: db.Filled
 
 
-run_times = table_of(RunTime, "run_times", Index("run_times_finished", "finished_at"))
+run_times = db.table_of(RunTime, "run_times", sa.Index("run_times_finished", "finished_at"))
 
 
 class RunTimes:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def note(self, run_id: str, table: str, step: str, started_at: datetime, parallel_runs: int | None) -> None:
@@ -317,9 +323,9 @@ class RunTimes:
 
     def means(self, since: datetime) -> dict[str, dict[str, Seconds]]:
         """Return the mean duration of the runs that ended since then, by step and table."""
-        seconds = func.extract("epoch", run_times.c.finished_at - run_times.c.started_at)
+        seconds = sa.func.extract("epoch", run_times.c.finished_at - run_times.c.started_at)
         query = (
-            select(run_times.c.step, run_times.c.table_name, func.avg(seconds).label("mean"))
+            sa.select(run_times.c.step, run_times.c.table_name, sa.func.avg(seconds).label("mean"))
             .where(run_times.c.finished_at >= since)
             .group_by(run_times.c.step, run_times.c.table_name)
         )
@@ -331,7 +337,7 @@ class RunTimes:
 
     def parallel_runs(self) -> int | None:
         """Return how many runs the instance allowed at once at the newest run; None without a limit or a run."""
-        query = select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
+        query = sa.select(run_times.c.parallel_runs).order_by(run_times.c.finished_at.desc()).limit(1)
         with self._engine.connect() as connection:
             return connection.execute(query).scalar_one_or_none()
 
@@ -344,19 +350,19 @@ class RunTimes:
 class CheckResult:
     """One result. `is_red` is False for a warning; `text` says what the check found."""
 
-    table: Key
-    asset: Key
-    check_name: Key
+    table: db.Key
+    asset: db.Key
+    check_name: db.Key
     is_red: bool
     text: str
-    evaluated_at: Filled
+    evaluated_at: db.Filled
 
 
-check_results = table_of(CheckResult, "check_results")
+check_results = db.table_of(CheckResult, "check_results")
 
 
 class CheckResults:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def note(self, table: str, asset: str, check_name: str, text: str, *, is_red: bool) -> None:
@@ -366,7 +372,7 @@ class CheckResults:
         with around("check_results.note"), self._engine.begin() as connection:
             connection.execute(
                 statement.on_conflict_do_update(
-                    index_elements=list(check_results.primary_key), set_={**found, "evaluated_at": CLOCK}
+                    index_elements=list(check_results.primary_key), set_={**found, "evaluated_at": db.CLOCK}
                 )
             )
 
@@ -374,6 +380,79 @@ class CheckResults:
         """Return what each red check says, by table, and by `<asset>: <check>`."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         order = (check_results.c.asset, check_results.c.check_name)
-        for each in records(self._engine, CheckResult, check_results.c.is_red, order_by=order):
+        for each in db.records(self._engine, CheckResult, check_results.c.is_red, order_by=order):
             found[each.table][f"{each.asset}: {each.check_name}"] = each.text
         return found
+
+
+# --- waits ------------------------------------------------------------------------------------------------------------
+# Which plans and scans wait for a person, since when and why. A row counts until its plan or scan is approved or over.
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A plan's or scan's wait for approval; `why` is the text of the refusal."""
+
+    job_id: db.Key
+    table: str
+    why: str
+    since: db.Filled
+
+
+waits = db.table_of(Wait, "waits")
+
+
+class Waits:
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def note(self, job_id: str, table: str, why: str) -> None:
+        """Record that it waits. `since` keeps the first time, unless it was approved in between."""
+        statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
+        approved = sa.or_(
+            sa.select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
+            sa.select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
+        )
+        since = sa.func.greatest(waits.c.since, sa.func.clock_timestamp())
+        with around("waits.note"), self._engine.begin() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
+            connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
+
+    def open(self) -> tuple[Wait, ...]:
+        """Return those that still wait, longest first."""
+        plan = sa.and_(
+            plans.c.plan_id == waits.c.job_id,
+            plans.c.status.in_(sorted(HOLDING)),
+            sa.func.coalesce(plans.c.approved_at, waits.c.since) <= waits.c.since,
+            sa.func.coalesce(plans.c.lost_approved_at, waits.c.since) <= waits.c.since,
+        )
+        # A newer scan of the table supersedes an older one.
+        other = scans.alias("other")
+        newer = sa.select(other.c.scan_id).where(
+            other.c.table_uuid == scans.c.table_uuid, other.c.created_at > scans.c.created_at
+        )
+        scan = sa.and_(
+            scans.c.scan_id == waits.c.job_id,
+            scans.c.state.not_in(ENDED),
+            sa.func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
+            ~newer.exists(),
+            # Of a dropped table: not once it is in the catalog again, its files are gone, or a person keeps them.
+            sa.or_(
+                scans.c.kind != "dropped",
+                sa.select(known_tables.c.table_uuid)
+                .where(
+                    known_tables.c.table_uuid == scans.c.table_uuid,
+                    known_tables.c.table_name == scans.c.table_name,
+                    known_tables.c.missing_since.is_not(None),
+                    known_tables.c.kept_at.is_(None),
+                    known_tables.c.gone_at.is_(None),
+                )
+                .exists(),
+            ),
+        )
+        waiting = sa.or_(
+            sa.select(plans.c.plan_id).where(plan).exists(), sa.select(scans.c.scan_id).where(scan).exists()
+        )
+        query = sa.select(waits).where(waiting).order_by(waits.c.since)
+        with self._engine.connect() as connection:
+            return tuple(db.to_record(Wait, row) for row in connection.execute(query))

@@ -13,45 +13,17 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Engine,
-    Index,
-    Integer,
-    Text,
-    delete,
-    func,
-    or_,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import BadInput, Busy, LeaseLost, NaiveDatetime, OperationsUnavailable, Refused
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.roles import INGEST, refusing
-from artemis_lifecycle.operations.tables import (
-    CLOCK,
-    Filled,
-    Key,
-    Serial,
-    if_given,
-    insert_record,
-    one,
-    records,
-    require_said,
-    required,
-    table_of,
-    to_record,
-    update_record,
-)
 from artemis_lifecycle.storage.instants import elapsed
 
 HoldKind = Literal["legal", "lease", "consumer"]
@@ -65,27 +37,27 @@ class Hold:
     read up to its one snapshot, and keeps that and every later one.
     """
 
-    hold_id: Key
+    hold_id: db.Key
     table_uuid: str
     table: str
-    kind: Annotated[HoldKind, {"server_default": text("'legal'")}]
+    kind: Annotated[HoldKind, {"server_default": sa.text("'legal'")}]
     owner: str
     reason: str
     snapshot_ids: tuple[int, ...]
-    created_at: Filled
+    created_at: db.Filled
     until: datetime | None
     released_at: datetime | None
     released_by: str | None = None
     released_why: str | None = None
 
 
-holds = table_of(Hold, "holds", Index("holds_of_table", "table_uuid"))
+holds = db.table_of(Hold, "holds", sa.Index("holds_of_table", "table_uuid"))
 
 _OLDEST = (holds.c.created_at, holds.c.hold_id)
 
 
 class Holds:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def place(
@@ -107,7 +79,7 @@ class Holds:
         `ttl` counts by the Postgres clock, and replaces `until`. Raises Busy if that lock is not free within `timeout`
         seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
         """
-        require_said(table, owner=owner, reason=reason)
+        db.require_said(table, owner=owner, reason=reason)
         _require_sense(kind, table, snapshot_ids, until, ttl)
         NaiveDatetime.refuse("until", until, table=table)
         with (
@@ -115,7 +87,7 @@ class Holds:
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
         ):
-            hold = insert_record(
+            hold = db.insert_record(
                 connection,
                 Hold,
                 hold_id=f"hold-{uuid.uuid4().hex}",
@@ -125,7 +97,7 @@ class Holds:
                 reason=reason,
                 snapshot_ids=list(snapshot_ids),
                 kind=kind,
-                until=until if ttl is None else func.clock_timestamp() + ttl,
+                until=until if ttl is None else sa.func.clock_timestamp() + ttl,
             )
             if kind == "legal":
                 NewDecision("hold", hold.hold_id, owner, reason).record(connection, hold)
@@ -140,9 +112,9 @@ class Holds:
     def release(self, hold_id: str, who: str, why: str | None = None) -> Hold:
         """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput for a `who` without content."""
         hold = self.get(hold_id)
-        require_said(hold.table, who=who)
+        db.require_said(hold.table, who=who)
         decision = NewDecision("release", hold_id, who, why) if hold.kind == "legal" else None
-        released = {"released_at": func.clock_timestamp(), "released_by": who, "released_why": why}
+        released = {"released_at": sa.func.clock_timestamp(), "released_by": who, "released_why": why}
         open_one = (holds.c.hold_id == hold_id, holds.c.released_at.is_(None))
         ended = change(self._engine, "holds.release", Hold, *open_one, decision=decision, **released)
         return ended or self.get(hold_id)
@@ -152,7 +124,7 @@ class Holds:
 
         Raises BadInput for another kind, Refused if it has ended, because what it kept may be gone. Raises NoSuchPlan.
         """
-        until = func.greatest(holds.c.until, func.clock_timestamp() + ttl)
+        until = sa.func.greatest(holds.c.until, sa.func.clock_timestamp() + ttl)
         return self._alter(hold_id, "lease", {"until": until}, "a lease that has ended cannot be renewed")
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
@@ -164,7 +136,9 @@ class Holds:
 
     def _alter(self, hold_id: str, kind: HoldKind, values: dict[str, Any], refusal: str) -> Hold:
         one_of_kind = (holds.c.hold_id == hold_id, holds.c.kind == kind)
-        changed = change(self._engine, "holds.alter", Hold, *one_of_kind, *_in_force(func.clock_timestamp()), **values)
+        changed = change(
+            self._engine, "holds.alter", Hold, *one_of_kind, *_in_force(sa.func.clock_timestamp()), **values
+        )
         if changed is not None:
             return changed
         hold = self.get(hold_id)
@@ -184,25 +158,25 @@ class Holds:
 
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
-        found = one(self._engine, Hold, holds.c.hold_id == hold_id)
-        return required(found, f"No hold {hold_id} is stored", "list holds with: artemis holds TABLE")
+        found = db.one(self._engine, Hold, holds.c.hold_id == hold_id)
+        return db.required(found, f"No hold {hold_id} is stored", "list holds with: artemis holds TABLE")
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
         """Return all holds that a table ever had, oldest first."""
-        return records(self._engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
+        return db.records(self._engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
 
     def active(self, table_uuid: str | None = None, now: datetime | None = None) -> tuple[Hold, ...]:
         """Return active holds, of one table or of all, oldest first.
 
         `now` can only extend them: the earlier of it and the Postgres clock counts.
         """
-        instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
-        of_table = if_given(holds.c.table_uuid, table_uuid)
-        return records(self._engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
+        instant = sa.func.clock_timestamp() if now is None else sa.func.least(now, sa.func.clock_timestamp())
+        of_table = db.if_given(holds.c.table_uuid, table_uuid)
+        return db.records(self._engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
 
 
-def _in_force(instant: ColumnElement[datetime]) -> tuple[ColumnElement[bool], ...]:
-    return holds.c.released_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > instant)
+def _in_force(instant: sa.ColumnElement[datetime]) -> tuple[sa.ColumnElement[bool], ...]:
+    return holds.c.released_at.is_(None), sa.or_(holds.c.until.is_(None), holds.c.until > instant)
 
 
 def _require_sense(
@@ -235,7 +209,7 @@ class TagRecord:
     created.
     """
 
-    tag_record_id: Serial
+    tag_record_id: db.Serial
     table_uuid: str
     table: str
     name: str
@@ -244,16 +218,16 @@ class TagRecord:
     why: str | None
     retain: timedelta | None
     max_ref_age_ms: int | None
-    created_at: Annotated[datetime | None, {"server_default": CLOCK}]
+    created_at: Annotated[datetime | None, {"server_default": db.CLOCK}]
     removed_at: datetime | None
     removed_by: str | None
     removed_why: str | None
 
 
-tags = table_of(
+tags = db.table_of(
     TagRecord,
     "tags",
-    Index("tags_one_per_name", "table_uuid", "name", unique=True, postgresql_where=text("removed_at IS NULL")),
+    sa.Index("tags_one_per_name", "table_uuid", "name", unique=True, postgresql_where=sa.text("removed_at IS NULL")),
 )
 
 REPLACED = "replaced by a newer tag of that name"
@@ -263,7 +237,7 @@ MOVED = "moved to another snapshot by another tool"
 
 
 class Tags:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def record(
@@ -284,11 +258,11 @@ class Tags:
         made = {} if created_at is None else {"created_at": created_at}
         with around("tags.record"), self._engine.begin() as connection:
             connection.execute(
-                update(tags)
+                sa.update(tags)
                 .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
-                .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why=REPLACED)
+                .values(removed_at=sa.func.clock_timestamp(), removed_by=who, removed_why=REPLACED)
             )
-            return insert_record(
+            return db.insert_record(
                 connection,
                 TagRecord,
                 table_uuid=table_uuid,
@@ -307,20 +281,20 @@ class Tags:
         mine = (tags.c.table_uuid == record.table_uuid, tags.c.name == record.name)
         with around("tags.withdraw"), self._engine.begin() as connection:
             gone = connection.execute(
-                update(tags)
+                sa.update(tags)
                 .where(tags.c.tag_record_id == record.tag_record_id, tags.c.removed_at.is_(None))
-                .values(removed_at=func.clock_timestamp(), removed_by=record.who, removed_why=NOT_MADE)
+                .values(removed_at=sa.func.clock_timestamp(), removed_by=record.who, removed_why=NOT_MADE)
             )
             if not gone.rowcount:
                 return
             former = connection.execute(
-                select(tags)
+                sa.select(tags)
                 .where(*mine, tags.c.tag_record_id < record.tag_record_id)
                 .order_by(tags.c.tag_record_id.desc())
             ).first()
             if former is not None and former.removed_why == REPLACED:
                 connection.execute(
-                    update(tags)
+                    sa.update(tags)
                     .where(tags.c.tag_record_id == former.tag_record_id)
                     .values(removed_at=None, removed_by=None, removed_why=None)
                 )
@@ -331,15 +305,15 @@ class Tags:
         """Record that the tag was removed. If no record of it on that snapshot was active, others had created it; the
         removal is still recorded."""
         with around("tags.removed"), self._engine.begin() as connection:
-            ended = {"removed_at": func.clock_timestamp(), "removed_by": who, "removed_why": why}
+            ended = {"removed_at": sa.func.clock_timestamp(), "removed_by": who, "removed_why": why}
             mine = (tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
             connection.execute(
-                update(tags)
+                sa.update(tags)
                 .where(*mine, tags.c.snapshot_id != snapshot_id)
-                .values(removed_at=func.clock_timestamp(), removed_why=MOVED)
+                .values(removed_at=sa.func.clock_timestamp(), removed_why=MOVED)
             )
-            removed = update_record(connection, TagRecord, *mine, tags.c.snapshot_id == snapshot_id, **ended)
-            return removed or insert_record(
+            removed = db.update_record(connection, TagRecord, *mine, tags.c.snapshot_id == snapshot_id, **ended)
+            return removed or db.insert_record(
                 connection,
                 TagRecord,
                 table_uuid=table_uuid,
@@ -354,7 +328,7 @@ class Tags:
         """Return active records, or all records ever made, oldest first."""
         in_force = () if with_removed else (tags.c.removed_at.is_(None),)
         mine = tags.c.table_uuid == table_uuid
-        return records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
+        return db.records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))
 
 
 # --- heartbeats -------------------------------------------------------------------------------------------------------
@@ -378,16 +352,16 @@ SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats,
 class Heartbeat:
     """One active writer. `prefix` None protects the whole table; `host` and `pid` are unknown for foreign writers."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
-    writer_id: Key
+    writer_id: db.Key
     # Two processes may write under one id: when one ends, the other must stay protected.
-    session: Annotated[Key, {"server_default": text("''")}]
+    session: Annotated[db.Key, {"server_default": sa.text("''")}]
     prefix: str | None
     host: str | None
-    pid: Annotated[int | None, {"type_": Integer}]
-    started_at: Filled
-    last_beat_at: Filled
+    pid: Annotated[int | None, {"type_": sa.Integer}]
+    started_at: db.Filled
+    last_beat_at: db.Filled
     expires_at: datetime
 
     @property
@@ -397,25 +371,25 @@ class Heartbeat:
         return self.writer_id, protects, self.host, self.pid, self.started_at, self.expires_at
 
 
-heartbeats = table_of(
+heartbeats = db.table_of(
     Heartbeat,
     "heartbeats",
     # The Postgres login. A trigger sets it, and only that login (and the lifecycle) may end or renew the heartbeat.
-    Column("login", Text),
+    sa.Column("login", sa.Text),
     # Drivers cannot read times beyond these years, and one such row would stop every step that reads it.
-    CheckConstraint(
+    sa.CheckConstraint(
         " AND ".join(
             f"{name} BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-30 00:00:00+00'"
             for name in ("started_at", "last_beat_at", "expires_at")
         ),
         name="heartbeats_times",
     ),
-    Index("heartbeats_expiry", "expires_at"),
+    sa.Index("heartbeats_expiry", "expires_at"),
 )
 
 
 class Heartbeats:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def beat(
@@ -438,18 +412,18 @@ class Heartbeats:
         """
         key = session or _this_process()
         with self._engine.begin() as connection:
-            renewed = update_record(
+            renewed = db.update_record(
                 connection,
                 Heartbeat,
                 heartbeats.c.table_uuid == table_uuid,
                 heartbeats.c.writer_id == writer_id,
                 heartbeats.c.session == key,
-                heartbeats.c.expires_at > func.clock_timestamp(),
+                heartbeats.c.expires_at > sa.func.clock_timestamp(),
                 # Another prefix starts like another writer.
                 heartbeats.c.prefix.is_not_distinct_from(prefix),
                 table=table,
-                last_beat_at=func.clock_timestamp(),
-                expires_at=func.clock_timestamp() + ttl,
+                last_beat_at=sa.func.clock_timestamp(),
+                expires_at=sa.func.clock_timestamp() + ttl,
             )
         if renewed is not None:
             return renewed
@@ -464,7 +438,9 @@ class Heartbeats:
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
         ):
-            connection.execute(delete(heartbeats).where(heartbeats.c.expires_at < func.clock_timestamp() - _HISTORY))
+            connection.execute(
+                sa.delete(heartbeats).where(heartbeats.c.expires_at < sa.func.clock_timestamp() - _HISTORY)
+            )
             statement = upsert(heartbeats).values(
                 table_uuid=table_uuid,
                 writer_id=writer_id,
@@ -473,7 +449,7 @@ class Heartbeats:
                 prefix=prefix,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                expires_at=func.clock_timestamp() + ttl,
+                expires_at=sa.func.clock_timestamp() + ttl,
             )
             row = connection.execute(
                 statement.on_conflict_do_update(
@@ -483,19 +459,19 @@ class Heartbeats:
                         "prefix": statement.excluded.prefix,
                         "host": statement.excluded.host,
                         "pid": statement.excluded.pid,
-                        "started_at": func.clock_timestamp(),
-                        "last_beat_at": func.clock_timestamp(),
+                        "started_at": sa.func.clock_timestamp(),
+                        "last_beat_at": sa.func.clock_timestamp(),
                         "expires_at": statement.excluded.expires_at,
                     },
                 ).returning(heartbeats)
             ).one()
-        return to_record(Heartbeat, row)
+        return db.to_record(Heartbeat, row)
 
     def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:
         """End this session's protection. Without such a session, nothing changes."""
         with around("heartbeats.stop"), self._engine.begin() as connection:
             connection.execute(
-                delete(heartbeats).where(
+                sa.delete(heartbeats).where(
                     heartbeats.c.table_uuid == table_uuid,
                     heartbeats.c.writer_id == writer_id,
                     heartbeats.c.session == (session or _this_process()),
@@ -504,8 +480,8 @@ class Heartbeats:
 
     def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
         """Return the active writers by the Postgres clock, of one table or of all, longest active first."""
-        where = (heartbeats.c.expires_at > func.clock_timestamp(), *if_given(heartbeats.c.table_uuid, table_uuid))
-        return list(records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
+        where = (heartbeats.c.expires_at > sa.func.clock_timestamp(), *db.if_given(heartbeats.c.table_uuid, table_uuid))
+        return list(db.records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
 
 
 class Writing:

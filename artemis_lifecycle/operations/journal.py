@@ -8,29 +8,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Connection, Engine, ForeignKeyConstraint, Index, Table, func, insert, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import LeaseLost, PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import plans
-from artemis_lifecycle.operations.tables import (
-    Count,
-    Filled,
-    FilledLater,
-    Key,
-    Small,
-    SmallCount,
-    SmallKey,
-    one,
-    records,
-    required,
-    storable,
-    table_of,
-    update_record,
-    update_records,
-)
 
 JobKind = Literal["expiration", "orphans", "dropped"]
 
@@ -50,73 +35,75 @@ class JobRecord:
     or scan. The totals from `deleted` on are set when the batches are deleted at the end of their retention
     (`forgotten_at`)."""
 
-    job_id: Key
+    job_id: db.Key
     kind: JobKind
     table_uuid: str
     table: str
     files_location: str
-    started_at: FilledLater = None
+    started_at: db.FilledLater = None
     finished_at: datetime | None = None
-    batches: Small = 0
-    files: Count = 0
-    bytes: Count = 0
+    batches: db.Small = 0
+    files: db.Count = 0
+    bytes: db.Count = 0
     forgotten_at: datetime | None = None
-    deleted: Count = 0
-    absent: Count = 0
-    kept: Count = 0
-    failed: Count = 0
-    deleted_bytes: Count = 0
+    deleted: db.Count = 0
+    absent: db.Count = 0
+    kept: db.Count = 0
+    failed: db.Count = 0
+    deleted_bytes: db.Count = 0
 
 
-jobs = table_of(JobRecord, "jobs", Index("jobs_of_table", "table_uuid"))
+jobs = db.table_of(JobRecord, "jobs", sa.Index("jobs_of_table", "table_uuid"))
 
 
 @dataclass(frozen=True)
 class BatchRecord:
     """One batch; counts are files of its latest attempt, `deleted_bytes` their size. `fence` is the lease's token."""
 
-    job_id: Key
-    batch: SmallKey
+    job_id: db.Key
+    batch: db.SmallKey
     state: BatchState
-    files: Count
-    bytes: Count
-    deleted: Count
-    absent: Count
-    kept: Count
-    failed: Count
-    deleted_bytes: Count
-    attempts: SmallCount
+    files: db.Count
+    bytes: db.Count
+    deleted: db.Count
+    absent: db.Count
+    kept: db.Count
+    failed: db.Count
+    deleted_bytes: db.Count
+    attempts: db.SmallCount
     fence: int | None
     error: str | None
-    updated_at: Filled
+    updated_at: db.Filled
 
 
-batches = table_of(BatchRecord, "batches", ForeignKeyConstraint(["job_id"], [jobs.c.job_id]))
+batches = db.table_of(BatchRecord, "batches", sa.ForeignKeyConstraint(["job_id"], [jobs.c.job_id]))
 
 
 @dataclass(frozen=True)
 class HandoffBatchRecord:
     """One batch of copies; `copied` and `skipped` (already there and identical) count files."""
 
-    plan_id: Key
-    batch: SmallKey
+    plan_id: db.Key
+    batch: db.SmallKey
     state: Literal["planned", "done", "failed"]
-    files: Count
-    bytes: Count
-    copied: Count
-    skipped: Count
-    attempts: SmallCount
+    files: db.Count
+    bytes: db.Count
+    copied: db.Count
+    skipped: db.Count
+    attempts: db.SmallCount
     error: str | None
-    updated_at: Filled
+    updated_at: db.Filled
 
 
-handoff_batches = table_of(HandoffBatchRecord, "handoff_batches", ForeignKeyConstraint(["plan_id"], [plans.c.plan_id]))
+handoff_batches = db.table_of(
+    HandoffBatchRecord, "handoff_batches", sa.ForeignKeyConstraint(["plan_id"], [plans.c.plan_id])
+)
 
 
 class Journal:
     """Deletion jobs. A batch is recorded here before its first file is deleted, and after its last."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(self, job: JobRecord, batch_sizes: Sequence[tuple[int, int]]) -> JobRecord:
@@ -154,10 +141,10 @@ class Journal:
         return stored
 
     def job(self, job_id: str) -> JobRecord | None:
-        return one(self._engine, JobRecord, jobs.c.job_id == job_id)
+        return db.one(self._engine, JobRecord, jobs.c.job_id == job_id)
 
     def batches(self, job_id: str) -> tuple[BatchRecord, ...]:
-        return records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
+        return db.records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
 
     def unfinished(self, job_id: str) -> tuple[BatchRecord, ...]:
         """Return the batches that are not done: not started, interrupted, failed in part, or waiting."""
@@ -171,7 +158,7 @@ class Journal:
         """
         with around("journal.start_batch"), self._engine.begin() as connection:
             job = self._fenced(connection, job_id, fence)
-            started = update_record(
+            started = db.update_record(
                 connection,
                 BatchRecord,
                 batches.c.job_id == job_id,
@@ -180,7 +167,7 @@ class Journal:
                 state=BatchState.DELETING,
                 fence=fence,
                 attempts=batches.c.attempts + 1,
-                updated_at=func.clock_timestamp(),
+                updated_at=sa.func.clock_timestamp(),
             )
             if started is None:
                 raise PlanStateError(
@@ -210,7 +197,7 @@ class Journal:
         Raises LeaseLost if the batch no longer belongs to this fence.
         """
         with around("journal.finish_batch"), self._engine.begin() as connection:
-            finished = update_record(
+            finished = db.update_record(
                 connection,
                 BatchRecord,
                 batches.c.job_id == job_id,
@@ -223,8 +210,8 @@ class Journal:
                 kept=kept,
                 failed=failed,
                 deleted_bytes=deleted_bytes,
-                error=storable(error),
-                updated_at=func.clock_timestamp(),
+                error=db.storable(error),
+                updated_at=sa.func.clock_timestamp(),
             )
             if finished is None:
                 raise LeaseLost(
@@ -239,7 +226,7 @@ class Journal:
         with around("journal.finish"), self._engine.begin() as connection:
             job = _job(connection, job_id)
             left = connection.execute(
-                select(func.count()).where(batches.c.job_id == job_id, batches.c.state != BatchState.DONE)
+                sa.select(sa.func.count()).where(batches.c.job_id == job_id, batches.c.state != BatchState.DONE)
             ).scalar_one()
             if left:
                 raise PlanStateError(
@@ -248,18 +235,20 @@ class Journal:
                     untouched="the journal",
                     hint="run the deletion again: it resumes with those",
                 )
-            now = func.coalesce(jobs.c.finished_at, func.clock_timestamp())
-            (finished,) = update_records(connection, JobRecord, jobs.c.job_id == job_id, finished_at=now)
+            now = sa.func.coalesce(jobs.c.finished_at, sa.func.clock_timestamp())
+            (finished,) = db.update_records(connection, JobRecord, jobs.c.job_id == job_id, finished_at=now)
         return finished
 
     @staticmethod
-    def _fenced(connection: Connection, job_id: str, fence: int) -> JobRecord:
+    def _fenced(connection: sa.Connection, job_id: str, fence: int) -> JobRecord:
         job = _job(connection, job_id)
         newest = connection.execute(
-            select(
-                func.greatest(
-                    select(func.max(batches.c.fence)).where(batches.c.job_id == job_id).scalar_subquery(),
-                    select(func.max(leases.c.token)).where(leases.c.table_uuid == job.table_uuid).scalar_subquery(),
+            sa.select(
+                sa.func.greatest(
+                    sa.select(sa.func.max(batches.c.fence)).where(batches.c.job_id == job_id).scalar_subquery(),
+                    sa.select(sa.func.max(leases.c.token))
+                    .where(leases.c.table_uuid == job.table_uuid)
+                    .scalar_subquery(),
                 )
             )
         ).scalar_one()
@@ -273,30 +262,30 @@ class Journal:
         return job
 
 
-def _job(connection: Connection, job_id: str) -> JobRecord:
-    found = one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
-    return required(found, f"No deletion job {job_id} is in the journal", "start it first")
+def _job(connection: sa.Connection, job_id: str) -> JobRecord:
+    found = db.one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
+    return db.required(found, f"No deletion job {job_id} is in the journal", "start it first")
 
 
-def _sizes(connection: Connection, table: Table, mine: ColumnElement[bool]) -> list[tuple[int, int]]:
+def _sizes(connection: sa.Connection, table: sa.Table, mine: sa.ColumnElement[bool]) -> list[tuple[int, int]]:
     """Return (files, bytes) of the stored batches, in order."""
-    query = select(table.c.files, table.c.bytes).where(mine).order_by(table.c.batch)
+    query = sa.select(table.c.files, table.c.bytes).where(mine).order_by(table.c.batch)
     return [(row.files, row.bytes) for row in connection.execute(query)]
 
 
-def _plan(connection: Connection, table: Table, sizes: Sequence[tuple[int, int]], **owner: str) -> None:
+def _plan(connection: sa.Connection, table: sa.Table, sizes: Sequence[tuple[int, int]], **owner: str) -> None:
     rows = [
         {**owner, "batch": index, "state": BatchState.PLANNED, "files": files, "bytes": size}
         for index, (files, size) in enumerate(sizes)
     ]
     if rows:
-        connection.execute(insert(table), rows)
+        connection.execute(sa.insert(table), rows)
 
 
 class HandoffBatches:
     """The copies of a handoff, by batch of its plan's files."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(self, plan_id: str, batch_sizes: Sequence[tuple[int, int]]) -> tuple[HandoffBatchRecord, ...]:
@@ -314,7 +303,7 @@ class HandoffBatches:
 
     def batches(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
         mine = handoff_batches.c.plan_id == plan_id
-        return records(self._engine, HandoffBatchRecord, mine, order_by=(handoff_batches.c.batch,))
+        return db.records(self._engine, HandoffBatchRecord, mine, order_by=(handoff_batches.c.batch,))
 
     def unfinished(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
         return tuple(batch for batch in self.batches(plan_id) if batch.state != "done")
@@ -324,7 +313,7 @@ class HandoffBatches:
     ) -> HandoffBatchRecord:
         """Record that the batch is copied and verified, or failed with `error`. Raises NoSuchPlan."""
         with around("handoffs.finish_batch"), self._engine.begin() as connection:
-            finished = update_record(
+            finished = db.update_record(
                 connection,
                 HandoffBatchRecord,
                 handoff_batches.c.plan_id == plan_id,
@@ -332,10 +321,10 @@ class HandoffBatches:
                 state="failed" if error else "done",
                 copied=copied,
                 skipped=skipped,
-                error=storable(error),
+                error=db.storable(error),
                 attempts=handoff_batches.c.attempts + 1,
-                updated_at=func.clock_timestamp(),
+                updated_at=sa.func.clock_timestamp(),
             )
-            return required(
+            return db.required(
                 finished, f"No batch {batch} of the handoff of plan {plan_id} is stored", "start the handoff first"
             )

@@ -12,30 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Engine,
-    Index,
-    Table,
-    Text,
-    delete,
-    false,
-    func,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
-from artemis_lifecycle.operations.tables import CLOCK, Filled, Key, Utc, metadata, records, table_of
 
 _SEEN_EVERY = timedelta(hours=1)
 """How often an unchanged table is written again: the accuracy of `last_seen`."""
@@ -52,12 +36,12 @@ class KnownTable:
     """A table that the catalog has, or no longer has (`missing_since`). `kept_*`: who decided to keep its files.
     `gone_at`: its files were deleted."""
 
-    catalog: Key
-    table_uuid: Key
-    table: Key
+    catalog: db.Key
+    table_uuid: db.Key
+    table: db.Key
     metadata_location: str
-    first_seen: Filled
-    last_seen: Filled
+    first_seen: db.Filled
+    last_seen: db.Filled
     missing_since: datetime | None
     kept_at: datetime | None
     kept_by: str | None
@@ -69,12 +53,12 @@ class KnownTable:
         return self.missing_since is None and self.metadata_location == seen.metadata_location
 
 
-known_tables = table_of(
+known_tables = db.table_of(
     KnownTable,
     "known_tables",
-    CheckConstraint("kept_at IS NULL OR (btrim(kept_by) <> '' AND btrim(kept_why) <> '')", name="known_tables_kept"),
-    CheckConstraint("gone_at IS NULL OR missing_since IS NOT NULL", name="known_tables_gone"),
-    Index("known_tables_missing", "catalog", "missing_since"),
+    sa.CheckConstraint("kept_at IS NULL OR (btrim(kept_by) <> '' AND btrim(kept_why) <> '')", name="known_tables_kept"),
+    sa.CheckConstraint("gone_at IS NULL OR missing_since IS NOT NULL", name="known_tables_gone"),
+    sa.Index("known_tables_missing", "catalog", "missing_since"),
 )
 
 
@@ -95,7 +79,7 @@ class Seen:
 
 
 class KnownTables:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def observe(
@@ -117,7 +101,7 @@ class KnownTables:
                     former = _former(seen, (each for each in left.values() if each.table_uuid == table_uuid))
                     if former is not None:
                         del left[table_uuid, former.table]
-                        renamed = update(known_tables).where(*_same(former)).values(table_name=table)
+                        renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
                         connection.execute(renamed)
                 elif known.is_at(seen) and known.last_seen > recent:
                     # Most are as before: no statement for these.
@@ -126,8 +110,8 @@ class KnownTables:
             gone = [each for each in left.values() if each.missing_since is None]
             for each in gone if complete else ():
                 again = known_tables.c.metadata_location == each.metadata_location
-                missing = update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
-                connection.execute(missing.values(missing_since=func.clock_timestamp()))
+                missing = sa.update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
+                connection.execute(missing.values(missing_since=sa.func.clock_timestamp()))
         return self.missing(catalog)
 
     def names(self, catalog: str, table_uuid: str) -> dict[str, str]:
@@ -173,7 +157,7 @@ class KnownTables:
     def keep(self, known: KnownTable, who: str, why: str, *, quarantined: bool = False) -> KnownTable:
         """Decide to keep a dropped table's files, also if all of them are in quarantine. Raises PlanStateError if it is
         not missing, or gone."""
-        kept_at = func.coalesce(known_tables.c.kept_at, func.clock_timestamp())
+        kept_at = sa.func.coalesce(known_tables.c.kept_at, sa.func.clock_timestamp())
         decision = NewDecision("keep-dropped", known.table_uuid, who, why)
         return self._decide(known, decision, again=quarantined, kept_at=kept_at, kept_by=who, kept_why=why)
 
@@ -192,7 +176,7 @@ class KnownTables:
 
     def gone(self, known: KnownTable) -> KnownTable:
         """Record that a dropped table's files were deleted. Raises PlanStateError if it is not missing."""
-        return self._decide(known, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()))
+        return self._decide(known, gone_at=sa.func.coalesce(known_tables.c.gone_at, sa.func.clock_timestamp()))
 
     def _decide(
         self, known: KnownTable, decision: NewDecision | None = None, *, again: bool = True, **values: object
@@ -205,15 +189,13 @@ class KnownTables:
             found = self.get(known.catalog, known.table_uuid, known.table)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
             raise PlanStateError(
-                f"Table {known.table_uuid} {what}",
-                table=found.table,
-                hint="list the dropped tables: artemis dropped",
+                f"Table {known.table_uuid} {what}", table=found.table, hint="list the dropped tables: artemis dropped"
             )
         return changed
 
-    def _all(self, *where: ColumnElement[bool]) -> list[KnownTable]:
+    def _all(self, *where: sa.ColumnElement[bool]) -> list[KnownTable]:
         order = (known_tables.c.table_name, known_tables.c.table_uuid)
-        return list(records(self._engine, KnownTable, *where, order_by=order))
+        return list(db.records(self._engine, KnownTable, *where, order_by=order))
 
 
 def _former(seen: Seen, lost: Iterable[KnownTable]) -> KnownTable | None:
@@ -221,11 +203,11 @@ def _former(seen: Seen, lost: Iterable[KnownTable]) -> KnownTable | None:
     return max((each for each in lost if seen.follows(each)), key=seen.follows, default=None)
 
 
-def _uuid(table_uuid: str) -> ColumnElement[bool]:
+def _uuid(table_uuid: str) -> sa.ColumnElement[bool]:
     return known_tables.c.table_uuid == table_uuid
 
 
-def _same(known: KnownTable) -> tuple[ColumnElement[bool], ...]:
+def _same(known: KnownTable) -> tuple[sa.ColumnElement[bool], ...]:
     columns = known_tables.c
     return columns.catalog == known.catalog, _uuid(known.table_uuid), columns.table_name == known.table
 
@@ -239,14 +221,14 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
         index_elements=[known_tables.c.catalog, known_tables.c.table_uuid, known_tables.c.table_name],
         set_={
             "metadata_location": given.metadata_location,
-            "last_seen": func.clock_timestamp(),
+            "last_seen": sa.func.clock_timestamp(),
             **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
         },
         # Unchanged rows are written once an hour.
-        where=or_(
+        where=sa.or_(
             known_tables.c.metadata_location != given.metadata_location,
             known_tables.c.missing_since.is_not(None),
-            known_tables.c.last_seen < func.clock_timestamp() - _SEEN_EVERY,
+            known_tables.c.last_seen < sa.func.clock_timestamp() - _SEEN_EVERY,
         ),
     )
 
@@ -256,29 +238,29 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
 # LOCATION`; its catalog pointers, from which a catalog that was reset is recognized; and the swaps that steps
 # attempted.
 
-table_locations = Table(
+table_locations = sa.Table(
     "table_locations",
-    metadata,
-    Column("table_uuid", Text, primary_key=True),
-    Column("location", Text, primary_key=True),
-    Column("first_seen", Utc, nullable=False, server_default=CLOCK),
+    db.metadata,
+    sa.Column("table_uuid", sa.Text, primary_key=True),
+    sa.Column("location", sa.Text, primary_key=True),
+    sa.Column("first_seen", db.Utc, nullable=False, server_default=db.CLOCK),
 )
-seen_pointers = Table(
+seen_pointers = sa.Table(
     "seen_pointers",
-    metadata,
-    Column("table_uuid", Text, primary_key=True),
-    Column("metadata_location", Text, primary_key=True),
-    Column("seen_at", Utc, nullable=False, server_default=CLOCK),
+    db.metadata,
+    sa.Column("table_uuid", sa.Text, primary_key=True),
+    sa.Column("metadata_location", sa.Text, primary_key=True),
+    sa.Column("seen_at", db.Utc, nullable=False, server_default=db.CLOCK),
     # A later pointer's metadata log does not have it.
-    Column("lost", Boolean, nullable=False, server_default=false()),
+    sa.Column("lost", sa.Boolean, nullable=False, server_default=sa.false()),
 )
-swap_attempts = Table(
+swap_attempts = sa.Table(
     "swap_attempts",
-    metadata,
-    Column("table_uuid", Text, primary_key=True),
-    Column("base_location", Text, primary_key=True),
-    Column("updated_ms", BigInteger, primary_key=True),
-    Column("began_at", Utc, nullable=False, server_default=CLOCK),
+    db.metadata,
+    sa.Column("table_uuid", sa.Text, primary_key=True),
+    sa.Column("base_location", sa.Text, primary_key=True),
+    sa.Column("updated_ms", sa.BigInteger, primary_key=True),
+    sa.Column("began_at", db.Utc, nullable=False, server_default=db.CLOCK),
 )
 
 _KEPT = timedelta(days=90)
@@ -295,7 +277,7 @@ class Swaps:
 
 
 class TableLocations:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None) -> None:
@@ -312,13 +294,13 @@ class TableLocations:
                 return
             row = {"table_uuid": table_uuid, "metadata_location": pointer}
             connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
-            old = ~seen_pointers.c.lost & (seen_pointers.c.seen_at < func.clock_timestamp() - _KEPT)
-            connection.execute(delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
+            old = ~seen_pointers.c.lost & (seen_pointers.c.seen_at < sa.func.clock_timestamp() - _KEPT)
+            connection.execute(sa.delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
     def of_table(self, table_uuid: str) -> tuple[str, ...]:
         """Return every location that the table was observed to have, oldest first."""
         query = (
-            select(table_locations.c.location)
+            sa.select(table_locations.c.location)
             .where(table_locations.c.table_uuid == table_uuid)
             .order_by(table_locations.c.first_seen, table_locations.c.location)
         )
@@ -327,7 +309,7 @@ class TableLocations:
 
     def pointers(self, table_uuid: str) -> frozenset[str]:
         """Return the metadata files that were the table's pointer when a step began, in the last 90 days."""
-        query = select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
+        query = sa.select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())
 
@@ -342,7 +324,7 @@ class TableLocations:
 
     def lost_pointers(self, table_uuid: str) -> frozenset[str]:
         """Return what `lost` recorded of a table."""
-        query = select(seen_pointers.c.metadata_location).where(
+        query = sa.select(seen_pointers.c.metadata_location).where(
             seen_pointers.c.table_uuid == table_uuid, seen_pointers.c.lost
         )
         with self._engine.connect() as connection:
@@ -350,7 +332,7 @@ class TableLocations:
 
     def all_lost_pointers(self) -> dict[str, set[str]]:
         """Return what `lost` recorded, by table-uuid."""
-        query = select(seen_pointers).where(seen_pointers.c.lost)
+        query = sa.select(seen_pointers).where(seen_pointers.c.lost)
         found: dict[str, set[str]] = {}
         with self._engine.connect() as connection:
             for row in connection.execute(query):
@@ -365,8 +347,8 @@ class TableLocations:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self._engine.begin() as connection:
                 connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
-                old = swap_attempts.c.began_at < func.clock_timestamp() - _KEPT
-                connection.execute(delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
+                old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
+                connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
         def made(metadata_location: str) -> None:
             with around("table_locations.made"), self._engine.begin() as connection:
@@ -377,7 +359,7 @@ class TableLocations:
 
     def attempted(self, table_uuid: str) -> frozenset[tuple[str, int]]:
         """Return the base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""
-        query = select(swap_attempts.c.base_location, swap_attempts.c.updated_ms).where(
+        query = sa.select(swap_attempts.c.base_location, swap_attempts.c.updated_ms).where(
             swap_attempts.c.table_uuid == table_uuid
         )
         with self._engine.connect() as connection:
@@ -387,21 +369,21 @@ class TableLocations:
 # --- settled metadata -------------------------------------------------------------------------------------------------
 # Metadata files that are newer than the catalog's pointer, and for which a person confirmed the pointer.
 
-settled_metadata = Table(
+settled_metadata = sa.Table(
     "settled_metadata",
-    metadata,
-    Column("table_uuid", Text, primary_key=True),
-    Column("metadata_location", Text, primary_key=True),
-    Column("checksum", Text, primary_key=True),
-    Column("settled_at", Utc, nullable=False, server_default=CLOCK),
-    Column("who", Text, nullable=False),
-    Column("why", Text, nullable=False),
-    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="settled_metadata_said"),
+    db.metadata,
+    sa.Column("table_uuid", sa.Text, primary_key=True),
+    sa.Column("metadata_location", sa.Text, primary_key=True),
+    sa.Column("checksum", sa.Text, primary_key=True),
+    sa.Column("settled_at", db.Utc, nullable=False, server_default=db.CLOCK),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="settled_metadata_said"),
 )
 
 
 class SettledMetadata:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def settle(self, table_uuid: str, files: Mapping[str, str], who: str, why: str) -> None:
@@ -418,7 +400,7 @@ class SettledMetadata:
 
     def of_table(self, table_uuid: str) -> dict[str, set[str]]:
         """Return the checksums of the settled files, by location."""
-        query = select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
+        query = sa.select(settled_metadata).where(settled_metadata.c.table_uuid == table_uuid)
         found: dict[str, set[str]] = {}
         with self._engine.connect() as connection:
             for row in connection.execute(query):

@@ -17,39 +17,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Engine,
-    Index,
-    Integer,
-    Sequence,
-    delete,
-    exists,
-    func,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import LOCK_VERSION, lock_row
-from artemis_lifecycle.operations.tables import (
-    SCHEMA,
-    Filled,
-    Utc,
-    if_given,
-    insert_record,
-    metadata,
-    one,
-    records,
-    table_of,
-    to_record,
-)
 
 _LOG = escaping.logger(__name__)
 
@@ -67,39 +43,39 @@ class LeaseRecord:
     owner: str
     run_id: str | None
     token: Annotated[int, {"primary_key": True, "autoincrement": False}]
-    acquired_at: Filled
+    acquired_at: db.Filled
     expires_at: datetime
     process: str | None = None
 
 
-lease_token = Sequence("lease_token", schema=SCHEMA, metadata=metadata)
+lease_token = sa.Sequence("lease_token", schema=db.SCHEMA, metadata=db.metadata)
 
-leases = table_of(
+leases = db.table_of(
     LeaseRecord,
     "leases",
-    Column("released_at", Utc),
-    Column("taken_over_by", BigInteger),
+    sa.Column("released_at", db.Utc),
+    sa.Column("taken_over_by", sa.BigInteger),
     # How tables are locked. A version with another locking method cannot take a lease, because it has no value for this
     # column.
-    Column("lock_version", Integer, nullable=False),
-    Index("leases_of_table", "table_uuid", "token"),
-    Index("leases_of_run", "run_id", "token"),
-    Index(
+    sa.Column("lock_version", sa.Integer, nullable=False),
+    sa.Index("leases_of_table", "table_uuid", "token"),
+    sa.Index("leases_of_run", "run_id", "token"),
+    sa.Index(
         "leases_one_per_table",
         "table_uuid",
         unique=True,
-        postgresql_where=text("released_at IS NULL AND taken_over_by IS NULL"),
+        postgresql_where=sa.text("released_at IS NULL AND taken_over_by IS NULL"),
     ),
 )
 
 _HELD = (leases.c.released_at.is_(None), leases.c.taken_over_by.is_(None))
-_LIVE = (*_HELD, leases.c.expires_at > func.clock_timestamp())
+_LIVE = (*_HELD, leases.c.expires_at > sa.func.clock_timestamp())
 
 
 class Lease:
     """A held lease. `token` is greater than that of every earlier lease of any table."""
 
-    def __init__(self, engine: Engine, record: LeaseRecord, ttl: timedelta) -> None:
+    def __init__(self, engine: sa.Engine, record: LeaseRecord, ttl: timedelta) -> None:
         self.token = record.token
         self.table_uuid = record.table_uuid
         self.table = record.table
@@ -137,25 +113,25 @@ class Lease:
         if process == self._process:
             return
         with around("leases.worked_on_by"), self._engine.begin() as connection:
-            connection.execute(update(leases).where(leases.c.token == self.token, *_HELD).values(process=process))
+            connection.execute(sa.update(leases).where(leases.c.token == self.token, *_HELD).values(process=process))
         self._process = process
         self.check()
 
     def _lasts(self) -> bool:
         # A read costs no disk write, but a renewal at each of several checks per deletion batch would.
-        half = leases.c.expires_at > func.clock_timestamp() + self._ttl / 2
-        return one(self._engine, LeaseRecord, leases.c.token == self.token, *_HELD, half) is not None
+        half = leases.c.expires_at > sa.func.clock_timestamp() + self._ttl / 2
+        return db.one(self._engine, LeaseRecord, leases.c.token == self.token, *_HELD, half) is not None
 
     def _renew(self) -> None:
         with self._engine.begin() as connection:
             expires_at = connection.execute(
-                update(leases)
+                sa.update(leases)
                 .where(leases.c.token == self.token, *_LIVE)
-                .values(expires_at=func.clock_timestamp() + self._ttl)
+                .values(expires_at=sa.func.clock_timestamp() + self._ttl)
                 .returning(leases.c.expires_at)
             ).scalar_one_or_none()
             if expires_at is None:
-                row = connection.execute(select(leases).where(leases.c.token == self.token)).first()
+                row = connection.execute(sa.select(leases).where(leases.c.token == self.token)).first()
                 if row is None:
                     why = "its record is gone"
                 elif row.taken_over_by is not None:
@@ -197,12 +173,14 @@ class Lease:
     def _release(self) -> None:
         with self._engine.begin() as connection:
             connection.execute(
-                update(leases).where(leases.c.token == self.token, *_HELD).values(released_at=func.clock_timestamp())
+                sa.update(leases)
+                .where(leases.c.token == self.token, *_HELD)
+                .values(released_at=sa.func.clock_timestamp())
             )
 
 
 class Leases:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     @contextmanager
@@ -242,14 +220,14 @@ class Leases:
         """Return the greatest token that this database has issued; 0 before the first."""
         with self._engine.connect() as connection:
             found = connection.execute(
-                text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {SCHEMA}.{lease_token.name}")
+                sa.text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {db.SCHEMA}.{lease_token.name}")
             )
             return int(found.scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""
-        of_table = if_given(leases.c.table_uuid, table_uuid)
-        return list(records(self._engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
+        of_table = db.if_given(leases.c.table_uuid, table_uuid)
+        return list(db.records(self._engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
 
     def lapse(self, run_ids: Collection[str]) -> int:
         """End the leases of runs that are known to have ended, as if their time had run out. Return how many.
@@ -258,9 +236,9 @@ class Leases:
         """
         with around("leases.lapse"), self._engine.begin() as connection:
             ended = connection.execute(
-                update(leases)
+                sa.update(leases)
                 .where(leases.c.run_id.in_(run_ids), *_LIVE)
-                .values(expires_at=func.clock_timestamp())
+                .values(expires_at=sa.func.clock_timestamp())
                 .returning(leases.c.token)
             )
             return len(ended.all())
@@ -269,13 +247,13 @@ class Leases:
         """Return the ids of runs whose newest lease lapsed without being released, in the last 30 days."""
         later = leases.alias()
         query = (
-            select(leases.c.run_id)
+            sa.select(leases.c.run_id)
             .where(
                 leases.c.run_id.is_not(None),
                 leases.c.released_at.is_(None),
-                leases.c.expires_at <= func.clock_timestamp(),
-                leases.c.expires_at > func.clock_timestamp() - _HISTORY,
-                ~exists().where(later.c.run_id == leases.c.run_id, later.c.token > leases.c.token),
+                leases.c.expires_at <= sa.func.clock_timestamp(),
+                leases.c.expires_at > sa.func.clock_timestamp() - _HISTORY,
+                ~sa.exists().where(later.c.run_id == leases.c.run_id, later.c.token > leases.c.token),
             )
             .order_by(leases.c.token)
         )
@@ -296,19 +274,21 @@ class Leases:
             # Held only for this short transaction: a live lease is refused, never waited for.
             lock_row(connection, f"lease:{table_uuid}")
             current = connection.execute(
-                select(leases, (leases.c.expires_at > func.clock_timestamp()).label("live"))
+                sa.select(leases, (leases.c.expires_at > sa.func.clock_timestamp()).label("live"))
                 .where(leases.c.table_uuid == table_uuid, *_HELD)
                 .with_for_update()
             ).first()
             over = current is not None and is_over(current.process)
             if current is not None and current.live and not over:
-                raise _taken(to_record(LeaseRecord, current))
-            token = connection.execute(select(lease_token.next_value())).scalar_one()
+                raise _taken(db.to_record(LeaseRecord, current))
+            token = connection.execute(sa.select(lease_token.next_value())).scalar_one()
             if current is not None:
                 connection.execute(
-                    update(leases)
+                    sa.update(leases)
                     .where(leases.c.token == current.token)
-                    .values(taken_over_by=token, expires_at=func.least(leases.c.expires_at, func.clock_timestamp()))
+                    .values(
+                        taken_over_by=token, expires_at=sa.func.least(leases.c.expires_at, sa.func.clock_timestamp())
+                    )
                 )
                 _LOG.warning(
                     "Lease %s of %s (%s, step %s) %s and is taken over",
@@ -320,11 +300,11 @@ class Leases:
                 )
             # Keep a table's newest lease, for the fence.
             connection.execute(
-                delete(leases).where(
-                    leases.c.table_uuid == table_uuid, leases.c.expires_at < func.clock_timestamp() - _HISTORY
+                sa.delete(leases).where(
+                    leases.c.table_uuid == table_uuid, leases.c.expires_at < sa.func.clock_timestamp() - _HISTORY
                 )
             )
-            return insert_record(
+            return db.insert_record(
                 connection,
                 LeaseRecord,
                 token=token,
@@ -335,7 +315,7 @@ class Leases:
                 run_id=run_id,
                 process=process,
                 lock_version=LOCK_VERSION,
-                expires_at=func.clock_timestamp() + ttl,
+                expires_at=sa.func.clock_timestamp() + ttl,
             )
 
 

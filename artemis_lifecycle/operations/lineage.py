@@ -7,27 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from sqlalchemy import BigInteger, Connection, Engine, Index, func, select, text, update
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision
-from artemis_lifecycle.operations.tables import (
-    CLOCK,
-    Filled,
-    FilledLater,
-    Key,
-    Serial,
-    if_given,
-    insert_record,
-    one,
-    records,
-    storable,
-    table_of,
-    update_records,
-    values_of,
-)
 
 
 @dataclass(frozen=True)
@@ -35,24 +21,24 @@ class WatchedTable:
     """A table whose snapshots are checked: the metadata file that was read last, its `last-sequence-number` and the
     newest time of its snapshots. `began_at`: when it was first read."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     table: str
     metadata_location: str
     last_sequence_number: int
     last_snapshot_ms: int
-    began_at: Filled
+    began_at: db.Filled
 
 
 @dataclass(frozen=True)
 class UnmetSnapshot:
     """A snapshot that does not meet its table's requirements. A person may acknowledge it: who, why, when."""
 
-    table_uuid: Key
-    snapshot_id: Annotated[int, {"primary_key": True, "type_": BigInteger, "autoincrement": False}]
+    table_uuid: db.Key
+    snapshot_id: Annotated[int, {"primary_key": True, "type_": sa.BigInteger, "autoincrement": False}]
     table: str
     committed_at: datetime | None
     problems: tuple[str, ...]
-    found_at: Filled
+    found_at: db.Filled
     acknowledged_by: str | None
     acknowledged_why: str | None
     acknowledged_at: datetime | None
@@ -67,26 +53,26 @@ class FoundSnapshot:
     problems: tuple[str, ...]
 
 
-watched_tables = table_of(WatchedTable, "watched_tables")
-unmet_snapshots = table_of(
+watched_tables = db.table_of(WatchedTable, "watched_tables")
+unmet_snapshots = db.table_of(
     UnmetSnapshot,
     "unmet_snapshots",
-    Index("unmet_snapshots_open", "table_uuid", postgresql_where=text("acknowledged_at IS NULL")),
+    sa.Index("unmet_snapshots_open", "table_uuid", postgresql_where=sa.text("acknowledged_at IS NULL")),
 )
 
 
 class LineageWatch:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def tables(self) -> dict[str, WatchedTable]:
         """Return every watched table, by uuid."""
-        return {each.table_uuid: each for each in records(self._engine, WatchedTable)}
+        return {each.table_uuid: each for each in db.records(self._engine, WatchedTable)}
 
     def began_at(self) -> datetime | None:
         """Return when the first table was read; None before that."""
         with self._engine.connect() as connection:
-            found: datetime | None = connection.execute(select(func.min(watched_tables.c.began_at))).scalar_one()
+            found: datetime | None = connection.execute(sa.select(sa.func.min(watched_tables.c.began_at))).scalar_one()
             return found
 
     def checked(
@@ -109,13 +95,13 @@ class LineageWatch:
         }
         with around("lineage_watch.checked"), self._engine.begin() as connection:
             for each in unmet:
-                row = {**values_of(each), "problems": list(each.problems)}
+                row = {**db.values_of(each), "problems": list(each.problems)}
                 found = insert(unmet_snapshots).values(table_uuid=table_uuid, table_name=table, **row)
                 anew = dict.fromkeys(("acknowledged_by", "acknowledged_why", "acknowledged_at"))
                 connection.execute(
                     found.on_conflict_do_update(
                         constraint=unmet_snapshots.primary_key,
-                        set_={**row, **anew, "found_at": func.clock_timestamp()},
+                        set_={**row, **anew, "found_at": sa.func.clock_timestamp()},
                         where=unmet_snapshots.c.committed_at.is_distinct_from(found.excluded.committed_at),
                     )
                 )
@@ -128,23 +114,23 @@ class LineageWatch:
     def unmet(self, table_uuid: str | None = None, *, acknowledged: bool = False) -> tuple[UnmetSnapshot, ...]:
         """Return the snapshots, of one table or of all, that are not acknowledged (`acknowledged`: also the others),
         oldest first."""
-        where = if_given(unmet_snapshots.c.table_uuid, table_uuid)
+        where = db.if_given(unmet_snapshots.c.table_uuid, table_uuid)
         if not acknowledged:
             where += (unmet_snapshots.c.acknowledged_at.is_(None),)
         order = (unmet_snapshots.c.found_at, unmet_snapshots.c.snapshot_id)
-        return records(self._engine, UnmetSnapshot, *where, order_by=order)
+        return db.records(self._engine, UnmetSnapshot, *where, order_by=order)
 
     def acknowledge(self, table_uuid: str, who: str, why: str) -> tuple[UnmetSnapshot, ...]:
         """Acknowledge every open snapshot of the table, and return them. Raises BadInput without `who` or `why`."""
         with around("lineage_watch.acknowledge"), self._engine.begin() as connection:
-            done = update_records(
+            done = db.update_records(
                 connection,
                 UnmetSnapshot,
                 unmet_snapshots.c.table_uuid == table_uuid,
                 unmet_snapshots.c.acknowledged_at.is_(None),
                 acknowledged_by=who,
                 acknowledged_why=why,
-                acknowledged_at=func.clock_timestamp(),
+                acknowledged_at=sa.func.clock_timestamp(),
             )
             if done:
                 NewDecision("acknowledge-lineage", table_uuid, who, why).record(connection, done[0])
@@ -161,33 +147,33 @@ class LedgerProgress:
     """The newest recorded snapshot of a table, by sequence number; how many snapshots the metadata file had; how many
     are recorded in all, and how many of them do not meet the table's lineage requirements."""
 
-    table_uuid: Key
+    table_uuid: db.Key
     metadata_location: str
     snapshot_id: int | None
     sequence_number: int
     present: int
     recorded: int
     incomplete: int
-    recorded_at: FilledLater = None
+    recorded_at: db.FilledLater = None
 
 
-ledger_progress = table_of(LedgerProgress, "ledger_progress")
+ledger_progress = db.table_of(LedgerProgress, "ledger_progress")
 
 
 class LedgerProgresses:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def all(self) -> tuple[LedgerProgress, ...]:
         """Return the progress of all tables."""
-        return records(self._engine, LedgerProgress)
+        return db.records(self._engine, LedgerProgress)
 
     def of_table(self, table_uuid: str) -> LedgerProgress | None:
-        return one(self._engine, LedgerProgress, ledger_progress.c.table_uuid == table_uuid)
+        return db.one(self._engine, LedgerProgress, ledger_progress.c.table_uuid == table_uuid)
 
 
-def save_progress(connection: Connection, progress: LedgerProgress) -> None:
-    values = values_of(progress) | {"recorded_at": CLOCK}
+def save_progress(connection: sa.Connection, progress: LedgerProgress) -> None:
+    values = db.values_of(progress) | {"recorded_at": db.CLOCK}
     statement = upsert(ledger_progress).values(values)
     connection.execute(statement.on_conflict_do_update(constraint=ledger_progress.primary_key, set_=values))
 
@@ -204,23 +190,23 @@ class Publication:
     `recorded_at` is the instant in the rows; `first_at` is the earliest one that published rows of the job may have.
     `published_at` None: never published."""
 
-    catalog: Key
+    catalog: db.Key
     result_table: Annotated[ResultTable, {"primary_key": True}]
-    job_id: Key
+    job_id: db.Key
     recorded_at: datetime
     first_at: datetime
     pending: bool
-    queued_at: Filled
+    queued_at: db.Filled
     published_at: datetime | None = None
 
 
-publications = table_of(
-    Publication, "publications", Index("publications_pending", "catalog", postgresql_where=text("pending"))
+publications = db.table_of(
+    Publication, "publications", sa.Index("publications_pending", "catalog", postgresql_where=sa.text("pending"))
 )
 
 
 class Publications:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self.asked = False
         """Whether this object requested a publication: a client that only reads may not have the right to publish."""
@@ -235,10 +221,10 @@ class Publications:
     def deletion(self, catalog: str, job_id: str) -> None:
         """Request that a deletion's outcomes be published; again if a later run changed them."""
         self.asked = True
-        values = _values(catalog, "deletions", job_id, func.clock_timestamp())
+        values = _values(catalog, "deletions", job_id, sa.func.clock_timestamp())
         # The transaction's start, before any instant in rows of the job: each clock_timestamp() differs.
-        statement = upsert(publications).values(values | {"first_at": func.now()})
-        changed = {"recorded_at": func.clock_timestamp(), "pending": True}
+        statement = upsert(publications).values(values | {"first_at": sa.func.now()})
+        changed = {"recorded_at": sa.func.clock_timestamp(), "pending": True}
         with around("publications.deletion"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
 
@@ -246,8 +232,8 @@ class Publications:
         """Request that a batch of the lineage ledger be published, and these parts of its events sent, and save how far
         the ledger is now. Does nothing for a batch that was requested before."""
         self.asked = True
-        batches = [_values(catalog, name, batch_id, func.now()) for name in ("lineage_ledger", "lineage_edges")]
-        batches += [_values(catalog, "lineage_events", part, func.now()) for part in events]
+        batches = [_values(catalog, name, batch_id, sa.func.now()) for name in ("lineage_ledger", "lineage_edges")]
+        batches += [_values(catalog, "lineage_events", part, sa.func.now()) for part in events]
         with around("publications.lineage"), self._engine.begin() as connection:
             connection.execute(upsert(publications).values(batches).on_conflict_do_nothing())
             if progress is not None:
@@ -256,18 +242,20 @@ class Publications:
     def pending(self, catalog: str) -> tuple[Publication, ...]:
         """Return the pending publications, oldest first."""
         mine = (publications.c.catalog == catalog, publications.c.pending)
-        return records(self._engine, Publication, *mine, order_by=(publications.c.queued_at,))
+        return db.records(self._engine, Publication, *mine, order_by=(publications.c.queued_at,))
 
     def published(self, publication: Publication) -> None:
         """Record that these rows are published. If the job was requested again in the meantime, it stays pending."""
         statement = (
-            update(publications)
+            sa.update(publications)
             .where(
                 publications.c.catalog == publication.catalog,
                 publications.c.result_table == publication.result_table,
                 publications.c.job_id == publication.job_id,
             )
-            .values(published_at=func.clock_timestamp(), pending=publications.c.recorded_at != publication.recorded_at)
+            .values(
+                published_at=sa.func.clock_timestamp(), pending=publications.c.recorded_at != publication.recorded_at
+            )
         )
         with around("publications.published"), self._engine.begin() as connection:
             connection.execute(statement)
@@ -297,24 +285,22 @@ class GateAttempt:
     address and program, no credentials. `summary` has the first keys of the snapshot's summary, and the beginning of
     each value."""
 
-    attempt_id: Serial
+    attempt_id: db.Serial
     table: str
     who: str
     summary: Mapping[str, str]
     problems: tuple[str, ...]
     refused: bool
-    at: Filled
+    at: db.Filled
 
 
-gate_attempts = table_of(
-    GateAttempt,
-    "gate_attempts",
-    Index("gate_attempts_of_table", "table_name", "attempt_id"),
+gate_attempts = db.table_of(
+    GateAttempt, "gate_attempts", sa.Index("gate_attempts_of_table", "table_name", "attempt_id")
 )
 
 
 class GateAttempts:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def record(
@@ -322,7 +308,7 @@ class GateAttempts:
     ) -> GateAttempt:
         kept = {_stored(key): _stored(value) for key, value in list(summary.items())[:_MOST_KEYS]}
         with around("gate_attempts.record"), self._engine.begin() as connection:
-            return insert_record(
+            return db.insert_record(
                 connection,
                 GateAttempt,
                 table=_stored(table),
@@ -335,9 +321,9 @@ class GateAttempts:
     def of(self, table: str | None = None, limit: int | None = 100) -> tuple[GateAttempt, ...]:
         """Return attempts on `table`, or on all tables, newest first."""
         newest = (gate_attempts.c.attempt_id.desc(),)
-        where = if_given(gate_attempts.c.table_name, table)
-        return records(self._engine, GateAttempt, *where, order_by=newest, limit=limit)
+        where = db.if_given(gate_attempts.c.table_name, table)
+        return db.records(self._engine, GateAttempt, *where, order_by=newest, limit=limit)
 
 
 def _stored(text: str) -> str:
-    return storable(text[:_LONGEST]) or ""
+    return db.storable(text[:_LONGEST]) or ""

@@ -1,5 +1,5 @@
 """Live-contents sets: which versions of which contents a mark of a whole catalog found alive, and what a sweep did with
-them. Belongs here: rows. Does not belong here: what is live (`live_sets/`).
+them.
 
 A set is written while its mark runs, and is usable only from `marked` on. Rows of one version are written once, however
 many references share its commit.
@@ -13,41 +13,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from sqlalchemy import (
-    ColumnElement,
-    Engine,
-    ForeignKeyConstraint,
-    Index,
-    Table,
-    and_,
-    delete,
-    exists,
-    func,
-    or_,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ENDED, ScanState, scans
-from artemis_lifecycle.operations.tables import (
-    SCHEMA,
-    Count,
-    Filled,
-    FilledLater,
-    Key,
-    insert_record,
-    one,
-    records,
-    required,
-    storable,
-    table_of,
-    update_record,
-    values_of,
-)
 
 NO_SNAPSHOT = -1
 """The snapshot id of a version without snapshots."""
@@ -73,16 +46,16 @@ class LiveSet:
     """One mark of a whole catalog. `snapshots` says which snapshots of a live version keep their files. `policies` are
     the rules with the instants that durations became. Counts are final from `marked` on."""
 
-    live_set_id: Key
+    live_set_id: db.Key
     catalog: str
     state: LiveSetState
     snapshots: Snapshots
     policies: tuple[str, ...]
-    references: Count
-    commits: Count
-    contents: Count
-    versions: Count
-    created_at: Filled
+    references: db.Count
+    commits: db.Count
+    contents: db.Count
+    versions: db.Count
+    created_at: db.Filled
     marked_at: datetime | None
     swept_at: datetime | None
     error: str | None
@@ -92,8 +65,8 @@ class LiveSet:
 class SetReference:
     """A reference as the mark found it."""
 
-    live_set_id: Key
-    name: Key
+    live_set_id: db.Key
+    name: db.Key
     kind: str
     head: str
 
@@ -106,9 +79,9 @@ class LiveVersion:
     """One live version of a content. `key` is the text of its identifier, `reference` the first reference that showed
     it. `snapshot_id` is NO_SNAPSHOT for a table without snapshots, and for a view."""
 
-    live_set_id: Key
-    content_id: Key
-    metadata_location: Key
+    live_set_id: db.Key
+    content_id: db.Key
+    metadata_location: db.Key
     snapshot_id: _IdKey
     key: str
     type: str
@@ -120,53 +93,53 @@ class LiveContent:
     """A content with at least one live version. `table` is its name with the catalog's. `table_uuid` and `locations`
     are from its metadata, None and empty for a view."""
 
-    live_set_id: Key
-    content_id: Key
+    live_set_id: db.Key
+    content_id: db.Key
     table: str
     type: str
     table_uuid: str | None
     locations: tuple[str, ...]
-    versions: Count
+    versions: db.Count
 
 
 @dataclass(frozen=True)
 class SweptTable:
     """What the sweep found for one table: the sealed scan, or the error that stopped it."""
 
-    live_set_id: Key
-    table_uuid: Key
+    live_set_id: db.Key
+    table_uuid: db.Key
     table: str
     scan_id: str | None
     error: str | None
-    swept_at: FilledLater = None
+    swept_at: db.FilledLater = None
 
 
 @dataclass(frozen=True)
 class BaseLocation:
     """A location in which a table of the catalog had files, with the first and the last mark that saw it."""
 
-    catalog: Key
-    table_uuid: Key
-    location: Key
+    catalog: db.Key
+    table_uuid: db.Key
+    location: db.Key
     table: str
-    first_seen: Filled
-    last_seen: Filled
+    first_seen: db.Filled
+    last_seen: db.Filled
 
 
-def _of_set() -> ForeignKeyConstraint:
-    return ForeignKeyConstraint(["live_set_id"], [f"{SCHEMA}.live_sets.live_set_id"], ondelete="CASCADE")
+def _of_set() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["live_set_id"], [f"{db.SCHEMA}.live_sets.live_set_id"], ondelete="CASCADE")
 
 
-live_sets = table_of(LiveSet, "live_sets", Index("live_sets_of_catalog", "catalog", "created_at"))
-live_set_references = table_of(SetReference, "live_set_references", _of_set())
-live_versions = table_of(LiveVersion, "live_versions", _of_set())
-live_contents = table_of(LiveContent, "live_contents", _of_set())
-swept_tables = table_of(SweptTable, "swept_tables", _of_set(), Index("swept_tables_of_scan", "scan_id"))
-base_locations = table_of(BaseLocation, "base_locations")
+live_sets = db.table_of(LiveSet, "live_sets", sa.Index("live_sets_of_catalog", "catalog", "created_at"))
+live_set_references = db.table_of(SetReference, "live_set_references", _of_set())
+live_versions = db.table_of(LiveVersion, "live_versions", _of_set())
+live_contents = db.table_of(LiveContent, "live_contents", _of_set())
+swept_tables = db.table_of(SweptTable, "swept_tables", _of_set(), sa.Index("swept_tables_of_scan", "scan_id"))
+base_locations = db.table_of(BaseLocation, "base_locations")
 
 
 class LiveSets:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     # --- mark -------------------------------------------------------------------------------------------------------
@@ -175,7 +148,7 @@ class LiveSets:
         """Store a set that is being marked."""
         values = {"live_set_id": live_set_id, "catalog": catalog, "snapshots": snapshots, "policies": list(policies)}
         with around("live_sets.begin"), self._engine.begin() as connection:
-            return insert_record(connection, LiveSet, state=LiveSetState.MARKING, **values)
+            return db.insert_record(connection, LiveSet, state=LiveSetState.MARKING, **values)
 
     def add_references(self, references: Sequence[SetReference]) -> None:
         self._add(live_set_references, references)
@@ -190,14 +163,19 @@ class LiveSets:
     def finish(self, live_set_id: str, *, commits: int) -> LiveSet:
         """Count what was stored, and make the set usable. Raises PlanStateError if it is no longer being marked."""
 
-        def count(table: Table) -> object:
-            return select(func.count()).select_from(table).where(table.c.live_set_id == live_set_id).scalar_subquery()
+        def count(table: sa.Table) -> object:
+            return (
+                sa.select(sa.func.count())
+                .select_from(table)
+                .where(table.c.live_set_id == live_set_id)
+                .scalar_subquery()
+            )
 
         return self._change(
             live_set_id,
             {LiveSetState.MARKING},
             state=LiveSetState.MARKED,
-            marked_at=func.clock_timestamp(),
+            marked_at=sa.func.clock_timestamp(),
             commits=commits,
             references=count(live_set_references),
             versions=count(live_versions),
@@ -208,7 +186,7 @@ class LiveSets:
         """Record why the set cannot be used. Nothing can be swept from it any more."""
         with around("live_sets.fail"), self._engine.begin() as connection:
             mine = live_sets.c.live_set_id == live_set_id
-            update_record(connection, LiveSet, mine, state=LiveSetState.FAILED, error=storable(error))
+            db.update_record(connection, LiveSet, mine, state=LiveSetState.FAILED, error=db.storable(error))
 
     # --- sweep ------------------------------------------------------------------------------------------------------
 
@@ -219,14 +197,14 @@ class LiveSets:
     def swept(self, live_set_id: str) -> LiveSet:
         """Raises PlanStateError, NoSuchPlan."""
         return self._change(
-            live_set_id, {LiveSetState.SWEEPING}, state=LiveSetState.SWEPT, swept_at=func.clock_timestamp()
+            live_set_id, {LiveSetState.SWEEPING}, state=LiveSetState.SWEPT, swept_at=sa.func.clock_timestamp()
         )
 
     def swept_table(self, row: SweptTable) -> None:
         """Store what the sweep found for a table; the newest result counts."""
-        values = {**values_of(row, without=frozenset({"swept_at"})), "error": storable(row.error)}
+        values = {**db.values_of(row, without=frozenset({"swept_at"})), "error": db.storable(row.error)}
         statement = upsert(swept_tables).values(values)
-        changed = {**values, "swept_at": func.clock_timestamp()}
+        changed = {**values, "swept_at": sa.func.clock_timestamp()}
         statement = statement.on_conflict_do_update(index_elements=["live_set_id", "table_uuid"], set_=changed)
         try:
             with around("live_sets.swept_table"), self._engine.begin() as connection:
@@ -242,7 +220,7 @@ class LiveSets:
         ]
         if rows:
             statement = upsert(base_locations).values(rows)
-            changed = {"table_name": statement.excluded.table_name, "last_seen": func.clock_timestamp()}
+            changed = {"table_name": statement.excluded.table_name, "last_seen": sa.func.clock_timestamp()}
             keys = ["catalog", "table_uuid", "location"]
             with around("live_sets.saw_locations"), self._engine.begin() as connection:
                 connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
@@ -251,13 +229,15 @@ class LiveSets:
 
     def get(self, live_set_id: str) -> LiveSet:
         """Raises NoSuchPlan."""
-        found = one(self._engine, LiveSet, live_sets.c.live_set_id == live_set_id)
-        return required(found, f"No live-contents set {live_set_id} is stored", "list them: artemis live-sets list")
+        found = db.one(self._engine, LiveSet, live_sets.c.live_set_id == live_set_id)
+        return db.required(found, f"No live-contents set {live_set_id} is stored", "list them: artemis live-sets list")
 
     def all(self, catalog: str | None = None) -> tuple[LiveSet, ...]:
         """Return the sets, newest first."""
         where = () if catalog is None else (live_sets.c.catalog == catalog,)
-        return records(self._engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.live_set_id))
+        return db.records(
+            self._engine, LiveSet, *where, order_by=(live_sets.c.created_at.desc(), live_sets.c.live_set_id)
+        )
 
     def newest(self, catalog: str) -> LiveSet | None:
         """Return the newest usable set of a catalog."""
@@ -265,11 +245,11 @@ class LiveSets:
 
     def references(self, live_set_id: str) -> tuple[SetReference, ...]:
         mine = live_set_references.c.live_set_id == live_set_id
-        return records(self._engine, SetReference, mine, order_by=(live_set_references.c.name,))
+        return db.records(self._engine, SetReference, mine, order_by=(live_set_references.c.name,))
 
     def contents(self, live_set_id: str) -> tuple[LiveContent, ...]:
         mine = live_contents.c.live_set_id == live_set_id
-        return records(
+        return db.records(
             self._engine, LiveContent, mine, order_by=(live_contents.c.table_name, live_contents.c.content_id)
         )
 
@@ -279,7 +259,7 @@ class LiveSets:
         if content_ids is not None:
             where.append(live_versions.c.content_id.in_(sorted(content_ids)))
         columns = [live_versions.c[each.name] for each in fields(LiveVersion)]
-        query = select(*columns).where(*where).order_by(*columns[1:4])
+        query = sa.select(*columns).where(*where).order_by(*columns[1:4])
         with self._engine.connect() as connection:
             streamed = connection.execution_options(stream_results=True, max_row_buffer=_ROWS)
             for row in streamed.execute(query):
@@ -287,11 +267,11 @@ class LiveSets:
 
     def swept_tables(self, live_set_id: str) -> tuple[SweptTable, ...]:
         mine = swept_tables.c.live_set_id == live_set_id
-        return records(self._engine, SweptTable, mine, order_by=(swept_tables.c.table_name,))
+        return db.records(self._engine, SweptTable, mine, order_by=(swept_tables.c.table_name,))
 
     def set_of_scan(self, scan_id: str) -> LiveSet | None:
         """Return the set whose sweep sealed that scan."""
-        query = select(swept_tables.c.live_set_id).where(swept_tables.c.scan_id == scan_id)
+        query = sa.select(swept_tables.c.live_set_id).where(swept_tables.c.scan_id == scan_id)
         with self._engine.connect() as connection:
             live_set_id = connection.execute(query).scalar()
         return None if live_set_id is None else self.get(live_set_id)
@@ -299,7 +279,7 @@ class LiveSets:
     def locations(self, catalog: str) -> tuple[BaseLocation, ...]:
         """Return every location that a mark of the catalog saw, also those that nothing uses any more."""
         of_catalog = base_locations.c.catalog == catalog
-        return records(
+        return db.records(
             self._engine, BaseLocation, of_catalog, order_by=(base_locations.c.table_name, base_locations.c.location)
         )
 
@@ -310,7 +290,7 @@ class LiveSets:
         files against it."""
         self.get(live_set_id)
         with around("live_sets.delete"), self._engine.begin() as connection:
-            gone = connection.execute(delete(live_sets).where(live_sets.c.live_set_id == live_set_id, ~_is_needed()))
+            gone = connection.execute(sa.delete(live_sets).where(live_sets.c.live_set_id == live_set_id, ~_is_needed()))
         if not gone.rowcount:
             raise PlanStateError(
                 f"Live-contents set {live_set_id} is needed: a scan of its sweep is not deleted yet",
@@ -321,13 +301,13 @@ class LiveSets:
     def old(self, cutoff: datetime) -> tuple[str, ...]:
         """Return the sets from before `cutoff` that nothing needs; the newest usable one of each catalog stays."""
         newer = live_sets.alias("newer")
-        is_newest = ~exists().where(
+        is_newest = ~sa.exists().where(
             newer.c.catalog == live_sets.c.catalog,
             newer.c.created_at > live_sets.c.created_at,
             newer.c.state.in_(sorted(USABLE)),
         )
-        stays = and_(live_sets.c.state.in_(sorted(USABLE)), is_newest)
-        query = select(live_sets.c.live_set_id).where(live_sets.c.created_at < cutoff, ~stays, ~_is_needed())
+        stays = sa.and_(live_sets.c.state.in_(sorted(USABLE)), is_newest)
+        query = sa.select(live_sets.c.live_set_id).where(live_sets.c.created_at < cutoff, ~stays, ~_is_needed())
         with self._engine.connect() as connection:
             return tuple(connection.execute(query.order_by(live_sets.c.created_at)).scalars())
 
@@ -339,18 +319,18 @@ class LiveSets:
             base_locations.c.location == location,
         )
         with around("live_sets.forget_location"), self._engine.begin() as connection:
-            connection.execute(delete(base_locations).where(*mine))
+            connection.execute(sa.delete(base_locations).where(*mine))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _add(self, table: Table, rows: Sequence[object]) -> None:
+    def _add(self, table: sa.Table, rows: Sequence[object]) -> None:
         """Insert records that are not there yet. Raises PlanStateError if their set was deleted meanwhile."""
         try:
             self._insert(table, rows)
         except IntegrityError as error:
             raise _deleted_meanwhile() from error
 
-    def _insert(self, table: Table, rows: Sequence[object]) -> None:
+    def _insert(self, table: sa.Table, rows: Sequence[object]) -> None:
         """One statement per few thousand, with an array for each column."""
         for start in range(0, len(rows), _ROWS):
             columns = _columns(rows[start : start + _ROWS])
@@ -365,15 +345,15 @@ class LiveSets:
             named = ", ".join(columns)
             arrays = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in kinds.items())
             insertion = (
-                f"INSERT INTO {SCHEMA}.{table.name} ({named}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+                f"INSERT INTO {db.SCHEMA}.{table.name} ({named}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
             )
             with self._engine.begin() as connection:
-                connection.execute(text(insertion), columns)
+                connection.execute(sa.text(insertion), columns)
 
     def _change(self, live_set_id: str, expected: Collection[LiveSetState], **values: object) -> LiveSet:
         mine = (live_sets.c.live_set_id == live_set_id, live_sets.c.state.in_(sorted(expected)))
         with around(f"live_sets.{values['state']}"), self._engine.begin() as connection:
-            changed = update_record(connection, LiveSet, *mine, **values)
+            changed = db.update_record(connection, LiveSet, *mine, **values)
         if changed is None:
             found = self.get(live_set_id)
             why = f" ({found.error})" if found.error else ""
@@ -394,11 +374,11 @@ def _deleted_meanwhile() -> PlanStateError:
     )
 
 
-def _is_needed() -> ColumnElement[bool]:
+def _is_needed() -> sa.ColumnElement[bool]:
     """The condition that files of a scan of the set are still to be deleted: its deletion re-checks them against the
     set. A scan that nobody approved or began holds its set only until it is forgotten itself."""
-    waits = or_(scans.c.state == ScanState.DELETING, scans.c.approved_at.is_not(None))
-    return exists().where(
+    waits = sa.or_(scans.c.state == ScanState.DELETING, scans.c.approved_at.is_not(None))
+    return sa.exists().where(
         swept_tables.c.live_set_id == live_sets.c.live_set_id,
         scans.c.scan_id == swept_tables.c.scan_id,
         scans.c.state.not_in(ENDED),
@@ -410,6 +390,6 @@ def _is_needed() -> ColumnElement[bool]:
 def _columns(rows: Iterable[object]) -> dict[str, list[object]]:
     found: dict[str, list[object]] = {}
     for row in rows:
-        for name, value in values_of(row).items():
-            found.setdefault(name, []).append(storable(value) if isinstance(value, str) else value)
+        for name, value in db.values_of(row).items():
+            found.setdefault(name, []).append(db.storable(value) if isinstance(value, str) else value)
     return found

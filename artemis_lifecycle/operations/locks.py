@@ -12,14 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 
-from sqlalchemy import Column, Connection, Engine, Table, Text, func, select, text
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from artemis_lifecycle.errors import Busy, OperationsUnavailable
 from artemis_lifecycle.operations.tables import metadata
 
-locks = Table("locks", metadata, Column("name", Text, primary_key=True))
+locks = sa.Table("locks", metadata, sa.Column("name", sa.Text, primary_key=True))
 """A row for each lock that was ever taken; its holder has the row locked."""
 
 LOCK_VERSION = 2
@@ -41,12 +41,12 @@ class TableLock:
     """The lock, held while its transaction is open."""
 
     table: str | None
-    _connection: Connection
+    _connection: sa.Connection
 
     def check(self) -> None:
         """Raise OperationsUnavailable if the session, and with it the lock, is gone."""
         if not self._connection.invalidated:
-            self._connection.execute(text("SELECT 1"))
+            self._connection.execute(sa.text("SELECT 1"))
             return
         raise OperationsUnavailable(
             "The session that held the table's lock is gone, and the lock with it",
@@ -58,7 +58,7 @@ class TableLock:
 
 @contextmanager
 def table_lock(
-    engine: Engine, table_uuid: str, timeout: float | timedelta = 30.0, *, table: str | None = None
+    engine: sa.Engine, table_uuid: str, timeout: float | timedelta = 30.0, *, table: str | None = None
 ) -> Iterator[TableLock]:
     """Hold the table's lock in a separate session. Waits in Postgres' queue for `timeout` (seconds), then raises Busy
     with the holder."""
@@ -71,7 +71,7 @@ def table_lock(
             with busy_after(connection, timeout, table_uuid, table):
                 # The server may end transactions that are long or idle; this one waits on purpose.
                 connection.execute(
-                    text(
+                    sa.text(
                         "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN "
                         "('idle_in_transaction_session_timeout', 'transaction_timeout', 'idle_session_timeout')"
                     )
@@ -84,17 +84,17 @@ def table_lock(
                 connection.commit()
 
 
-def lock_row(connection: Connection, name: str) -> None:
+def lock_row(connection: sa.Connection, name: str) -> None:
     """Wait for the lock `name`, and hold it until the connection's transaction ends."""
     row = None
     while row is None:
         connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
-        row = connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update()).first()
+        row = connection.execute(sa.select(locks.c.name).where(locks.c.name == name).with_for_update()).first()
 
 
 @contextmanager
 def busy_after(
-    connection: Connection, timeout: float | timedelta, table_uuid: str, table: str | None = None
+    connection: sa.Connection, timeout: float | timedelta, table_uuid: str, table: str | None = None
 ) -> Iterator[None]:
     """Let no statement of the block wait for a lock longer than `timeout` (seconds): raise Busy with the holder of the
     table's lock. Then the transaction must be rolled back."""
@@ -112,7 +112,7 @@ def busy_after(
         yield
 
 
-def starters_lock(connection: Connection, name: str) -> None:
+def starters_lock(connection: sa.Connection, name: str) -> None:
     """Hold an advisory lock until the transaction ends, for things that are created once, before there is a row to
     lock: schemas, tables and triggers. Every login can take it. Raises Busy with the holder after STARTERS_WAIT."""
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
@@ -126,12 +126,12 @@ def starters_lock(connection: Connection, name: str) -> None:
         )
 
     with _within(connection, STARTERS_WAIT, busy):
-        connection.execute(select(func.pg_advisory_xact_lock(key)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
     _wait_at_most(connection, 0)  # The starter continues in this transaction.
 
 
 @contextmanager
-def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) -> Iterator[None]:
+def _within(connection: sa.Connection, seconds: float, busy: Callable[[], Busy]) -> Iterator[None]:
     """Raise `busy()` if a statement of the block waits longer for a lock. The limit ends with the transaction."""
     _wait_at_most(connection, seconds)
     try:
@@ -142,24 +142,24 @@ def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) ->
         raise busy() from error
 
 
-def _wait_at_most(connection: Connection, seconds: float) -> None:
+def _wait_at_most(connection: sa.Connection, seconds: float) -> None:
     """0 means forever, as in Postgres."""
     milliseconds = max(1, int(seconds * 1000)) if seconds else 0
-    connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
+    connection.execute(sa.text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
 
 
-def _holder_of_row(engine: Engine, name: str) -> str:
+def _holder_of_row(engine: sa.Engine, name: str) -> str:
     condition = (
         "locktype = 'transactionid' AND pg_locks.transactionid = (SELECT xmax FROM lifecycle.locks WHERE name = :name)"
     )
     return _holder(engine, condition, name=name)
 
 
-def _holder(engine: Engine, condition: str, **values: object) -> str:
+def _holder(engine: sa.Engine, condition: str, **values: object) -> str:
     """Return the session, as far as the server shows it."""
     row = None
     with suppress(SQLAlchemyError, OperationsUnavailable), engine.connect() as connection:
-        row = connection.execute(text(_HOLDER + condition), values).first()
+        row = connection.execute(sa.text(_HOLDER + condition), values).first()
     if row is None:
         return ""
     pid, login, program, address, since = row

@@ -9,45 +9,14 @@ from enum import StrEnum
 from shlex import quote
 from typing import Annotated, Any, Literal, NoReturn
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Engine,
-    Index,
-    Integer,
-    Sequence,
-    case,
-    func,
-    or_,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 
 from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import approving
-from artemis_lifecycle.operations.tables import (
-    CLOCK,
-    SCHEMA,
-    Count,
-    Filled,
-    Key,
-    Serial,
-    Utc,
-    if_given,
-    insert_record,
-    metadata,
-    one,
-    records,
-    required,
-    table_of,
-    update_records,
-    values_of,
-)
 
 
 class PlanStatus(StrEnum):
@@ -91,7 +60,7 @@ class PlanRecord:
     gone.
     """
 
-    plan_id: Key
+    plan_id: db.Key
     content_id: str
     table_uuid: str
     table: str
@@ -99,10 +68,10 @@ class PlanRecord:
     base_metadata_location: str
     files_location: str
     rule: str
-    expired_snapshots: Count
+    expired_snapshots: db.Count
     expired_refs: tuple[str, ...]
-    files: Count
-    bytes: Count
+    files: db.Count
+    bytes: db.Count
     summary: str
     planned_at: datetime
     superseded_by: str | None = None
@@ -112,7 +81,7 @@ class PlanRecord:
     swap_updated_ms: int | None = None
     committed_at: datetime | None = None
     committed_metadata_location: str | None = None
-    attempts: Annotated[int | None, {"type_": Integer}] = None
+    attempts: Annotated[int | None, {"type_": sa.Integer}] = None
     due_at: datetime | None = None
     done_at: datetime | None = None
     closed_at: datetime | None = None
@@ -136,22 +105,21 @@ class PlanRecord:
         return self.approved_at is not None or self.lost_approved_at is not None
 
 
-plan_order = Sequence("plan_order", schema=SCHEMA, metadata=metadata)
+plan_order = sa.Sequence("plan_order", schema=db.SCHEMA, metadata=db.metadata)
 
-plans = table_of(
+plans = db.table_of(
     PlanRecord,
     "plans",
-    Column("sealed_at", Utc, nullable=False, server_default=CLOCK),
+    sa.Column("sealed_at", db.Utc, nullable=False, server_default=db.CLOCK),
     # The order for newest first, because the caller's `now` may set planned_at back.
-    Column("ordinal", BigInteger, nullable=False, server_default=func.nextval(f"{SCHEMA}.{plan_order.name}")),
-    Index("plans_content", "content_id"),
-    Index("plans_of_table", "table_uuid", "ordinal"),
-    Index("plans_by_status", "status", "due_at"),
-    Index(
-        "plans_one_uncommitted",
-        "table_uuid",
-        unique=True,
-        postgresql_where=text("status IN ('open', 'handed_off')"),
+    sa.Column(
+        "ordinal", sa.BigInteger, nullable=False, server_default=sa.func.nextval(f"{db.SCHEMA}.{plan_order.name}")
+    ),
+    sa.Index("plans_content", "content_id"),
+    sa.Index("plans_of_table", "table_uuid", "ordinal"),
+    sa.Index("plans_by_status", "status", "due_at"),
+    sa.Index(
+        "plans_one_uncommitted", "table_uuid", unique=True, postgresql_where=sa.text("status IN ('open', 'handed_off')")
     ),
 )
 
@@ -174,17 +142,13 @@ _MARKABLE = frozenset(
     }
 )
 
-_STAMPS = {
-    PlanStatus.HANDED_OFF: "handed_off_at",
-    PlanStatus.COMMITTED: "committed_at",
-    PlanStatus.DONE: "done_at",
-}
+_STAMPS = {PlanStatus.HANDED_OFF: "handed_off_at", PlanStatus.COMMITTED: "committed_at", PlanStatus.DONE: "done_at"}
 
 
 class Plans:
     """Plans by id and by table. Every change is a compare-and-set on the status."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def seal(self, record: PlanRecord, *, stale: str | None = None) -> PlanRecord:
@@ -200,7 +164,7 @@ class Plans:
             # Serializes seals of one table; with only the partial unique index, the loser would fail instead of
             # waiting.
             lock_row(connection, f"plans:{record.table_uuid}")
-            existing = one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
+            existing = db.one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
             if existing is not None:
                 is_over = existing.status in ENDED or existing.forgetting_at is not None
                 if is_over or existing.table_uuid != record.table_uuid:
@@ -213,7 +177,7 @@ class Plans:
                 if existing.status in UNCOMMITTED:
                     return existing
             uncommitted = (plans.c.table_uuid == record.table_uuid, plans.c.status.in_(UNCOMMITTED))
-            other = one(connection, PlanRecord, *uncommitted, for_update=True)
+            other = db.one(connection, PlanRecord, *uncommitted, for_update=True)
             if other is not None and other.is_approved and other.plan_id != stale:
                 raise PlanStateError(
                     f"Plan {other.plan_id} is approved, and waits to be committed",
@@ -222,26 +186,26 @@ class Plans:
                     hint=f"first commit it, artemis commit {other.plan_id}, or close it, artemis close {other.plan_id}",
                 )
             connection.execute(
-                update(plans).where(*uncommitted).values(status=PlanStatus.SUPERSEDED, superseded_by=record.plan_id)
+                sa.update(plans).where(*uncommitted).values(status=PlanStatus.SUPERSEDED, superseded_by=record.plan_id)
             )
-            values = {**values_of(record, without=_LATER), "status": PlanStatus.OPEN}
+            values = {**db.values_of(record, without=_LATER), "status": PlanStatus.OPEN}
             if existing is None:
-                return insert_record(connection, PlanRecord, **values)
+                return db.insert_record(connection, PlanRecord, **values)
             values |= dict.fromkeys(_LATER)
-            now, ordinal = func.clock_timestamp(), plan_order.next_value()
+            now, ordinal = sa.func.clock_timestamp(), plan_order.next_value()
             mine = plans.c.plan_id == record.plan_id
-            (sealed,) = update_records(connection, PlanRecord, mine, **values, sealed_at=now, ordinal=ordinal)
+            (sealed,) = db.update_records(connection, PlanRecord, mine, **values, sealed_at=now, ordinal=ordinal)
             return sealed
 
     def get(self, plan_id: str) -> PlanRecord:
         """Raises NoSuchPlan."""
-        found = one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
-        return required(found, f"No plan {plan_id} is stored", "list plans with: artemis plans TABLE")
+        found = db.one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
+        return db.required(found, f"No plan {plan_id} is stored", "list plans with: artemis plans TABLE")
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
         """Newest first; every status if none is given."""
         of_status = (plans.c.status.in_(statuses),) if statuses else ()
-        return records(self._engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
+        return db.records(self._engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
 
     def uncommitted(self, table_uuid: str) -> PlanRecord | None:
         """Return the table's open or handed-off plan; there is at most one."""
@@ -249,26 +213,26 @@ class Plans:
 
     def all_uncommitted(self) -> tuple[PlanRecord, ...]:
         """Return the open or handed-off plans of all tables."""
-        return records(self._engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
+        return db.records(self._engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
 
     def due(self, now: datetime | None = None) -> tuple[PlanRecord, ...]:
         """Return committed and deleting plans whose grace is over, oldest due first.
 
         `now` can only delay that: the earlier of it and the Postgres clock counts.
         """
-        instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
+        instant = sa.func.clock_timestamp() if now is None else sa.func.least(now, sa.func.clock_timestamp())
         due = (plans.c.status.in_((PlanStatus.COMMITTED, PlanStatus.DELETING)), plans.c.due_at <= instant)
-        return records(self._engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
+        return db.records(self._engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
 
     def holding(self, table_uuid: str | None = None) -> tuple[PlanRecord, ...]:
         """Return the plans that protect their files, of one table or of all, newest first."""
-        of_table = if_given(plans.c.table_uuid, table_uuid)
-        return records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
+        of_table = db.if_given(plans.c.table_uuid, table_uuid)
+        return db.records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
 
     def generation(self, content_id: str) -> int:
         """Return how many plans with that content are committed, have ended or are forgotten."""
-        is_over = or_(plans.c.status.in_(ENDED), plans.c.forgetting_at.is_not(None))
-        query = select(func.count()).where(plans.c.content_id == content_id, is_over)
+        is_over = sa.or_(plans.c.status.in_(ENDED), plans.c.forgetting_at.is_not(None))
+        query = sa.select(sa.func.count()).where(plans.c.content_id == content_id, is_over)
         with self._engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
@@ -292,10 +256,10 @@ class Plans:
             raise TypeError(f"not to be set with a status: {', '.join(sorted(unknown))}")
         changes: dict[str, Any] = {"status": status, **values}
         if due_in is not None:
-            changes["due_at"] = func.clock_timestamp() + due_in
+            changes["due_at"] = sa.func.clock_timestamp() + due_in
         stamp = _STAMPS.get(status)
         if stamp is not None and stamp not in values:
-            changes[stamp] = func.coalesce(plans.c[stamp], func.clock_timestamp())
+            changes[stamp] = sa.func.coalesce(plans.c[stamp], sa.func.clock_timestamp())
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(expected))
         changed = change(self._engine, f"plans.mark.{status}", PlanRecord, *mine, **changes)
         return changed or self._refuse(plan_id, f"cannot become {status}", expected)
@@ -325,12 +289,12 @@ class Plans:
         person or a reason; NoSuchPlan.
         """
         column = _APPROVALS[what]
-        said = {f"{column}_by": who, f"{column}_why": why, f"{column}_at": func.clock_timestamp()}
-        first: ColumnElement[bool] = plans.c[f"{column}_at"].is_(None)
+        said = {f"{column}_by": who, f"{column}_why": why, f"{column}_at": sa.func.clock_timestamp()}
+        first: sa.ColumnElement[bool] = plans.c[f"{column}_at"].is_(None)
         if what == "lost":
             first |= plans.c.lost_approved_snapshots.is_distinct_from(plans.c.lost_snapshots)
             said["lost_approved_snapshots"] = plans.c.lost_snapshots
-        values = {name: case((first, value), else_=plans.c[name]) for name, value in said.items()}
+        values = {name: sa.case((first, value), else_=plans.c[name]) for name, value in said.items()}
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
         decision = NewDecision("approve-large" if what == "large" else "approve-lost", plan_id, who, why)
         with approving(plan_id):
@@ -348,7 +312,7 @@ class Plans:
         Raises PlanStateError for one that is done; NoSuchPlan.
         """
         may_end = HOLDING | {PlanStatus.SUPERSEDED}
-        closed = {"closed_by": who, "closed_why": why, "closed_at": func.clock_timestamp()}
+        closed = {"closed_by": who, "closed_why": why, "closed_at": sa.func.clock_timestamp()}
         ended = change(
             self._engine,
             "plans.close",
@@ -384,29 +348,31 @@ class Plans:
 class VerdictRecord:
     """One result of one check of one plan; `detail` says what the check found."""
 
-    verdict_id: Serial
+    verdict_id: db.Serial
     plan_id: str
     check_name: str
     passed: bool
     detail: str
-    judged_at: Filled
+    judged_at: db.Filled
 
 
-verdicts = table_of(VerdictRecord, "verdicts", Index("verdicts_of_plan", "plan_id", "verdict_id"))
+verdicts = db.table_of(VerdictRecord, "verdicts", sa.Index("verdicts_of_plan", "plan_id", "verdict_id"))
 
 
 class Verdicts:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def add(self, plan_id: str, check_name: str, detail: str, *, passed: bool) -> VerdictRecord:
         """Record one result; it counts from now on."""
         with around("verdicts.add"), self._engine.begin() as connection:
-            return insert_record(
+            return db.insert_record(
                 connection, VerdictRecord, plan_id=plan_id, check_name=check_name, passed=passed, detail=detail
             )
 
     def newest(self, plan_id: str) -> dict[str, VerdictRecord]:
         """Return the newest result of each check of the plan, by check name."""
-        found = records(self._engine, VerdictRecord, verdicts.c.plan_id == plan_id, order_by=(verdicts.c.verdict_id,))
+        found = db.records(
+            self._engine, VerdictRecord, verdicts.c.plan_id == plan_id, order_by=(verdicts.c.verdict_id,)
+        )
         return {record.check_name: record for record in found}

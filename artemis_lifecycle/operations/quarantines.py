@@ -9,13 +9,13 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ColumnElement, Engine, Index, func
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
-from artemis_lifecycle.operations.tables import Filled, Key, if_given, one, records, required, table_of
 
 
 class QuarantineState(StrEnum):
@@ -33,13 +33,13 @@ class QuarantineState(StrEnum):
 class QuarantineRecord:
     """The quarantine of one deletion job. `folder` has its files; `purge_after` is known once the job is over."""
 
-    job_id: Key
+    job_id: db.Key
     table_uuid: str
     table: str
     folder: str
     metadata_location: str | None
     retain_seconds: int
-    began_at: Filled
+    began_at: db.Filled
     purge_after: datetime | None
     undeleted_at: datetime | None
     undeleted_by: str | None
@@ -61,17 +61,17 @@ class QuarantineRecord:
         return QuarantineState.KEPT
 
 
-quarantines = table_of(
+quarantines = db.table_of(
     QuarantineRecord,
     "quarantines",
-    CheckConstraint("purging_at IS NULL OR purge_after IS NOT NULL", name="quarantines_purge"),
-    CheckConstraint("undeleted_at IS NULL OR btrim(undeleted_by) <> ''", name="quarantines_said"),
-    Index("quarantines_of_table", "table_uuid", "began_at"),
+    sa.CheckConstraint("purging_at IS NULL OR purge_after IS NOT NULL", name="quarantines_purge"),
+    sa.CheckConstraint("undeleted_at IS NULL OR btrim(undeleted_by) <> ''", name="quarantines_said"),
+    sa.Index("quarantines_of_table", "table_uuid", "began_at"),
 )
 
 
 class Quarantines:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(
@@ -101,14 +101,14 @@ class Quarantines:
 
     def get(self, job_id: str) -> QuarantineRecord:
         """Raises NoSuchPlan for a job that quarantined nothing."""
-        return required(
+        return db.required(
             self.find(job_id),
             f"Nothing of {job_id} is in quarantine",
             "list quarantines: artemis quarantine TABLE; a table's deletion.mode decides before a deletion",
         )
 
     def find(self, job_id: str) -> QuarantineRecord | None:
-        return one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)
+        return db.one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)
 
     def of_table(self, table_uuid: str) -> list[QuarantineRecord]:
         """Newest first, including purged ones."""
@@ -121,16 +121,16 @@ class Quarantines:
     def due(self, table_uuid: str | None = None) -> list[QuarantineRecord]:
         """Return those, of one table or of all, whose retention is over by the Postgres clock, and those with an
         interrupted purge; oldest first."""
-        wanted = (quarantines.c.purge_after < func.clock_timestamp()) & quarantines.c.purged_at.is_(None)
-        found = self._all(wanted, *if_given(quarantines.c.table_uuid, table_uuid))
+        wanted = (quarantines.c.purge_after < sa.func.clock_timestamp()) & quarantines.c.purged_at.is_(None)
+        found = self._all(wanted, *db.if_given(quarantines.c.table_uuid, table_uuid))
         return [record for record in reversed(found) if record.state is not QuarantineState.UNDELETED]
 
     def finish(self, job_id: str) -> None:
         """Record that the job is over and start its retention. Does nothing for a job without a quarantine, and the
         second time."""
-        retain = func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
+        retain = sa.func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
         mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
-        end = func.clock_timestamp() + retain
+        end = sa.func.clock_timestamp() + retain
         change(self._engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
@@ -138,7 +138,7 @@ class Quarantines:
         return self._set(
             job_id,
             quarantines.c.purging_at.is_(None),
-            undeleted_at=func.coalesce(quarantines.c.undeleted_at, func.clock_timestamp()),
+            undeleted_at=sa.func.coalesce(quarantines.c.undeleted_at, sa.func.clock_timestamp()),
             undeleted_by=who,
             undeleted_why=why,
             closed_at=None,
@@ -153,7 +153,7 @@ class Quarantines:
         return self._set(
             job_id,
             quarantines.c.undeleted_at.is_not(None),
-            closed_at=func.coalesce(quarantines.c.closed_at, func.clock_timestamp()),
+            closed_at=sa.func.coalesce(quarantines.c.closed_at, sa.func.clock_timestamp()),
             closed_by=who,
             closed_why=why,
             decision=NewDecision("close-undelete", job_id, who, why),
@@ -164,23 +164,20 @@ class Quarantines:
         restored files."""
         return self._set(
             job_id,
-            (quarantines.c.purge_after < func.clock_timestamp())
+            (quarantines.c.purge_after < sa.func.clock_timestamp())
             & (quarantines.c.undeleted_at.is_(None) | quarantines.c.closed_at.is_not(None)),
-            purging_at=func.coalesce(quarantines.c.purging_at, func.clock_timestamp()),
+            purging_at=sa.func.coalesce(quarantines.c.purging_at, sa.func.clock_timestamp()),
         )
 
     def purged(self, job_id: str) -> QuarantineRecord:
         return self._set(
-            job_id, quarantines.c.purging_at.is_not(None), purged_at=func.coalesce(quarantines.c.purged_at, func.now())
+            job_id,
+            quarantines.c.purging_at.is_not(None),
+            purged_at=sa.func.coalesce(quarantines.c.purged_at, sa.func.now()),
         )
 
     def _set(
-        self,
-        job_id: str,
-        only: ColumnElement[bool],
-        *,
-        decision: NewDecision | None = None,
-        **values: Any,
+        self, job_id: str, only: sa.ColumnElement[bool], *, decision: NewDecision | None = None, **values: Any
     ) -> QuarantineRecord:
         mine = quarantines.c.job_id == job_id
         changed = change(self._engine, "quarantines.record", QuarantineRecord, mine, only, decision=decision, **values)
@@ -194,5 +191,5 @@ class Quarantines:
             )
         return changed
 
-    def _all(self, *where: ColumnElement[bool]) -> list[QuarantineRecord]:
-        return list(records(self._engine, QuarantineRecord, *where, order_by=(quarantines.c.began_at.desc(),)))
+    def _all(self, *where: sa.ColumnElement[bool]) -> list[QuarantineRecord]:
+        return list(db.records(self._engine, QuarantineRecord, *where, order_by=(quarantines.c.began_at.desc(),)))

@@ -1,5 +1,5 @@
 """Commits that remove snapshots through a REST catalog: what each attempt asked for, recorded before it is sent, and
-what its proof found. Belongs here: rows. Does not belong here: the protocol (`catalogs/rest.py`)."""
+what its proof found."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import Engine, Index, func, update
+import sqlalchemy as sa
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision
-from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, records, table_of, update_record
 
 
 class RestState(StrEnum):
@@ -52,7 +52,7 @@ class RestCommit:
     """One attempt. `marker` is the value of its table property. `used_location` is the base that the server used, and
     `metadata_location` the file that it wrote. `put_back` has one JSON text for each `PutBack`."""
 
-    marker: Key
+    marker: db.Key
     table_uuid: str
     table: str
     plan_id: str | None
@@ -60,7 +60,7 @@ class RestCommit:
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
     state: RestState
-    sent_at: Filled
+    sent_at: db.Filled
     settled_at: datetime | None
     metadata_location: str | None
     used_location: str | None
@@ -78,11 +78,11 @@ class RestCommit:
         return tuple(PutBack(**json.loads(each)) for each in self.put_back or ())
 
 
-rest_commits = table_of(RestCommit, "rest_commits", Index("rest_commits_of_table", "table_uuid", "state"))
+rest_commits = db.table_of(RestCommit, "rest_commits", sa.Index("rest_commits_of_table", "table_uuid", "state"))
 
 
 class RestCommits:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def begin(
@@ -97,7 +97,7 @@ class RestCommits:
     ) -> None:
         """Record an attempt before it is sent."""
         with around("rest_commits.begin"), self._engine.begin() as connection:
-            insert_record(
+            db.insert_record(
                 connection,
                 RestCommit,
                 marker=marker,
@@ -124,12 +124,12 @@ class RestCommits:
         """Record what is known of an attempt now. Each ref that was put back is a decision of the table's history, too:
         `who` is the step that did it."""
         with around("rest_commits.settle"), self._engine.begin() as connection:
-            found = update_record(
+            found = db.update_record(
                 connection,
                 RestCommit,
                 rest_commits.c.marker == marker,
                 state=state,
-                settled_at=func.clock_timestamp(),
+                settled_at=sa.func.clock_timestamp(),
                 metadata_location=metadata_location,
                 used_location=used_location,
                 put_back=tuple(json.dumps(asdict(each)) for each in put_back),
@@ -149,18 +149,18 @@ class RestCommits:
         mine = (*earlier, c.snapshot_ids.contained_by(list(snapshot_ids)))
         # They stay open: while the table's metadata log reaches back to them, what became of them is proven.
         with around("rest_commits.overtaken"), self._engine.begin() as connection:
-            connection.execute(update(rest_commits).where(*mine).values(used_location=by.metadata_location))
+            connection.execute(sa.update(rest_commits).where(*mine).values(used_location=by.metadata_location))
 
     def open(self, table_uuid: str) -> tuple[RestCommit, ...]:
         """Return the table's attempts that are not settled, oldest first."""
         of_table = (rest_commits.c.table_uuid == table_uuid, rest_commits.c.state.in_(OPEN_STATES))
-        return records(self._engine, RestCommit, *of_table, order_by=(rest_commits.c.sent_at,))
+        return db.records(self._engine, RestCommit, *of_table, order_by=(rest_commits.c.sent_at,))
 
     def of_table(self, table_uuid: str, plan_id: str | None = None) -> tuple[RestCommit, ...]:
         """Return all attempts on the table, or those of one plan, oldest first."""
-        plan = if_given(rest_commits.c.plan_id, plan_id)
+        plan = db.if_given(rest_commits.c.plan_id, plan_id)
         mine = rest_commits.c.table_uuid == table_uuid
-        return records(self._engine, RestCommit, mine, *plan, order_by=(rest_commits.c.sent_at,))
+        return db.records(self._engine, RestCommit, mine, *plan, order_by=(rest_commits.c.sent_at,))
 
     def proven(self, table_uuid: str, plan_id: str) -> tuple[RestCommit, ...]:
         """Return the plan's attempts that happened and are proven, oldest first."""
@@ -169,9 +169,11 @@ class RestCommits:
     def give_up(self, marker: str) -> None:
         """Record an attempt that is not in the table's metadata as absent, once it can no longer happen."""
         c = rest_commits.c
-        late = c.sent_at < func.clock_timestamp() - _LANDS_WITHIN
+        late = c.sent_at < sa.func.clock_timestamp() - _LANDS_WITHIN
         mine = (c.marker == marker, c.state == RestState.SENT, late)
         with around("rest_commits.give_up"), self._engine.begin() as connection:
             connection.execute(
-                update(rest_commits).where(*mine).values(state=RestState.ABSENT, settled_at=func.clock_timestamp())
+                sa.update(rest_commits)
+                .where(*mine)
+                .values(state=RestState.ABSENT, settled_at=sa.func.clock_timestamp())
             )

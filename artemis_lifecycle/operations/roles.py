@@ -1,10 +1,6 @@
 """Four group roles of Postgres, and their grants: `artemis_ingest` for writers of tables, `artemis_lifecycle` for this
 project, `artemis_approver` for people who may approve (in addition to `artemis_lifecycle`), `artemis_analyst` for
-readers. None can log in: `GRANT artemis_analyst TO name` gives one to a person or a service.
-
-Belongs here: creating the roles, and grants that do not fail if the roles are missing. Does not belong here: which
-rights (see the migrations for the operations database, and `catalogs/guard.py` for the catalogs).
-"""
+readers. None can log in: `GRANT artemis_analyst TO name` gives one to a person or a service."""
 
 from __future__ import annotations
 

@@ -9,26 +9,14 @@ from enum import StrEnum
 from shlex import quote
 from typing import Annotated, Literal
 
-from sqlalchemy import Column, Engine, Index, case, func, select, text, true, update
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.roles import approving
-from artemis_lifecycle.operations.tables import (
-    CLOCK,
-    Count,
-    FilledLater,
-    Key,
-    Utc,
-    one,
-    records,
-    required,
-    table_of,
-    to_record,
-    values_of,
-)
 
 ScanKind = Literal["orphans", "dropped"]
 
@@ -51,7 +39,7 @@ class ScanRecord:
     None means that the caller provided the listing. From `forgetting_at` on, its frames are being deleted, and its
     deletion can no longer begin; at `forgotten_at` they are gone."""
 
-    scan_id: Key
+    scan_id: db.Key
     table_uuid: str
     table: str
     listing_id: str | None
@@ -60,22 +48,22 @@ class ScanRecord:
     metadata_location: str
     metadata_read_at: datetime
     files_location: str
-    files: Count
-    bytes: Count
-    skipped_young: Count
-    skipped_in_flight: Count
+    files: db.Count
+    bytes: db.Count
+    skipped_young: db.Count
+    skipped_in_flight: db.Count
     summary: str
     state: ScanState = ScanState.OPEN
-    created_at: FilledLater = None
+    created_at: db.FilledLater = None
     approved_by: str | None = None
     approved_at: datetime | None = None
     approved_why: str | None = None
-    kind: Annotated[ScanKind, {"server_default": text("'orphans'")}] = "orphans"
+    kind: Annotated[ScanKind, {"server_default": sa.text("'orphans'")}] = "orphans"
     forgetting_at: datetime | None = None
     forgotten_at: datetime | None = None
 
 
-scans = table_of(ScanRecord, "scans", Index("scans_of_table", "table_uuid", "created_at"))
+scans = db.table_of(ScanRecord, "scans", sa.Index("scans_of_table", "table_uuid", "created_at"))
 
 _LATER = frozenset({"created_at", "approved_by", "approved_at", "approved_why", "forgetting_at", "forgotten_at"})
 _USABLE = scans.c.forgetting_at.is_(None)
@@ -85,40 +73,40 @@ _USABLE = scans.c.forgetting_at.is_(None)
 class ListingRecord:
     """One listing of every object under `location`; its rows are sealed at `files_location`."""
 
-    listing_id: Key
+    listing_id: db.Key
     table_uuid: str
     table: str
     location: str
     files_location: str
     started_at: datetime
     finished_at: datetime
-    files: Count
-    bytes: Count
+    files: db.Count
+    bytes: db.Count
 
 
-listings = table_of(
+listings = db.table_of(
     ListingRecord,
     "listings",
-    Column("stored_at", Utc, nullable=False, server_default=CLOCK),
-    Index("listings_of_table", "table_uuid", "started_at"),
+    sa.Column("stored_at", db.Utc, nullable=False, server_default=db.CLOCK),
+    sa.Index("listings_of_table", "table_uuid", "started_at"),
 )
 
 
 class Scans:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def store(self, record: ScanRecord) -> ScanRecord:
         """Store a scan as open; storing an id again returns what is stored."""
-        values = {**values_of(record, without=_LATER), "state": ScanState.OPEN}
+        values = {**db.values_of(record, without=_LATER), "state": ScanState.OPEN}
         with around("scans.store"), self._engine.begin() as connection:
             connection.execute(upsert(scans).values(values).on_conflict_do_nothing())
         return self.get(record.scan_id)
 
     def get(self, scan_id: str) -> ScanRecord:
         """Raises NoSuchPlan."""
-        found = one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
-        return required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis orphans TABLE")
+        found = db.one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
+        return db.required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis orphans TABLE")
 
     def of_table(
         self, table_uuid: str, states: Collection[ScanState] = (), kind: ScanKind = "orphans"
@@ -126,24 +114,24 @@ class Scans:
         """Newest first; every state if none is given."""
         of_kind = (scans.c.table_uuid == table_uuid, scans.c.kind == kind)
         in_state = (scans.c.state.in_(states),) if states else ()
-        return records(self._engine, ScanRecord, *of_kind, *in_state, order_by=(scans.c.created_at.desc(),))
+        return db.records(self._engine, ScanRecord, *of_kind, *in_state, order_by=(scans.c.created_at.desc(),))
 
     def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
         """Return the newest orphan scans of every table, by table name, newest first."""
-        known = select(scans.c.table_uuid).distinct().subquery()
+        known = sa.select(scans.c.table_uuid).distinct().subquery()
         # From the index of each table: scans are kept for good.
         newest = (
-            select(scans)
+            sa.select(scans)
             .where(scans.c.table_uuid == known.c.table_uuid, scans.c.kind == "orphans")
             .order_by(scans.c.created_at.desc())
             .limit(limit)
             .lateral()
         )
-        query = select(newest).select_from(known.join(newest, true())).order_by(newest.c.created_at.desc())
+        query = sa.select(newest).select_from(known.join(newest, sa.true())).order_by(newest.c.created_at.desc())
         found: dict[str, list[ScanRecord]] = {}
         with self._engine.connect() as connection:
             for row in connection.execute(query):
-                found.setdefault(row.table_name, []).append(to_record(ScanRecord, row))
+                found.setdefault(row.table_name, []).append(db.to_record(ScanRecord, row))
         return found
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
@@ -159,15 +147,15 @@ class Scans:
         """Close the scans of a dropped table that are not deleted yet: none of them can be approved or deleted."""
         mine = (scans.c.table_uuid == table_uuid, scans.c.kind == "dropped", scans.c.state.not_in(ENDED))
         with around("scans.close_dropped"), self._engine.begin() as connection:
-            connection.execute(update(scans).where(*mine).values(state=ScanState.CLOSED))
+            connection.execute(sa.update(scans).where(*mine).values(state=ScanState.CLOSED))
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
         to the history of decisions. Raises PlanStateError if it is done or forgotten; Refused for a login that may not
         approve; BadInput without a person or a reason; NoSuchPlan."""
-        said = {"approved_by": who, "approved_why": why, "approved_at": func.clock_timestamp()}
+        said = {"approved_by": who, "approved_why": why, "approved_at": sa.func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
-        values = {name: case((first, value), else_=scans.c[name]) for name, value in said.items()}
+        values = {name: sa.case((first, value), else_=scans.c[name]) for name, value in said.items()}
         mine = (scans.c.scan_id == scan_id, scans.c.state.not_in(ENDED), _USABLE)
         with approving(scan_id):
             decision = NewDecision("approve-scan", scan_id, who, why)
@@ -179,19 +167,19 @@ class Scans:
     def store_listing(self, record: ListingRecord) -> ListingRecord:
         """Store a finished listing; storing an id again returns what is stored."""
         with around("scans.store_listing"), self._engine.begin() as connection:
-            connection.execute(upsert(listings).values(values_of(record)).on_conflict_do_nothing())
+            connection.execute(upsert(listings).values(db.values_of(record)).on_conflict_do_nothing())
         return self.listing(record.listing_id)
 
     def listing(self, listing_id: str) -> ListingRecord:
         """Raises NoSuchPlan."""
-        found = one(self._engine, ListingRecord, listings.c.listing_id == listing_id)
-        return required(found, f"No listing {listing_id} is stored", "list the table again")
+        found = db.one(self._engine, ListingRecord, listings.c.listing_id == listing_id)
+        return db.required(found, f"No listing {listing_id} is stored", "list the table again")
 
     def latest_listing(self, table_uuid: str) -> ListingRecord | None:
         """Return the listing that began last."""
         newest = (listings.c.started_at.desc(), listings.c.stored_at.desc())
         mine = listings.c.table_uuid == table_uuid
-        return next(iter(records(self._engine, ListingRecord, mine, order_by=newest, limit=1)), None)
+        return next(iter(db.records(self._engine, ListingRecord, mine, order_by=newest, limit=1)), None)
 
 
 def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> PlanStateError:

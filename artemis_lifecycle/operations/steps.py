@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Literal
 
-from sqlalchemy import Engine, Index, func, text, update
+import sqlalchemy as sa
 
+from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import change
-from artemis_lifecycle.operations.tables import (
-    Filled,
-    Key,
-    Serial,
-    insert_record,
-    records,
-    required,
-    storable,
-    table_of,
-)
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
 
@@ -33,7 +24,7 @@ class StepRecord:
     """One run of a step. `window_day` identifies its maintenance window; `counts` are the step's own figures. `policy`
     is the digest of the table's retention at that time (`Retention.digest`)."""
 
-    step_id: Serial
+    step_id: db.Serial
     table_uuid: str
     table: str
     step: str
@@ -42,26 +33,26 @@ class StepRecord:
     run_id: str | None
     dry_run: bool
     state: StepState
-    counts: Annotated[Mapping[str, int], {"server_default": text("'{}'")}]
+    counts: Annotated[Mapping[str, int], {"server_default": sa.text("'{}'")}]
     error: str | None
-    started_at: Filled
+    started_at: db.Filled
     finished_at: datetime | None
     policy: str | None
 
 
-steps = table_of(
+steps = db.table_of(
     StepRecord,
     "steps",
-    Index("steps_of_table", "table_uuid", "step_id"),
-    Index("steps_of_window", "window_day", "table_uuid"),
+    sa.Index("steps_of_table", "table_uuid", "step_id"),
+    sa.Index("steps_of_window", "window_day", "table_uuid"),
     # Each tick of the window's sensor reads when each step of each table last ended.
-    Index(
+    sa.Index(
         "steps_ended",
         "table_name",
         "step",
         "finished_at",
         postgresql_include=["state"],
-        postgresql_where=text("state IN ('done', 'skipped') AND dry_run IS FALSE"),
+        postgresql_where=sa.text("state IN ('done', 'skipped') AND dry_run IS FALSE"),
     ),
 )
 
@@ -70,17 +61,17 @@ steps = table_of(
 class StepTotal:
     """The sum of one figure of one step over the table's deleted records, without dry runs: a total never falls."""
 
-    table: Key
-    step: Key
-    figure: Key
+    table: db.Key
+    step: db.Key
+    figure: db.Key
     total: int
 
 
-step_totals = table_of(StepTotal, "step_totals")
+step_totals = db.table_of(StepTotal, "step_totals")
 
 
 class Steps:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
     def start(
@@ -102,11 +93,11 @@ class Steps:
         with around("steps.start"), self._engine.begin() as connection:
             if not dry_run:
                 connection.execute(
-                    update(steps)
+                    sa.update(steps)
                     .where(steps.c.table_uuid == table_uuid, steps.c.state == "running", steps.c.dry_run.is_(False))
-                    .values(state="failed", error=ENDED_UNSAID, finished_at=func.clock_timestamp())
+                    .values(state="failed", error=ENDED_UNSAID, finished_at=sa.func.clock_timestamp())
                 )
-            started = insert_record(
+            started = db.insert_record(
                 connection,
                 StepRecord,
                 table_uuid=table_uuid,
@@ -136,17 +127,17 @@ class Steps:
             steps.c.step_id == step_id,
             state=state,
             counts=dict(counts or {}),
-            error=storable(error),
-            finished_at=func.clock_timestamp(),
+            error=db.storable(error),
+            finished_at=sa.func.clock_timestamp(),
         )
-        return required(ended, f"No step {step_id} was started", "start it first")
+        return db.required(ended, f"No step {step_id} was started", "start it first")
 
     def skip(
         self, table_uuid: str, table: str, step: str, window_day: date, owner: str, policy: str | None = None
     ) -> None:
         """Record that a step has nothing to do in this window. Needs no lease, because it changes no other record."""
         with around("steps.skip"), self._engine.begin() as connection:
-            insert_record(
+            db.insert_record(
                 connection,
                 StepRecord,
                 table_uuid=table_uuid,
@@ -157,15 +148,17 @@ class Steps:
                 dry_run=False,
                 state="skipped",
                 policy=policy,
-                finished_at=func.clock_timestamp(),
+                finished_at=sa.func.clock_timestamp(),
             )
 
     def of_window(self, window_day: date) -> list[StepRecord]:
         """Return what ran in that window, for every table, oldest first; without dry runs."""
         real = (steps.c.window_day == window_day, steps.c.dry_run.is_(False))
-        return list(records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
+        return list(db.records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
 
     def history(self, table_uuid: str, limit: int = 100) -> list[StepRecord]:
         """Newest first, including dry runs."""
         newest = (steps.c.step_id.desc(),)
-        return list(records(self._engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit))
+        return list(
+            db.records(self._engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit)
+        )

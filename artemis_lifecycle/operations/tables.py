@@ -9,9 +9,7 @@
     pauses = table_of(Pause, "pauses", Index("pauses_in_force", "table_uuid"))
 
 A field's type determines the column's type. `| None` makes it nullable, and an enum or Literal adds a CHECK of its
-values. `Annotated` adds keywords of the column. Field `table` is column `table_name`. Belongs here: that rule, and
-reading, inserting and updating rows as records. Does not belong here: the records, which are next to the classes that
-use them.
+values. `Annotated` adds keywords of the column. Field `table` is column `table_name`.
 """
 
 from __future__ import annotations
@@ -26,30 +24,7 @@ from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Connection,
-    Date,
-    DateTime,
-    Double,
-    Engine,
-    Index,
-    Integer,
-    Interval,
-    MetaData,
-    Row,
-    Table,
-    Text,
-    UnaryExpression,
-    insert,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.engine import Dialect
@@ -64,7 +39,7 @@ SCHEMA = "lifecycle"
 class Utc(TypeDecorator[datetime]):
     """`timestamptz`, aware and in UTC on both sides."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -76,16 +51,16 @@ class Utc(TypeDecorator[datetime]):
         return None if value is None else value.astimezone(UTC)
 
 
-metadata = MetaData(schema=SCHEMA)
+metadata = sa.MetaData(schema=SCHEMA)
 
 # Not now(), which is the transaction's start: a transaction may wait for a lock.
-CLOCK = text("clock_timestamp()")
+CLOCK = sa.text("clock_timestamp()")
 
 Key = Annotated[str, {"primary_key": True}]
 Serial = Annotated[int, {"primary_key": True, "autoincrement": True}]
-Count = Annotated[int, {"server_default": text("0")}]
-Small = Annotated[int, {"type_": Integer}]
-SmallCount = Annotated[Small, {"server_default": text("0")}]
+Count = Annotated[int, {"server_default": sa.text("0")}]
+Small = Annotated[int, {"type_": sa.Integer}]
+SmallCount = Annotated[Small, {"server_default": sa.text("0")}]
 SmallKey = Annotated[Small, {"primary_key": True, "autoincrement": False}]
 Filled = Annotated[datetime, {"server_default": CLOCK}]
 FilledLater = Annotated[datetime | None, {"nullable": False, "server_default": CLOCK}]
@@ -94,18 +69,18 @@ FilledLater = Annotated[datetime | None, {"nullable": False, "server_default": C
 Record = TypeVar("Record")
 
 _TYPES: dict[Any, Any] = {
-    str: Text,
-    int: BigInteger,
-    bool: Boolean,
-    float: Double,
+    str: sa.Text,
+    int: sa.BigInteger,
+    bool: sa.Boolean,
+    float: sa.Double,
     datetime: Utc,
-    date: Date,
-    timedelta: Interval,
+    date: sa.Date,
+    timedelta: sa.Interval,
 }
-_tables: dict[type, Table] = {}
+_tables: dict[type, sa.Table] = {}
 
 
-def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Table:
+def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> sa.Table:
     """Return the table of a record. `more` has what the record lacks: other columns, indexes, constraints."""
     items: list[SchemaItem] = []
     for field, hint in get_type_hints(record, include_extras=True).items():
@@ -120,16 +95,16 @@ def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Tab
         elif get_origin(kind) is Mapping:
             sql = JSONB
         else:
-            sql = Text if values else _TYPES[kind]
-        items.append(Column(_column(field), **{"type_": sql, "nullable": kind is not hint, **extras}))
+            sql = sa.Text if values else _TYPES[kind]
+        items.append(sa.Column(_column(field), **{"type_": sql, "nullable": kind is not hint, **extras}))
         if values:
             allowed = ", ".join(f"'{value}'" for value in values)
-            items.append(CheckConstraint(f"{field} IN ({allowed})", name=f"{name}_{field}"))
-    _tables[record] = Table(name, metadata, *items, *more, **keywords)
+            items.append(sa.CheckConstraint(f"{field} IN ({allowed})", name=f"{name}_{field}"))
+    _tables[record] = sa.Table(name, metadata, *items, *more, **keywords)
     return _tables[record]
 
 
-def to_record(kind: Callable[..., Record], row: Row[Any]) -> Record:
+def to_record(kind: Callable[..., Record], row: sa.Row[Any]) -> Record:
     return kind(**{field: read(row._mapping[column]) for field, column, read in _readers(kind)})
 
 
@@ -139,28 +114,28 @@ def values_of(record: object, *, without: frozenset[str] = frozenset()) -> dict[
     return _row({name: getattr(record, name) for name in names})
 
 
-def if_given(column: ColumnElement[Any], value: object) -> tuple[ColumnElement[bool], ...]:
+def if_given(column: sa.ColumnElement[Any], value: object) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the condition that `column` has `value`; no condition for None."""
     return () if value is None else (column == value,)
 
 
 def records(
-    source: Engine | Connection,
+    source: sa.Engine | sa.Connection,
     kind: type[Record],
-    *where: ColumnElement[bool],
-    order_by: tuple[ColumnElement[Any] | UnaryExpression[Any], ...] = (),
+    *where: sa.ColumnElement[bool],
+    order_by: tuple[sa.ColumnElement[Any] | sa.UnaryExpression[Any], ...] = (),
     limit: int | None = None,
     for_update: bool = False,
 ) -> tuple[Record, ...]:
-    query = select(_tables[kind]).where(*where).order_by(*order_by).limit(limit)
+    query = sa.select(_tables[kind]).where(*where).order_by(*order_by).limit(limit)
     if for_update:
         query = query.with_for_update()
-    with source.connect() if isinstance(source, Engine) else nullcontext(source) as connection:
+    with source.connect() if isinstance(source, sa.Engine) else nullcontext(source) as connection:
         return tuple(to_record(kind, row) for row in connection.execute(query))
 
 
 def one(
-    source: Engine | Connection, kind: type[Record], *where: ColumnElement[bool], for_update: bool = False
+    source: sa.Engine | sa.Connection, kind: type[Record], *where: sa.ColumnElement[bool], for_update: bool = False
 ) -> Record | None:
     """Return the record that matches `where`, or None."""
     return next(iter(records(source, kind, *where, limit=1, for_update=for_update)), None)
@@ -173,21 +148,21 @@ def required(found: Record | None, missing: str, hint: str) -> Record:
     return found
 
 
-def insert_record(connection: Connection, kind: type[Record], /, **values: object) -> Record:
-    statement = insert(_tables[kind]).values(_row(values)).returning(_tables[kind])
+def insert_record(connection: sa.Connection, kind: type[Record], /, **values: object) -> Record:
+    statement = sa.insert(_tables[kind]).values(_row(values)).returning(_tables[kind])
     return to_record(kind, connection.execute(statement).one())
 
 
 def update_records(
-    connection: Connection, kind: type[Record], /, *where: ColumnElement[bool], **values: object
+    connection: sa.Connection, kind: type[Record], /, *where: sa.ColumnElement[bool], **values: object
 ) -> tuple[Record, ...]:
     """Update the rows that match `where`, and return their new state."""
-    statement = update(_tables[kind]).where(*where).values(_row(values)).returning(_tables[kind])
+    statement = sa.update(_tables[kind]).where(*where).values(_row(values)).returning(_tables[kind])
     return tuple(to_record(kind, row) for row in connection.execute(statement))
 
 
 def update_record(
-    connection: Connection, kind: type[Record], /, *where: ColumnElement[bool], **values: object
+    connection: sa.Connection, kind: type[Record], /, *where: sa.ColumnElement[bool], **values: object
 ) -> Record | None:
     """`update_records` for at most one row; None if no row matches `where`."""
     return next(iter(update_records(connection, kind, *where, **values)), None)
@@ -210,7 +185,7 @@ def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     return tuple(found)
 
 
-def put_newest(connection: Connection, table: Table, record: Any, by: str) -> None:
+def put_newest(connection: sa.Connection, table: sa.Table, record: Any, by: str) -> None:
     """Insert the record of a table (`table_uuid`), or replace its former one, unless that has a later value of `by`."""
     statement = upsert(table).values(values_of(record))
     connection.execute(
@@ -252,19 +227,19 @@ def _row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Tables whose rows are not read as records: `deployment.py` and `storage/pace.py` read theirs with their own SQL.
-Table(
+sa.Table(
     "identity",
     metadata,
-    Column("operations_id", Text, primary_key=True),
-    Column("made_at", Utc, nullable=False, server_default=CLOCK),
-    Index("identity_once", text("(true)"), unique=True),
+    sa.Column("operations_id", sa.Text, primary_key=True),
+    sa.Column("made_at", Utc, nullable=False, server_default=CLOCK),
+    sa.Index("identity_once", sa.text("(true)"), unique=True),
 )
 # Losing the rows in a crash is harmless: the next request is free at once.
-Table(
+sa.Table(
     "paces",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("ready_at", Utc, nullable=False),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("ready_at", Utc, nullable=False),
     prefixes=["UNLOGGED"],
 )
 

@@ -1,5 +1,5 @@
-"""Files in the cold tier that nothing there references: leftovers of refused writers and killed handoffs. Belongs here:
-finding them. Does not belong here: deleting them. Archived data exists nowhere else, so a person must check first.
+"""Files in the cold tier that nothing there references: leftovers of refused writers and killed handoffs. Nothing
+deletes them: archived data exists nowhere else, so a person must check first.
 
 A cold file is referenced if the handoffs' ledger has it, the cold table reaches it, or its metadata log contains it.
 Each of the first two is sufficient: losing one of them creates no orphans.

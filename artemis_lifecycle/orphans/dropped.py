@@ -1,6 +1,5 @@
 """Dropped tables that left their files: found from the catalog's history, kept for a retention, then deleted like
-orphans. Belongs here: what the catalog has and had, and the scan of a dropped table's files. Does not belong here: the
-deletion itself (`deletion/worker.py`).
+orphans.
 
 `DROP TABLE` without `PURGE` removes only a row, and every file stays forever, because orphan scans check only existing
 tables. The risk is a table that is missing from the catalog but not dropped. If it was renamed, or registered under
@@ -212,12 +211,7 @@ def absence_of(
 
 
 def scan_dropped(
-    context: DeletionContext,
-    listing: Listing,
-    known: KnownTable,
-    *,
-    min_age: timedelta,
-    prefix_mismatch: str = "error",
+    context: DeletionContext, listing: Listing, known: KnownTable, *, min_age: timedelta, prefix_mismatch: str = "error"
 ) -> OrphanScanResult:
     """Find what is left of a dropped table (`context.dropped`) in `listing`, and seal it. Changes nothing.
 

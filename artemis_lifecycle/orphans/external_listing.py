@@ -32,15 +32,7 @@ from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner, Spark
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, write_frame
-from artemis_lifecycle.storage.location import (
-    LocationRules,
-    distinct,
-    hash_strings,
-    is_under,
-    normalize,
-    split,
-    text_buffers,
-)
+from artemis_lifecycle.storage.location import LocationRules, distinct, hash_strings, is_under, normalize, split
 from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
 
@@ -370,22 +362,11 @@ class Below:
             begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
             if begun.true_count == 0:
                 continue
-            if begun.true_count == len(paths) and _turns(paths) == len(paths) * _turns(pa.array([folder])):
-                # No path has fewer than the folder with which it begins, so none has more.
-                return np.ones(len(paths), np.bool_)
             # A folder has no trailing slash: a plain path below it has exactly the folder's own occurrences.
             for odd in ("//", "/."):
                 begun = pc.and_(begun, pc.equal(pc.count_substring(paths, odd), folder.count(odd)))
             below |= begun.to_numpy(zero_copy_only=False)
         return below
-
-
-def _turns(paths: pa.Array) -> int:
-    """Return how often a slash precedes a slash or a dot in the paths, or where they meet."""
-    starts, data = text_buffers(paths)
-    text = data[starts[0] : starts[-1]]
-    behind = text[np.flatnonzero(text[:-1] == ord("/")) + 1]
-    return int(np.count_nonzero((behind == ord("/")) | (behind == ord("."))))
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,7 @@ def known(metadata: TableMetadata) -> Known:
     lists = [snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list is not None]
     commits = {match[2].lower() for path in lists if (match := _LIST.fullmatch(path.rpartition("/")[2]))}
     oldest = min((snapshot.timestamp_ms for snapshot in metadata.snapshots), default=None)
-    return Known(
-        frozenset(commits),
-        min(versions, default=None),
-        if_in_calendar(oldest),
-    )
+    return Known(frozenset(commits), min(versions, default=None), if_in_calendar(oldest))
 
 
 def version_of(path: str) -> int | None:

@@ -237,12 +237,7 @@ _SHOWN = 5
 
 
 def require_nothing_missing(
-    stores: Stores,
-    files: ReachedFiles,
-    listing: Listing,
-    parts: Sequence[ListedPart],
-    rules: LocationRules,
-    table: str,
+    stores: Stores, files: ReachedFiles, listing: Listing, parts: Sequence[ListedPart], rules: LocationRules, table: str
 ) -> None:
     """Look up each file that a snapshot older than `listing` reaches below its locations and that the listing lacks (by
     `parts`; a checksum file does not stand for its file). Raises MissingFile if the store does not have one either."""

@@ -1,5 +1,5 @@
 """Tables beside the live catalog's: what each catalog in `catalogs.others` provides, so that plans, holds, protection,
-the journal and the scans work on its tables as on all others. Does not belong here: one format's own rules."""
+the journal and the scans work on its tables as on all others."""
 
 from __future__ import annotations
 

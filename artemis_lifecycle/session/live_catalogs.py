@@ -1,32 +1,75 @@
-"""Several live catalogs in one deployment: which one has a table, and what reads files in all of them. Belongs here:
-the questions that go to more than one. Does not belong here: how one catalog answers (`catalogs/`)."""
+"""Several live catalogs in one deployment: which one has a table, and what reads files in all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from operator import methodcaller
-from threading import Lock
+from threading import Lock, Thread
 from typing import TypeVar
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, Identifier
-from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.live import CatalogReader, CatalogsOfDatabase
 from artemis_lifecycle.catalogs.settings import in_one_database
-from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalogs
 from artemis_lifecycle.errors import ConfigError, LifecycleError, OperationsUnavailable
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.protection.neighbors import LastKnown
 from artemis_lifecycle.reachability.reached import Pointer
-from artemis_lifecycle.session.answers import ask_all
 from artemis_lifecycle.storage.instants import elapsed
 
 _log = escaping.logger(__name__)
 
 T = TypeVar("T")
 C = TypeVar("C", CatalogReader, TablesOfCatalog)
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+# Questions to catalogs that may hang: all are asked at once, and one that does not answer in time holds up no other.
+# Without this, a server that accepts connections and then says nothing ends each tick of a sensor, and with it the work
+# on every other catalog's tables.
+
+ANSWERS_WITHIN = 15.0
+"""Seconds for which all catalogs together are awaited. Dagster ends a tick of a sensor after 60."""
+
+
+def ask_all(questions: Mapping[str, Callable[[], T]], within: float | None = None) -> dict[str, T | LifecycleError]:
+    """Return what each question returns or raises, by its name; OperationsUnavailable for one without an answer in
+    time. Raises what is not a LifecycleError."""
+    found: dict[str, T | LifecycleError] = {}
+    unexpected: list[BaseException] = []
+
+    def ask(name: str, question: Callable[[], T]) -> None:
+        try:
+            found[name] = question()
+        except LifecycleError as error:
+            found[name] = error
+        except BaseException as error:  # Raised again by the caller's thread.
+            unexpected.append(error)
+
+    # Daemons: a process does not wait at its end for a server that hangs.
+    threads = [Thread(target=ask, args=each, daemon=True) for each in questions.items()]
+    for thread in threads:
+        thread.start()
+    seconds = ANSWERS_WITHIN if within is None else within
+    until = elapsed() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - elapsed()))
+    if unexpected:
+        raise unexpected[0]
+    return {name: found[name] if name in found else _late(name, seconds) for name in questions}
+
+
+def _late(name: str, seconds: float) -> OperationsUnavailable:
+    return OperationsUnavailable(
+        f"Catalog {name} does not answer within {seconds:g} s",
+        untouched="its tables",
+        hint="check its server, and the way to it",
+    )
+
+
+# --- live catalogs ----------------------------------------------------------------------------------------------------
 
 _SURVEY_WITHIN = 120.0
 """Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question

@@ -1,5 +1,5 @@
 """What decides a table's retention where lifecycle.yaml is not the only source (`retention.from`): the safer value of
-each setting wins, and each says where it came from. Does not belong here: the rules (`retention/`)."""
+each setting wins, and each says where it came from."""
 
 from __future__ import annotations
 

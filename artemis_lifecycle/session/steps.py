@@ -1,5 +1,4 @@
-"""What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
-Does not belong here: what only one step needs."""
+"""What all steps share: the state of a table at one moment; the lease, the record and the pauses around the work."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ from datetime import date
 from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.live import Beside, CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.catalogs.siblings import Beside
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
@@ -389,12 +387,7 @@ class Step:
     what `confirm` raises."""
 
     def __init__(
-        self,
-        table: str,
-        window_day: date,
-        lease: Lease | None,
-        watch: Watch | None,
-        confirm: Callable[[], None] | None,
+        self, table: str, window_day: date, lease: Lease | None, watch: Watch | None, confirm: Callable[[], None] | None
     ) -> None:
         self.table = table
         self.window_day = window_day

@@ -398,4 +398,5 @@ def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, bool]:
     spelled = path[: len(path) - len(rest)] + "/"
     settled = normalize(f"{spelled}x", rules)[:-1]
     schemes = {split(f"{spelled}x").scheme, split(f"{settled}x").scheme}
-    return *(each.encode("utf-8", "surrogatepass") for each in (spelled, settled)), not schemes.isdisjoint(("", "file"))
+    is_file = not schemes.isdisjoint(("", "file"))
+    return spelled.encode("utf-8", "surrogatepass"), settled.encode("utf-8", "surrogatepass"), is_file

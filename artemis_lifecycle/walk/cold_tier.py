@@ -184,14 +184,31 @@ class ColdTier:
     def restore(
         self,
         table: str,
-        snapshot_id: int | None,
-        branch: str,
+        snapshot_id: int | None = None,
+        branch: str = "",
         *,
         as_of: datetime | None = None,
         why: str = "",
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
+        """Restore an expired snapshot's rows to the live table, as a new snapshot on a new `branch`. Its files are
+        copied from the cold tier, and verified against the records of their archiving. In place of its id, `as_of`
+        selects what was current at an instant.
+
+        The branch's snapshot has no parent. Its summary has the id of the original snapshot and the `ticket`. `who`
+        (default: user and host) and `why` are recorded in Postgres. Queries of the branch use the table's current
+        schema. If the live table still has the snapshot, the branch is created on it. Another run after a kill resumes;
+        another run after success changes nothing.
+
+        If the table's catalog was put back in time, its numbers first go on above all that the archive has used
+        (`numbered_anew`). The branch is read once before the restore succeeds.
+
+        Raises NoSuchSnapshot if neither tier has it; InDeepArchive if it must be thawed first; BadInput for main, or a
+        name that exists; RestoreFailed, with the table unchanged, if a file cannot be restored, or if a table whose
+        catalog was put back has given ids of the snapshot's columns or rows to others; RestoreFailed, too, if the new
+        branch cannot be read; LeaseTaken, Busy, CommitConflict.
+        """
         state, selector = self.steps.table_state(table), Selector(as_of, snapshot_id)
         if selector == Selector():
             raise BadInput(
@@ -251,6 +268,13 @@ class ColdTier:
         return done
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
+        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at the same paths; only files that
+        no other cold snapshot of any table has, nor the live table. If the policy has `then: keep`, nothing moves.
+
+        A hold on a snapshot, or on the table, prevents its move. `now` may only be in the past. A dry run reports what
+        would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
+        meantime; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
+        """
         instant, clock = self.resources.instant("now", now), self.resources.instant("now", None)
         if instant > clock:
             raise BadInput(
@@ -293,6 +317,17 @@ class ColdTier:
         return done
 
     def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
+        """Read the due cold files of the table (at most about `limit`) and compare each with its checksum, so that each
+        one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped. Reads nothing if the policy
+        says never.
+
+        A missing or damaged file is copied again while the live table has it. Otherwise it is recorded as lost, until
+        it matches its record again. Files in the deep archive are checked only for existence and size. Takes the
+        table's lease only to copy; if the table is busy, the next run tries again.
+
+        Raises NoSuchTable before the first handoff; UnreadableMetadata if a cold table's metadata is lost; StorageError
+        if a store does not answer, or the ledger of copies is lost.
+        """
         instant, every = self.resources.instant("now", now), self.resources.config.policy(table).cold_tier.scrubs
         state = self.steps.table_state(table)
         table_uuid = state.metadata.table_uuid
@@ -346,6 +381,9 @@ class ColdTier:
         return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
+        """Compare the sources of all archived copies that live still has with their records, after the whole live store
+        was copied, replicated or re-encrypted: times and tokens changed, but not the content. Each file that differs is
+        read once. Another run continues. Raises NoSuchTable before the first handoff."""
         state = self.steps.table_state(table)
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "renew_identities") as step:
@@ -370,6 +408,13 @@ class ColdTier:
         tag: str | None = None,
         days: int | None = None,
     ) -> ThawRecord:
+        """Request that archived snapshots be readable for some days: those with the given ids, or the one that `as_of`
+        or `tag` finds. Lists their files; requests nothing from the store until a second person approves
+        (`approve_thaw`).
+
+        Raises BadInput if case, requester or reason is missing, or the snapshot is not in the archive; NoSuchSnapshot;
+        NaiveDatetime.
+        """
         resources = self.resources
         require_said(table, case_id=case_id, requester=requester, reason=reason)
         lasting = resources.config.deep_archive.days if days is None else days
@@ -413,6 +458,11 @@ class ColdTier:
         )
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
+        """Record a second person's approval, and request every file from the store. Another run after a kill requests
+        the rest.
+
+        Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
+        """
         thaw = self.resources.operations.thaws.approve(thaw_id, who, why)
         return self._asked(thaw)
 
@@ -431,6 +481,8 @@ class ColdTier:
         return self.resources.operations.thaws.asked(thaw.thaw_id)
 
     def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
+        """End a thaw that is unwanted or no longer needed. From then on nothing reads through it, although S3 keeps its
+        readable copies until their days are over. Raises NoSuchPlan, BadInput if who or why is missing."""
         thaw = self.resources.operations.thaws.get(thaw_id)
         require_said(thaw.table, who=who, why=why)
         return self._ended(thaw, who, why)
@@ -446,6 +498,8 @@ class ColdTier:
         return self.resources.operations.thaws.end(thaw.thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
+        """Check a thaw and record its state: readable if all its files are; ended if its days are over or it was not
+        approved in time. Resumes a thaw whose approval was interrupted by a kill."""
         resources = self.resources
         thaws, now = resources.operations.thaws, resources.operations.clock.now()
         thaw = thaws.get(thaw_id)
@@ -464,6 +518,8 @@ class ColdTier:
         return thaw
 
     def thaws_to_follow(self) -> list[ThawRecord]:
+        """Return thaws for which `follow_thaw` has something to do now. Checks a few files of each, and starts no
+        Spark."""
         now = self.resources.operations.clock.now()
 
         def is_due(thaw: ThawRecord) -> bool:

@@ -48,12 +48,16 @@ class DroppedTables:
     steps: Steps
     deletion: Deletion
 
-    def observe_catalog(self, most: int | None) -> dict[str, str]:
+    def observe_catalog(self, most: int | None = None) -> dict[str, str]:
         # Not a question: what it records has to be there when a table is gone.
+        """Record which tables the live catalog has now, so that dropped tables are detected. Reads the metadata files
+        of new and changed tables, at most `most` of them; the next call reads more. Return the errors of unreadable
+        tables."""
         self.resources.require_deployment()
         return self._observed(most)[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
+        """Return the tables that the live catalog no longer has: until when their files are kept, and their state."""
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
@@ -169,6 +173,9 @@ class DroppedTables:
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
+        """Process the dropped tables that an entry of lifecycle.yaml matches and whose retention is over: scan those
+        without a recent scan, and delete what may be deleted. A refusal is reported with its table, and does not stop
+        the others. A dry run scans nothing."""
         self.resources.require_deployment(record=not dry_run)
         return [
             self._clear(each, dry_run=dry_run)
@@ -209,12 +216,16 @@ class DroppedTables:
         return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
+        """Decide to keep the files of a dropped table (by name or uuid), also those in quarantine. Raises NoSuchTable,
+        PlanStateError."""
         known = self.missing(table)
         require_said(known.table, who=who, why=why)
         in_quarantine = self._is_in_quarantine(known)
         return self._dropped(self.resources.operations.known_tables.keep(known, who, why, quarantined=in_quarantine))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
+        """End a `keep_dropped`: the retention counts from when the table was missed. `who` (default: the account,
+        USER@HOST) is recorded. Raises NoSuchTable, PlanStateError."""
         resources = self.resources
         known = self.missing(table)
         operator, in_quarantine = person() if who is None else who, self._is_in_quarantine(known)

@@ -267,8 +267,8 @@ class Incidents:
             # All that earlier states were made from would bury what this snapshot read.
             upstream=graph.lineage("upstream", states=False),
             overwrites=overwrites,
-            unrecorded=graph.new.ledger.num_rows,
-            unreadable=graph.new.unreadable,
+            unrecorded=graph.unrecorded,
+            unreadable=graph.unreadable,
         )
         return incident(facts)
 

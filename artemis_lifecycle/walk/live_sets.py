@@ -118,7 +118,7 @@ class LiveSets:
             chosen = nessie.config.mark.policies if policies is None else policies
             return nessie.mark(policies_of(chosen, instant), snapshots)
         assert reader is not None
-        source = PlainReferences(_Pointers(reader), resources.live_stores)
+        source = PlainReferences(partial(_pointers, reader), resources.live_stores)
         marked = MarkedCatalog(catalog, source, reader.prefix, False)
         return mark_catalog(resources, marked, policies_of(policies, instant), snapshots or "all", _THREADS)
 
@@ -180,7 +180,7 @@ class LiveSets:
         return sweep_tables(
             live_set.live_set_id,
             tables,
-            self.resources.operations.live_sets,
+            self.resources.operations.live_sets.swept_table,
             walk=self.orphans.list_objects,
             scan=partial(self._scan, live_set),
             name_of=self._name,
@@ -310,13 +310,8 @@ class LiveSets:
         )
 
 
-@dataclass(frozen=True)
-class _Pointers:
-    """A live catalog's tables by their names there, without the project's own result tables."""
-
-    reader: CatalogReader
-
-    def pointers(self) -> Mapping[str, CatalogEntry]:
-        prefix, found = self.reader.prefix, self.reader.pointers()
-        tables = {key.removeprefix(prefix): each for key, each in found.items()}
-        return {name: each for name, each in tables.items() if prefix or parse(name).namespace[0] != NAMESPACE}
+def _pointers(reader: CatalogReader) -> Mapping[str, CatalogEntry]:
+    """Return a live catalog's tables by their names there, without the project's own result tables."""
+    prefix, found = reader.prefix, reader.pointers()
+    tables = {key.removeprefix(prefix): each for key, each in found.items()}
+    return {name: each for name, each in tables.items() if prefix or parse(name).namespace[0] != NAMESPACE}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from artemis_lifecycle.catalogs import answers
+from artemis_lifecycle.catalogs import rest
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import LifecycleError, TooLarge
@@ -36,7 +36,7 @@ def test_an_answer_of_a_server_is_bounded_before_it_is_parsed(server: Upstream, 
         200, [("content-encoding", "gzip"), ("content-type", "application/json")], gzip.compress(content)
     )
     clients = {
-        "plain": lambda: answers.bounded(requests.Session()).get(uri),
+        "plain": lambda: rest.bounded(requests.Session()).get(uri),
         "nessie": lambda: NessieClient(uri).get("config"),
         "rest": lambda: CatalogReader(Catalog(name="live", type="rest", uri=uri, warehouse="w")),
     }
@@ -49,15 +49,15 @@ def test_an_answer_of_a_server_is_bounded_before_it_is_parsed(server: Upstream, 
 
 
 def test_an_answer_within_the_limits_reads_as_it_came(server: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = answers.bounded(requests.Session())
+    session = rest.bounded(requests.Session())
     server.answer = Answer(200, [("content-type", "application/json")], b'{"a": [1, 2]}', (3,))
     assert session.get(f"http://127.0.0.1:{server.port}").json() == {"a": [1, 2]}
-    monkeypatch.setattr(answers, "_LIMITS", ReadLimits(max_bytes=10))
+    monkeypatch.setattr(rest, "_LIMITS", ReadLimits(max_bytes=10))
     with pytest.raises(TooLarge):
         session.get(f"http://127.0.0.1:{server.port}")
 
 
 def test_a_server_that_never_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_SECONDS", (0.3, 0.3))
+    monkeypatch.setattr(rest, "_SECONDS", (0.3, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(requests.Timeout):
-        answers.bounded(requests.Session()).get(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        rest.bounded(requests.Session()).get(f"http://127.0.0.1:{silent.getsockname()[1]}")

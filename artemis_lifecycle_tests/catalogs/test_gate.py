@@ -14,8 +14,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from artemis_lifecycle.catalogs.gate.installation import attempts, gate_state, install_gate, remove_gate
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, mode_of, request_pass
-from artemis_lifecycle.catalogs.gate.rules import rules_of
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, mode_of, request_pass, rules_of
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig

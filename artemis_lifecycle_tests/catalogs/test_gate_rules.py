@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, text
 
 from artemis_lifecycle.catalogs.gate.installation import install_gate, remove_gate, require_patterns
-from artemis_lifecycle.catalogs.gate.passes import GatedRow, as_json, mode_of
-from artemis_lifecycle.catalogs.gate.rules import Rule, rules_of
+from artemis_lifecycle.catalogs.gate.rules import GatedRow, Rule, as_json, mode_of, rules_of
 from artemis_lifecycle.catalogs.gate.statements import SCHEMA
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.catalogs.sql import ensure_tables

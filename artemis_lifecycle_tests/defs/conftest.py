@@ -29,8 +29,8 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle_tests import core_tables, lookups
 
 if TYPE_CHECKING:

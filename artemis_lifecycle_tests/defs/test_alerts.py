@@ -13,7 +13,7 @@ from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, bu
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.alerts import alerts
-from artemis_lifecycle.defs.fleet import PAGE
+from artemis_lifecycle.defs.observation import PAGE
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import markdown, terminal
 from artemis_lifecycle.operations.fleet import run_times

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import CHANGING, for_real
-from artemis_lifecycle.defs.partitions import tables
 from artemis_lifecycle.defs.schedules import schedules_for
+from artemis_lifecycle.defs.tags import tables
 from artemis_lifecycle.upkeep.score import PARTS
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import Project

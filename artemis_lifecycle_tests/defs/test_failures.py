@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from dagster import Failure
 
-from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
+from artemis_lifecycle.defs.common import Waiting, as_dagster_failure
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
     CommitConflict,

@@ -20,7 +20,7 @@ from artemis_lifecycle.defs.run import Walk, materialize_walk
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import ASSETS_OF
 from artemis_lifecycle.errors import OperationsUnavailable
-from artemis_lifecycle.session import answers
+from artemis_lifecycle.session import live_catalogs
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project
 from artemis_lifecycle_tests.defs.test_sensors import tick
 from artemis_lifecycle_tests.nessie import server
@@ -191,7 +191,7 @@ def test_a_catalog_that_does_not_answer_keeps_its_partitions_and_stops_no_other(
 def test_a_catalog_that_hangs_keeps_its_partitions_and_holds_up_no_other(
     make_project: Callable[..., Project], instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(live_catalogs, "ANSWERS_WITHIN", 0.5)
     with socket.socket() as listener:
         # It accepts connections, and says nothing.
         listener.bind(("127.0.0.1", 0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dagster import AssetKey, MaterializeResult, RunsFilter, StaticPartitionsDefinition, asset, materialize
 
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle_tests.defs.conftest import TABLE
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import pytest
 import yaml
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from artemis_lifecycle.defs.fleet import PAGE
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.observation import PAGE
 from artemis_lifecycle.defs.run import Walk, materialize_fleet, materialize_walk
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, with_tables, written

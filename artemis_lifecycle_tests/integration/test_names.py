@@ -99,7 +99,7 @@ def test_the_whole_life_of_a_table(lifecycle: Lifecycle, table: str) -> None:
     lifecycle.resume(table, who="w")
 
     # Lineage and upkeep.
-    assert lifecycle.record_lineage(table).added == 3 and lifecycle.record_lineage(table).added == 0
+    assert lifecycle.record_lineage(table).snapshots == 3 and lifecycle.record_lineage(table).snapshots == 0
     assert lifecycle.schema_history(table).table == table
     assert lifecycle.table_health(table).data_files == 1
     assert lifecycle.retention_curve(table).table == table

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig

@@ -191,7 +191,7 @@ def test_a_catalog_that_hangs_stops_only_deletions_where_roots_overlap(
     spark.sql(f"CREATE TABLE {other}.db.inside (id int) USING iceberg LOCATION '{inside}'")
     spark.sql(f"INSERT INTO {other}.db.inside VALUES (1)")
     lifecycle.observe_catalog()
-    monkeypatch.setattr("artemis_lifecycle.session.answers.ANSWERS_WITHIN", 0.3)
+    monkeypatch.setattr("artemis_lifecycle.session.live_catalogs.ANSWERS_WITHIN", 0.3)
     monkeypatch.setattr("artemis_lifecycle.session.live_catalogs._SURVEY_WITHIN", 0.3)
     with monkeypatch.context() as hung:
         _answers(hung, lifecycle, other, lambda *_: time.sleep(5))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.references import TABLE, Commit, Content, Reference
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, UnreadableMetadata
-from artemis_lifecycle.live_sets.mark import Cutoff, Place, Policies, cutoff_of, mark, policies_of
+from artemis_lifecycle.live_sets.mark import Cutoff, Policies, cutoff_of, mark, policies_of
 from artemis_lifecycle.operations.live_sets import LiveVersion, SetReference
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -82,28 +82,6 @@ class Stored:
             self.versions |= {(each.content_id, each.metadata_location, each.snapshot_id) for each in versions}
 
 
-@dataclass
-class VisitedOnPaper:
-    """Keeps visited commits as one text: the second implementation of that seam."""
-
-    text: str = ";"
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def place(self, commit: str) -> Place | None:
-        _, found, rest = self.text.partition(f";{commit}=")
-        if not found:
-            return None
-        chain, at = rest.split(";", 1)[0].split(",")
-        return Place(int(chain), int(at))
-
-    def claim(self, commit: str, place: Place) -> Place:
-        with self.lock:
-            known = self.place(commit)
-            if known is None:
-                self.text += f"{commit}={place.chain},{place.at};"
-            return known or place
-
-
 def live_by_the_model(log: Log, policies: Policies) -> set[tuple[str, str, int]]:
     live: dict[tuple[str, str, int], None] = {}
     for name, head in log.heads.items():
@@ -141,13 +119,11 @@ def logs(draw: st.DrawFn) -> tuple[Log, Policies]:
 
 
 @settings(max_examples=400)
-@given(logs(), st.sampled_from([1, 3]), st.booleans())
-def test_a_mark_finds_what_each_reference_alone_would_find(
-    case: tuple[Log, Policies], threads: int, on_paper: bool
-) -> None:
+@given(logs(), st.sampled_from([1, 3]))
+def test_a_mark_finds_what_each_reference_alone_would_find(case: tuple[Log, Policies], threads: int) -> None:
     log, policies = case
     stored = Stored()
-    marked = mark(log, policies, stored, "s", threads=threads, visited=VisitedOnPaper() if on_paper else None)
+    marked = mark(log, policies, stored, "s", threads=threads)
     assert stored.versions == live_by_the_model(log, policies)
     assert marked.references == len(log.heads) and stored.heads == {k: str(v) for k, v in log.heads.items()}
 

@@ -182,7 +182,9 @@ class Asked:
 def test_a_table_that_cannot_be_swept_stops_no_other(threads: int) -> None:
     asked = Asked(broken="b")
     tables = [("a", "1"), ("b", "2"), ("c", "3")]
-    done = sweep_tables("s", tables, asked, walk=asked.walk, scan=asked.scan, delete=asked.delete, threads=threads)
+    done = sweep_tables(
+        "s", tables, asked.swept_table, walk=asked.walk, scan=asked.scan, delete=asked.delete, threads=threads
+    )
     assert [(each.table, each.files, each.deleted) for each in done] == [("a", 3, 3), ("b", 0, None), ("c", 3, 3)]
     assert done[1].error is not None and ("scan", "b") not in asked.calls
     assert {row.table: row.scan_id for row in asked.rows} == {"a": "scan of a", "b": None, "c": "scan of c"}
@@ -219,9 +221,9 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
 
 def test_a_deferred_sweep_deletes_nothing_and_a_deletion_that_waits_keeps_its_scan() -> None:
     asked = Asked(broken="scan of a")
-    (table,) = sweep_tables("s", [("a", "1")], asked, walk=asked.walk, scan=asked.scan, delete=None)
+    (table,) = sweep_tables("s", [("a", "1")], asked.swept_table, walk=asked.walk, scan=asked.scan, delete=None)
     assert table.deleted is None and ("delete", "scan of a") not in asked.calls
-    (table,) = sweep_tables("s", [("a", "1")], asked, walk=asked.walk, scan=asked.scan, delete=asked.delete)
+    (table,) = sweep_tables("s", [("a", "1")], asked.swept_table, walk=asked.walk, scan=asked.scan, delete=asked.delete)
     assert table.scan_id == "scan of a" and table.waits is not None and table.error is None
 
 

@@ -18,9 +18,8 @@ from dagster import DagsterRunStatus, RunsFilter
 from sqlalchemy import create_engine, make_url, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.partitions import partitioned_tables
 from artemis_lifecycle.defs.resources import OWNER
-from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG, partitioned_tables
 from artemis_lifecycle.errors import LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState

@@ -148,7 +148,7 @@ def test_a_plan_says_what_maintenance_would_spare_and_maintenance_spares_it(life
 def test_the_command_prints_a_plan_and_its_picture_without_spark(
     lifecycle: Lifecycle, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from artemis_lifecycle.cli import command, planning
+    from artemis_lifecycle.cli import command, tables
 
     def given(*_: object) -> Lifecycle:
         return lifecycle
@@ -166,13 +166,13 @@ def test_the_command_prints_a_plan_and_its_picture_without_spark(
     monkeypatch.setattr(type(lifecycle.resources), "spark", property(refused))
     picture = tmp_path / "plan.svg"
     done = CliRunner().invoke(
-        planning.app, [table, "id = 150", "--json", "--files", "--footers", "9", "--plot", str(picture)]
+        tables.app, ["plan-query", table, "id = 150", "--json", "--files", "--footers", "9", "--plot", str(picture)]
     )
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     assert found["files_selected"] == len(found["files"]) == 1 and found["manifests_total"] == 10
     assert picture.read_text().lstrip().startswith("<?xml")
-    done = CliRunner().invoke(planning.app, [table, "day = '2024-01-02'", "--files"])
+    done = CliRunner().invoke(tables.app, ["plan-query", table, "day = '2024-01-02'", "--files"])
     assert done.exit_code == 0 and "2 data files" in done.output
 
 

@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import MaintenanceWindow
-from artemis_lifecycle.scheduling.forecast import (
+from artemis_lifecycle.scheduling.maintenance_window import (
     NEXT_REQUEST,
     DueRun,
     PlacedRun,
+    Progress,
+    Step,
     TableWork,
     forecast,
     placed,
     steps_left,
     work_of,
 )
-from artemis_lifecycle.scheduling.maintenance_window import Progress, Step
 
 MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC)
 WINDOW = MaintenanceWindow(date(2026, 1, 31), MIDNIGHT, MIDNIGHT + timedelta(hours=8))

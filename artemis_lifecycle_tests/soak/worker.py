@@ -81,7 +81,7 @@ def _compact_manifests(lifecycle: Lifecycle, table: str, dice: random.Random) ->
 
 
 def _lineage(lifecycle: Lifecycle, table: str, dice: random.Random) -> Mapping[str, Any]:
-    return {"added": lifecycle.record_lineage(table).added}
+    return {"added": lifecycle.record_lineage(table).snapshots}
 
 
 def _hold(lifecycle: Lifecycle, table: str, dice: random.Random) -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, text
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.catalogs.gate.rules import Rule
@@ -65,12 +65,12 @@ class GateAttempt:
     refused: bool
 
 
-def gate_state(connection: Connection, catalog: str) -> GateState:
+def gate_state(connection: sa.Connection, catalog: str) -> GateState:
     """Return the current state of the gate of `catalog`. Changes nothing, and needs no right except to log in."""
     return _read(connection, catalog)[0]
 
 
-def install_gate(engine: Engine, catalog: str, rules: Sequence[Rule]) -> None:
+def install_gate(engine: sa.Engine, catalog: str, rules: Sequence[Rule]) -> None:
     """Refuse every swap of a gated table of `catalog` without a pass; replace the catalog's rules by `rules`.
 
     `engine` is for the database with the catalog's rows, whose tables must exist. Writes nothing if the gate is intact
@@ -95,17 +95,17 @@ def install_gate(engine: Engine, catalog: str, rules: Sequence[Rule]) -> None:
             f"INSERT INTO {SCHEMA}.catalogs (catalog_name, version) VALUES (:catalog, :version) ON CONFLICT "
             "(catalog_name) DO UPDATE SET version = excluded.version"
         )
-        connection.execute(text(register), {"catalog": catalog, "version": VERSION})
-        connection.execute(text(f"DELETE FROM {SCHEMA}.rules WHERE catalog_name = :catalog"), {"catalog": catalog})
+        connection.execute(sa.text(register), {"catalog": catalog, "version": VERSION})
+        connection.execute(sa.text(f"DELETE FROM {SCHEMA}.rules WHERE catalog_name = :catalog"), {"catalog": catalog})
         add = (
             f"INSERT INTO {SCHEMA}.rules (catalog_name, rank, entry, pattern, exact, mode, requirements) "
             "VALUES (:catalog, :rank, :entry, :pattern, :exact, :mode, CAST(:requirements AS JSONB))"
         )
         for rank, rule in enumerate(rules):
-            connection.execute(text(add), {"catalog": catalog, "rank": rank, **vars(rule)})
+            connection.execute(sa.text(add), {"catalog": catalog, "rank": rank, **vars(rule)})
 
 
-def remove_gate(engine: Engine, catalog: str) -> bool:
+def remove_gate(engine: sa.Engine, catalog: str) -> bool:
     """Let every login commit to `catalog` again. Removes the catalog's rules, and the trigger with the last catalog.
     Recorded attempts stay. Return False if the gate was not enabled. Raises Refused and Busy as `install_gate`."""
     with engine.connect() as connection:
@@ -113,15 +113,15 @@ def remove_gate(engine: Engine, catalog: str) -> bool:
             return False
     with _changing(engine, catalog, "disabled") as connection:
         removed = connection.execute(
-            text(f"DELETE FROM {SCHEMA}.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
+            sa.text(f"DELETE FROM {SCHEMA}.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
         ).rowcount
-        if not connection.execute(text(f"SELECT EXISTS (SELECT FROM {SCHEMA}.catalogs)")).scalar_one():
+        if not connection.execute(sa.text(f"SELECT EXISTS (SELECT FROM {SCHEMA}.catalogs)")).scalar_one():
             for statement in _REMOVED:
                 connection.exec_driver_sql(statement)
     return bool(removed)
 
 
-def attempts(connection: Connection, catalog: str, table: Identifier | None = None) -> list[GateAttempt]:
+def attempts(connection: sa.Connection, catalog: str, table: Identifier | None = None) -> list[GateAttempt]:
     """Return the recorded attempts of `catalog`, newest first. Raises Refused for a login that may not read them."""
     readable = PARTS.readable(connection)
     if "attempts" not in readable:
@@ -149,7 +149,7 @@ def attempts(connection: Connection, catalog: str, table: Identifier | None = No
     ]
 
 
-def forget_attempts(connection: Connection, catalog: str, before: datetime, *, dry_run: bool) -> int:
+def forget_attempts(connection: sa.Connection, catalog: str, before: datetime, *, dry_run: bool) -> int:
     """Delete the attempts of `catalog` that are older than `before`. Return how many; a dry run only counts them.
     Raises Refused for a login that may not, and for a gate of a version that cannot."""
     if "attempts" not in PARTS.readable(connection):
@@ -169,20 +169,22 @@ def forget_attempts(connection: Connection, catalog: str, before: datetime, *, d
     return deleted
 
 
-_OLD_ATTEMPTS = text(f"SELECT count(*) FROM {SCHEMA}.attempts WHERE catalog_name = :catalog AND attempted_at < :before")
-_CAN_FORGET = text(f"SELECT to_regprocedure('{SCHEMA}.forget_attempts(text, timestamptz)') IS NOT NULL")
-_FORGET = text(f"SELECT {SCHEMA}.forget_attempts(CAST(:catalog AS TEXT), CAST(:before AS TIMESTAMPTZ))")
-_ATTEMPTS = text(
+_OLD_ATTEMPTS = sa.text(
+    f"SELECT count(*) FROM {SCHEMA}.attempts WHERE catalog_name = :catalog AND attempted_at < :before"
+)
+_CAN_FORGET = sa.text(f"SELECT to_regprocedure('{SCHEMA}.forget_attempts(text, timestamptz)') IS NOT NULL")
+_FORGET = sa.text(f"SELECT {SCHEMA}.forget_attempts(CAST(:catalog AS TEXT), CAST(:before AS TIMESTAMPTZ))")
+_ATTEMPTS = sa.text(
     f"SELECT * FROM {SCHEMA}.attempts WHERE catalog_name = :catalog AND (CAST(:name AS TEXT) IS NULL OR "
     "(table_namespace = :namespace AND table_name = :name)) ORDER BY attempt_id DESC"
 )
-_REGISTERED = text(f"SELECT version, enabled_by, enabled_at FROM {SCHEMA}.catalogs WHERE catalog_name = :catalog")
-_RULES = text(
+_REGISTERED = sa.text(f"SELECT version, enabled_by, enabled_at FROM {SCHEMA}.catalogs WHERE catalog_name = :catalog")
+_RULES = sa.text(
     f"SELECT entry, pattern, exact, mode, requirements FROM {SCHEMA}.rules WHERE catalog_name = :catalog ORDER BY rank"
 )
 
 
-def _read(connection: Connection, catalog: str) -> tuple[GateState, tuple[str, ...]]:
+def _read(connection: sa.Connection, catalog: str) -> tuple[GateState, tuple[str, ...]]:
     """Return the state, and the signatures of foreign functions in the gate's schema."""
     readable = PARTS.readable(connection)
     if not readable:
@@ -217,17 +219,14 @@ def _read(connection: Connection, catalog: str) -> tuple[GateState, tuple[str, .
         )
     if registered is None:
         return GateState(catalog, None, tuple(problems), rules), strangers
-    return (
-        GateState(catalog, True, tuple(problems), rules, registered.enabled_by, registered.enabled_at),
-        strangers,
-    )
+    return (GateState(catalog, True, tuple(problems), rules, registered.enabled_by, registered.enabled_at), strangers)
 
 
 def _stands(state: GateState, rules: Sequence[Rule]) -> bool:
     return state.enabled is True and not state.problems and state.rules == tuple(rules)
 
 
-def _changing(engine: Engine, catalog: str, what: str) -> AbstractContextManager[Connection]:
+def _changing(engine: sa.Engine, catalog: str, what: str) -> AbstractContextManager[sa.Connection]:
     def refused(owner: str) -> Refused:
         return Refused(
             f"The lineage gate of catalog {catalog} cannot be {what}: this login does not own iceberg_tables",
@@ -243,14 +242,14 @@ def _changing(engine: Engine, catalog: str, what: str) -> AbstractContextManager
     return installing(engine, "artemis-gate", busy=busy, refused=refused)
 
 
-def require_patterns(connection: Connection, rules: Sequence[Rule]) -> None:
+def require_patterns(connection: sa.Connection, rules: Sequence[Rule]) -> None:
     """Raise ConfigError for a pattern that Postgres cannot read: it would refuse every commit."""
     found = {rule.pattern for rule in rules if not rule.exact}
     for rule in rules:
         found.update(pattern for _, pattern in json.loads(rule.requirements)["patterns"])
     for pattern in sorted(found):
         try:
-            connection.execute(text("SELECT '' ~ ('^(?:' || CAST(:pattern AS TEXT) || ')$')"), {"pattern": pattern})
+            connection.execute(sa.text("SELECT '' ~ ('^(?:' || CAST(:pattern AS TEXT) || ')$')"), {"pattern": pattern})
         except DBAPIError as error:
             if getattr(error.orig, "pgcode", None) != _INVALID_PATTERN:
                 raise

@@ -19,7 +19,7 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.iceberg.util.JsonUtil;
 
 /**
- * What a catalog asks of the gate in its database, as `catalogs/gate/passes.py` does. The rules are the database's.
+ * What a catalog asks of the gate in its database, as `catalogs/gate/rules.py` does. The rules are the database's.
  * Every request is a transaction of its own, so that a refusal is recorded.
  */
 public final class LineageGate {
