@@ -26,7 +26,7 @@ from typing import Any
 _LOADED = (
     # What tasks load, and `pyspark.worker` with them: its Arrow functions ask for pandas.
     *("numpy", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "numba", "pandas", "xxhash", "isal.isal_zlib"),
-    *(f"artemis_lifecycle.{name}" for name in ("storage.hash_kernels", "metadata.avro.scan_kernels")),
+    "artemis_lifecycle.metadata.avro.scan_kernels",
     "artemis_lifecycle.reachability.index.view",
 )
 

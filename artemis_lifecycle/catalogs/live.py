@@ -120,8 +120,9 @@ class CatalogReader:
         self, without: Collection[str] = (), table: str | None = None, named: Collection[str] = ()
     ) -> dict[str, CatalogEntry]:
         """Return the rows of other catalogs in the same `iceberg_tables`, by `<catalog>:<namespace.table>`; only one of
-        them if `table` has such a name. Of the catalogs in `without`, only tables that no handoff published: they were
-        there before the guard. None of those in `named`. Nothing for a catalog that is not in SQL."""
+        them if `table` has such a name. Of the catalogs in `without`, also this one, only tables that no handoff
+        published: they were there before the guard. None of those in `named`. Nothing for a catalog that is not in
+        SQL."""
         return self._source.beside(without, table, named)
 
     def published(self, table: str) -> str | None:
@@ -268,7 +269,9 @@ class _Sql:
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = sa.select(*POINTER, name.label("name")).where(
-            columns.catalog_name.not_in((self._name, *named)), columns.metadata_location.is_not(None), IS_TABLE
+            columns.catalog_name.not_in({self._name, *named}.difference(without)),
+            columns.metadata_location.is_not(None),
+            IS_TABLE,
         )
         if table is not None:
             query = query.where(name == table)
@@ -619,12 +622,13 @@ class CatalogsOfDatabase:
     """The live catalog's tables by their names, and those of sibling catalogs as `<catalog>:<namespace.table>`.
 
     `without` are excluded catalogs, except tables that no handoff put there: the cold one, whose whole warehouse is
-    off limits. A live catalog that is not in
-    SQL has no siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
+    off limits. `cold` is the reader of a cold catalog that has a database of its own. A live catalog that is not in SQL
+    has no other siblings. `confirm` is called before all pointers are read, as happens before files are deleted, and
     raises if no more work may be done in the catalog.
 
     In a deployment of several live catalogs, those in `named` are in the same database and answer for themselves.
     Siblings are `<live catalog>+<catalog>:…` where their name alone could be a key: `keys` are the catalogs of keys.
+    Those in the cold catalog's own database are `<cold catalog>+<catalog>:…`.
     """
 
     def __init__(
@@ -636,8 +640,10 @@ class CatalogsOfDatabase:
         named: Collection[str] = (),
         keys: Collection[str] = (),
         has_siblings: bool = True,
+        cold: CatalogReader | None = None,
     ) -> None:
         self._live = live
+        self._cold = cold
         self._without = tuple(without)
         self._confirm = confirm
         self._named = tuple(named)
@@ -650,11 +656,9 @@ class CatalogsOfDatabase:
 
     def entry(self, table: str) -> CatalogEntry:
         """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier."""
-        own, sibling = self._live.prefix, table.removeprefix(f"{self._live.name}+")
+        own = self._live.prefix
         is_own = ":" not in table or (own and table.startswith(own))
-        asked = self._has_siblings and not is_own and self._key(sibling) == table
-        other = self._live.beside(self._without, sibling, self._named).get(sibling) if asked else None
-        return other or self._live.entry(table)
+        return (None if is_own else self._others(table).get(table)) or self._live.entry(table)
 
     def pointers(self) -> dict[str, CatalogEntry]:
         """Return the row of every table, by name."""
@@ -671,9 +675,19 @@ class CatalogsOfDatabase:
         """Return the tables of sibling catalogs alone."""
         return Beside(self._others())
 
-    def _others(self) -> dict[str, CatalogEntry]:
-        found = self._live.beside(self._without, named=self._named) if self._has_siblings else {}
-        return {self._key(name): entry for name, entry in found.items()}
+    def _others(self, key: str | None = None) -> dict[str, CatalogEntry]:
+        """Return the rows of sibling catalogs by key; only the one of `key`, if given."""
+        found = {}
+        if self._has_siblings:
+            asked = None if key is None else key.removeprefix(f"{self._live.name}+")
+            rows = self._live.beside(self._without, asked, self._named)
+            found = {self._key(name): entry for name, entry in rows.items()}
+        if self._cold is not None:
+            before = f"{self._cold.name}+"
+            asked = None if key is None else key.removeprefix(before)
+            rows = self._cold.beside((self._cold.name,), asked)
+            found |= {f"{before}{name}": entry for name, entry in rows.items()}
+        return found
 
     def _key(self, name: str) -> str:
         plain = not self._live.prefix and name.partition(":")[0] not in self._keys

@@ -132,6 +132,11 @@ class OtherCatalog(Model):
     mark: Mark = Mark()
     expire: PaimonExpire = PaimonExpire()
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All places where orphans may be collected."""
+        return (str(self.warehouse), *self.roots)
+
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:
         if self.type == "nessie" and not self.uri:
@@ -183,6 +188,11 @@ class Catalogs(Model):
     def named_as(self, name: str) -> Catalog:
         """Return the live catalog of that name."""
         return self.named.get(name, self.live)
+
+    def places(self, name: str) -> tuple[str, ...]:
+        """Return the roots of a live catalog, or of one in `others`."""
+        other = self.others.get(name)
+        return self.named_as(name).places if other is None else other.places
 
     def prefix(self, catalog: Catalog) -> str:
         """Return what the keys of a live catalog's tables have before their names there."""

@@ -31,8 +31,8 @@ from artemis_lifecycle.orphans.listing import LISTED, Listing, listing_folders, 
 from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner, Spark
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.columnar import ParquetReader
-from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, row_hashes, write_frame
-from artemis_lifecycle.storage.location import LocationRules, distinct, is_under, normalize, split
+from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, write_frame
+from artemis_lifecycle.storage.location import LocationRules, distinct, hash_strings, is_under, normalize, split
 from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
 
@@ -299,7 +299,7 @@ def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
     """Return a hash of each path in its original spelling, and the files' total bytes."""
     hashes, size = [np.empty(0, np.uint64)], 0
     for batch in batches:
-        hashes.append(row_hashes(batch.select(["path"]), 1))
+        hashes.append(hash_strings(batch.column("path")))
         size += pc.sum(batch.column("size_in_bytes")).as_py() or 0
     return np.concatenate(hashes), size
 

@@ -170,7 +170,7 @@ class DeletionContext:
     """All catalogs that are asked in each deletion. What was seen in any other one counts for its time."""
 
     marked: tuple[str, ...] = ()
-    """Catalogs whose tables are readers as of their newest mark."""
+    """Catalogs with references: each of their tables is all of its live versions together."""
 
     own: tuple[str, ...] | None = None
     """Where this deletion may take files from, if not from the table's own locations: a job's quarantine folder."""

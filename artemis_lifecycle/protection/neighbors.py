@@ -269,7 +269,7 @@ class Neighbors:
             # Nothing lists the other versions of a view: they are where its metadata files are written.
             own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
             return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
-        is_versioned = self._context.is_branched and name.startswith(f"{self._context.catalog_name}:")
+        is_versioned = name.partition(":")[0] in self._context.marked
         if self._context.cold is None and not is_versioned:
             seen, lost = self._seen_pointers[metadata.table_uuid], self._lost_pointers.get(metadata.table_uuid, ())
             self._ahead[name] = ahead_of(stores, metadata, seen, lost, rules)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from operator import methodcaller
 from threading import Lock, Thread
 from typing import TypeVar
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, Identifier
 from artemis_lifecycle.catalogs.live import CatalogReader, CatalogsOfDatabase
 from artemis_lifecycle.catalogs.settings import in_one_database
 from artemis_lifecycle.config.deployment import Catalogs
 from artemis_lifecycle.errors import ConfigError, LifecycleError, OperationsUnavailable
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
+from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.protection.neighbors import LastKnown
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.instants import elapsed
 
+_log = escaping.logger(__name__)
+
 T = TypeVar("T")
-C = TypeVar("C", CatalogReader, CatalogsOfDatabase)
+C = TypeVar("C", CatalogReader, TablesOfCatalog)
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 # Questions to catalogs that may hang: all are asked at once, and one that does not answer in time holds up no other.
@@ -146,8 +151,8 @@ class LiveCatalogs:
 
 
 class AllReaders:
-    """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, and of their
-    databases. Implements `TablesOfCatalog`.
+    """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, of their
+    databases, and of the catalogs in `marked`. Implements `TablesOfCatalog`.
 
     `own` must answer. Of another catalog that does not, the last observed tables count, and each of its roots as a
     place that nobody can look into (`UNANSWERED`): a deletion there waits. With `strict`, all must answer.
@@ -157,22 +162,24 @@ class AllReaders:
         self,
         own: str,
         catalogs: Catalogs,
-        around: Callable[[str], CatalogsOfDatabase],
+        around: Callable[[str], TablesOfCatalog],
         known: Callable[[str], list[KnownTable]],
         *,
+        marked: Collection[str] = (),
         strict: bool = False,
     ) -> None:
         self._own = own
         self._catalogs = catalogs
         self._around = around
         self._known = known
+        self._marked = tuple(marked)
         self._strict = strict
         self._silent: dict[str, float] = {}
         self._seen: dict[str, Mapping[str, Pointer]] = {}
 
     def tables(self) -> list[str]:
         """Return every name, sorted."""
-        found = self._asked(CatalogsOfDatabase.tables, lambda name: list(self._last_known(name)))
+        found = self._asked(methodcaller("tables"), lambda name: list(self._last_known(name)))
         require_own_keys(self._catalogs, found[self._catalogs.live.name])
         return sorted(table for tables in found.values() for table in tables)
 
@@ -182,6 +189,8 @@ class AllReaders:
         beside = table.partition(":")[0].partition("+")
         if beside[1] and beside[0] in {each.name for each in self._catalogs.iceberg}:
             name = beside[0]
+        elif table.partition(":")[0] in self._marked:
+            name = table.partition(":")[0]
 
         def last_known(name: str) -> Pointer:
             found = self._last_known(name).get(table)
@@ -195,20 +204,20 @@ class AllReaders:
 
     def pointers(self) -> Mapping[str, Pointer]:
         """Return the row of every table, or its last known one, by name."""
-        found = self._asked(CatalogsOfDatabase.pointers, self._last_known)
+        found = self._asked(methodcaller("pointers"), self._last_known)
         require_own_keys(self._catalogs, found[self._catalogs.live.name])
         self._seen |= found
         return {table: pointer for pointers in found.values() for table, pointer in pointers.items()}
 
     def others(self) -> list[CatalogEntry]:
         """Return every object that is not a table, and the roots of catalogs that do not answer."""
-        found = self._asked(CatalogsOfDatabase.others, self._unanswered)
+        found = self._asked(methodcaller("others"), self._unanswered)
         return [entry for entries in found.values() for entry in entries]
 
     def _asked(
-        self, ask: Callable[[CatalogsOfDatabase], T], instead: Callable[[str], T], only: str | None = None
+        self, ask: Callable[[TablesOfCatalog], T], instead: Callable[[str], T], only: str | None = None
     ) -> dict[str, T]:
-        names = [each.name for each in self._catalogs.iceberg] if only is None else [only]
+        names = [*(each.name for each in self._catalogs.iceberg), *self._marked] if only is None else [only]
         found = {name: ask(self._around(name)) for name in names if name == self._own}
         others, now = [name for name in names if name != self._own], elapsed()
         due = [name for name in others if self._silent.get(name, now) <= now]
@@ -216,11 +225,14 @@ class AllReaders:
         answers = ask_all(asked, _SURVEY_WITHIN)
         for name in others:
             answer = answers.get(name)
-            # An error about one table's metadata or name does not mean that the catalog is silent.
-            if isinstance(answer, LifecycleError) and (self._strict or not isinstance(answer, OperationsUnavailable)):
+            # An error about one table's metadata or name does not mean that the catalog is silent. Of a marked one, it
+            # means that the readers are not known.
+            is_silent = isinstance(answer, LifecycleError if name in self._marked else OperationsUnavailable)
+            if isinstance(answer, LifecycleError) and (self._strict or not is_silent):
                 raise answer
-            if name not in answers or isinstance(answer, OperationsUnavailable):
-                if name in answers:
+            if name not in answers or is_silent:
+                if isinstance(answer, LifecycleError):
+                    _log.warning("What catalog %s reads is currently unknown: %s", name, answer)
                     self._silent[name] = elapsed() + _SILENT_FOR
                 found[name] = instead(name)
             else:
@@ -235,7 +247,7 @@ class AllReaders:
         return {**recorded, **self._seen.get(name, {})}
 
     def _unanswered(self, name: str) -> list[CatalogEntry]:
-        located = [root for root in self._catalogs.named_as(name).places if ":/" in root]
+        located = [root for root in self._catalogs.places(name) if ":/" in root]
         roots: list[str | None] = [*located] or [None]
         names = (Identifier(("root",), str(number)) for number in range(len(roots)))
         return [
@@ -245,12 +257,16 @@ class AllReaders:
 
 
 def catalogs_of_database(
-    catalogs: Catalogs, name: str, reader: CatalogReader, confirm: Callable[[], None] = lambda: None
+    catalogs: Catalogs, reader: CatalogReader, cold: CatalogReader, confirm: Callable[[], None] = lambda: None
 ) -> CatalogsOfDatabase:
     """Return a live catalog with those beside it in its database, of which the named ones answer for themselves. Those
-    of a database that several live catalogs share are beside the first of them."""
+    of a database that several live catalogs share are beside the first of them, and those of a cold catalog's own
+    database beside `catalogs.live`."""
+    name, tier = reader.name, catalogs.cold
     own = catalogs.named_as(name)
     sharing = [each.name for each in catalogs.iceberg if in_one_database(each, own)]
+    is_apart = own is catalogs.live and tier.uri is not None
+    is_apart = is_apart and not any(in_one_database(each, tier) for each in catalogs.iceberg)
     return CatalogsOfDatabase(
         reader,
         (catalogs.cold.name,) if in_one_database(own, catalogs.cold) else (),
@@ -258,4 +274,5 @@ def catalogs_of_database(
         named=[each for each in sharing if each != name],
         keys=(*catalogs.named, *catalogs.others),
         has_siblings=sharing[:1] in ([], [name]),
+        cold=cold if is_apart else None,
     )

@@ -21,7 +21,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.commit import commit_with_retry
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
-from artemis_lifecycle.catalogs.live import CatalogReader, CatalogsOfDatabase
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
@@ -264,7 +264,7 @@ class Resources:
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
-        self._readers: dict[tuple[str, bool], AllReaders] = {}
+        self._readers: dict[tuple[str | bool, ...], AllReaders] = {}
         self._rest: dict[str, RestCommitter] = {}
         for warning in self.config.warnings():
             _warn_once(warning)
@@ -493,12 +493,18 @@ class Resources:
         of = catalogs.of(table)
         own, prefix = of.name, catalogs.prefix(of)
 
-        def around(name: str) -> CatalogsOfDatabase:
+        def around(name: str) -> TablesOfCatalog:
+            if name in marked:
+                return marked[name]
             confirm = partial(self.confirm, prefix) if name == own else (lambda: None)
-            return catalogs_of_database(catalogs, name, self.catalogs.reader(name), confirm)
+            return catalogs_of_database(catalogs, self.catalogs.reader(name), self.cold_catalog, confirm)
 
+        marked = {name: found for name, each in self.others.items() if (found := each.readers()) is not None}
+        # A table of such a catalog asks its own itself.
+        marked.pop(table.partition(":")[0] if ":" in table else "", None)
         known = self.unchecked_operations.known_tables.of_catalog
-        return self._readers.setdefault((own, strict), AllReaders(own, catalogs, around, known, strict=strict))
+        all_readers = AllReaders(own, catalogs, around, known, marked=marked, strict=strict)
+        return self._readers.setdefault((own, *marked, strict), all_readers)
 
     def confirm(self, table: str = "") -> None:
         """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one

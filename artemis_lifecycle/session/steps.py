@@ -154,7 +154,7 @@ class Steps:
 
         def seen(reader: CatalogReader) -> tuple[Beside, Beside]:
             # Tables of the other catalogs of the database are readers, too: also once they are dropped.
-            siblings = catalogs_of_database(catalogs, reader.name, reader).beside()
+            siblings = catalogs_of_database(catalogs, reader, resources.cold_catalog).beside()
             return Beside(reader.pointers(), reader.others()), siblings
 
         answers, errors = resources.catalogs.answering(seen)

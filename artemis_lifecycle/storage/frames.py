@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.runner import BatchFunction, Cost, Rows, Runner
 from artemis_lifecycle.storage.columnar import ParquetReader
-from artemis_lifecycle.storage.location import begun_with, text_buffers
+from artemis_lifecycle.storage.location import text_buffers
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -104,38 +104,18 @@ def arrow_schema(ddl: str) -> pa.Schema:
 
 
 def rows_digest(table: pa.Table) -> str:
-    """Return a digest of the rows (string, int64 and timestamp columns) that does not depend on their order or chunks.
-
-    It is the SHA-256, in hexadecimal, of two sums of 64-bit hashes (128 bits in total) and the number of rows.
-    """
-    digest = hashlib.sha256()
-    for seed in (1, 2):
-        sums = [int(np.sum(row_hashes(batch, seed), dtype=np.uint64)) for batch in table.to_batches()]
-        digest.update((sum(sums) % 2**64).to_bytes(8, "big"))
-    digest.update(table.num_rows.to_bytes(8, "big"))
-    return digest.hexdigest()
-
-
-def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-    """Return Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned
-    numbers."""
-    from artemis_lifecycle.storage.hash_kernels import hash_slices
-
-    hashes = np.full(rows.num_rows, begun_with(seed), np.uint64)
-    for array in rows.columns:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        if pa.types.is_timestamp(array.type):
-            array = array.view(pa.int64())  # Spark hashes a timestamp as its microseconds.
-        if array.type == pa.int64():
-            data = np.ascontiguousarray(array.fill_null(0).to_numpy(), "<i8").view(np.uint8)
-            ends = np.arange(0, 8 * rows.num_rows + 1, 8, dtype=np.int64)
+    """Return a digest of the rows (string, int64 and timestamp columns) that does not depend on their order or chunks:
+    the SHA-256, in hexadecimal, of the columns of the sorted rows."""
+    digest = hashlib.sha256(table.num_rows.to_bytes(8, "big"))
+    for column in table.sort_by([(name, "ascending") for name in table.schema.names]).combine_chunks().columns:
+        digest.update(column.is_valid().to_numpy(zero_copy_only=False))
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            ends, data = text_buffers(column.combine_chunks())
+            digest.update(np.diff(ends).data)
+            digest.update(data[ends[0] : ends[-1]].data)
         else:
-            ends, data = text_buffers(array)
-        following = np.empty_like(hashes)
-        # The hash so far is the next column's seed.
-        hash_slices(data, ends[:-1], np.diff(ends), hashes, following)
-        hashes = np.where(valid, following, hashes)
-    return hashes
+            digest.update(column.cast(pa.int64()).fill_null(0).to_numpy())
+    return digest.hexdigest()
 
 
 def _repeated(schema: pa.Schema) -> list[str]:

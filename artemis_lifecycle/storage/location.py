@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -316,9 +316,6 @@ def ambiguity(path: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
 #
 # Spark SQL computes xxHash64 with seed 42, so executors, the driver and queries agree. Source: the xxHash
 # specification (XXH64), Spark's `XxHash64Function`.
-#
-# Most paths of a table are in normal form except for their scheme and authority. Those are hashed in place, as the
-# normalized prefix and the rest. All other paths are passed to `normalize`.
 
 _Number = TypeVar("_Number", bound="np.generic")
 
@@ -326,7 +323,7 @@ HASH_NAME = "xxhash64/42"
 """Identifies the hash in the header of files that store its values."""
 
 SEED = 42
-_PREFIXES = 16
+_AT_ONCE = 65_536
 
 
 def hash_location(location: str) -> int:
@@ -334,54 +331,34 @@ def hash_location(location: str) -> int:
     return xxhash.xxh64_intdigest(location.encode("utf-8", "surrogatepass"), SEED)
 
 
-def begun_with(number: int) -> int:
-    """Return Spark's `xxhash64(number)` of a 32-bit integer, unsigned. It is the start of a chain of columns."""
-    return xxhash.xxh64_intdigest(number.to_bytes(4, "little"), SEED)
-
-
-def hash_paths(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], rules: LocationRules
-) -> NDArray[np.uint64]:
-    """Return the hash of each path's location. Paths are `lengths` bytes of UTF-8 in `data`, starting at `offsets`."""
-    from artemis_lifecycle.storage.hash_kernels import hash_in_place
-
-    hashes = np.zeros(len(offsets), np.uint64)
-    open_rows = np.arange(len(offsets), dtype=np.int64)
-    for _ in range(_PREFIXES):
-        if not len(open_rows):
-            return hashes
-        first = _text(data, offsets, lengths, int(open_rows[0]))
-        spelled, settled, is_file = _prefixes(first, rules)
-        if spelled is None:
-            hashes[open_rows[0]] = hash_location(normalize(first, rules))
-            open_rows = open_rows[1:]
-            continue
-        left = hash_in_place(
-            data, offsets, lengths, open_rows, _bytes(spelled), _bytes(settled), spelled == settled, is_file, hashes
-        )
-        if len(left) and left[0] == open_rows[0]:
-            hashes[left[0]] = hash_location(normalize(first, rules))
-            left = left[1:]
-        open_rows = left
-    for row in open_rows.tolist():
-        hashes[row] = hash_location(normalize(_text(data, offsets, lengths, row), rules))
-    return hashes
-
-
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """Return the hash of each path's location, for an Arrow array of strings without nulls."""
-    starts, data = text_buffers(paths)
-    return hash_paths(data, starts[:-1], np.diff(starts), rules)
+    return np.fromiter(_hashes(paths, rules), np.uint64, len(paths))
+
+
+def _hashes(paths: pa.Array, rules: LocationRules) -> Iterator[int]:
+    # Most paths of a table differ from their location in scheme and authority only: these need no `normalize`.
+    spelled, settled, is_file = b"", b"", False
+    for path in _encoded(paths):
+        known = bool(spelled) and path.startswith(spelled)
+        start = len(spelled)
+        if known and path.find(b"//", start - 1) < 0 and not (is_file and path.find(b"/.", start - 1) >= 0):
+            yield xxhash.xxh64_intdigest(path if spelled == settled else settled + path[start:], SEED)
+            continue
+        text = path.decode("utf-8", "surrogatepass")
+        yield hash_location(normalize(text, rules))
+        if not known:
+            spelled, settled, is_file = _prefixes(text, rules)
 
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
     """Return the hash of each string of an Arrow array without nulls, in its original spelling."""
-    from artemis_lifecycle.storage.hash_kernels import hash_slices
+    return np.fromiter((xxhash.xxh64_intdigest(text, SEED) for text in _encoded(texts)), np.uint64, len(texts))
 
-    starts, data = text_buffers(texts)
-    hashes = np.empty(len(texts), np.uint64)
-    hash_slices(data, starts[:-1], np.diff(starts), np.full(len(texts), SEED, np.uint64), hashes)
-    return hashes
+
+def _encoded(texts: pa.Array) -> Iterator[bytes]:
+    for start in range(0, len(texts), _AT_ONCE):
+        yield from texts.slice(start, _AT_ONCE).cast(pa.large_string()).view(pa.large_binary()).to_pylist()
 
 
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
@@ -411,23 +388,15 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
-def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row: int) -> str:
-    start = int(offsets[row])
-    return data[start : start + int(lengths[row])].tobytes().decode("utf-8", "surrogatepass")
-
-
-def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
-    """Return the path's scheme and authority in the original spelling, and in its location. None for a relative
-    path."""
+def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, bool]:
+    """Return the path's scheme and authority with the following slash, in the original spelling and in its location,
+    and whether dots in it are resolved. Empty for a path without them."""
     rest = split(path).path
     if not rest.startswith("/"):
         # Relative, or an authority without a path: too rare for a special rule.
-        return None, "", False
-    spelled = path[: len(path) - len(rest)]
-    settled = normalize(f"{spelled}/x", rules)[: -len("/x")]
-    schemes = {split(f"{spelled}/x").scheme, split(f"{settled}/x").scheme}
-    return spelled, settled, not schemes.isdisjoint(("", "file"))
-
-
-def _bytes(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+        return b"", b"", False
+    spelled = path[: len(path) - len(rest)] + "/"
+    settled = normalize(f"{spelled}x", rules)[:-1]
+    schemes = {split(f"{spelled}x").scheme, split(f"{settled}x").scheme}
+    is_file = not schemes.isdisjoint(("", "file"))
+    return spelled.encode("utf-8", "surrogatepass"), settled.encode("utf-8", "surrogatepass"), is_file

@@ -213,10 +213,9 @@ class Stores:
 
         An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
         `overwrite`, also if it came to be there meanwhile, where the store honors that. `confirm` gets the checksum of
-        what was read back, and raises to refuse the copy: on a disk before it takes its place, in S3 right after it,
-        and then it is removed. Between S3 buckets of the same
-        endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
-        attempts.
+        what is copied, and raises to refuse it before it takes its place. Between S3 buckets of the same endpoint, the
+        server copies, and only the object that was read. A copy that reads back differently is repeated, up to
+        `settings.copy_attempts` attempts.
 
         Raises MissingFile if the source is absent, CopyMismatch if no attempt reads back correctly (`destination` then
         has no file of this call), and StorageError for everything else.
@@ -254,7 +253,7 @@ class Stores:
             return done
         for _ in range(self.settings.copy_attempts):
             try:
-                checksum = self._transfer(origin, source, destination, size, chosen, confirm, overwrite=overwrite)
+                checksum = self._transfer(origin, source, found, destination, chosen, confirm, overwrite=overwrite)
                 return CopyOutcome(size, checksum)
             except ExistingFile:
                 # Perhaps by an attempt of this call whose answer was lost.
@@ -296,20 +295,26 @@ class Stores:
         self,
         origin: Stores,
         source: str,
+        found: StoredFile,
         destination: str,
-        size: int,
         storage_class: str | None,
         confirm: Callable[[str], None],
         *,
         overwrite: bool,
     ) -> str:
+        size = found.size_in_bytes
         if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
             target, start = self._s3_store(destination), origin._s3_store(source)
             if target.same_endpoint(start):
                 expected = origin.checksum(source)
-                verify = _verifier(size, lambda: (size, expected), confirm)
+                confirm(expected)
                 if target.copy_within(
-                    source, destination, storage_class=storage_class, verify=verify, overwrite=overwrite
+                    source,
+                    destination,
+                    source_etag=found.etag,
+                    storage_class=storage_class,
+                    verify=_verifier(size, lambda: (size, expected)),
+                    overwrite=overwrite,
                 ):
                     return expected
         digest = hashlib.sha256()
@@ -321,8 +326,10 @@ class Stores:
                 digest.update(chunk)
                 streamed += len(chunk)
                 yield chunk
+            if streamed == size:
+                confirm(f"sha256:{digest.hexdigest()}")
 
-        verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"), confirm)
+        verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"))
         self._store(destination).put_stream(
             destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
         )
@@ -460,9 +467,7 @@ class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `cop
     pass
 
 
-def _verifier(
-    size: int, expected: Callable[[], tuple[int, str]], confirm: Callable[[str], None]
-) -> Callable[[int, str], None]:
+def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[int, str], None]:
     """Return a check of the read-back bytes against the source: its size before the copy, and its bytes as streamed."""
 
     def verify(read_size: int, read_checksum: str) -> None:
@@ -471,7 +476,6 @@ def _verifier(
             raise _ReadsBackDifferently(f"the source has {size} bytes, {streamed} were read, {read_size} were written")
         if checksum != read_checksum:
             raise _ReadsBackDifferently(f"the source is {checksum}, the copy {read_checksum}")
-        confirm(checksum)
 
     return verify
 

@@ -210,11 +210,14 @@ class Deletion:
                 stored_receipt(self.steps, job)
             return report_of(resources.start_spark, resources.live_stores, resources.operations, job, resources.root)
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
+            is_open = record.status in UNCOMMITTED
             raise PlanStateError(
-                f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",
+                f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}" + (", not committed" if is_open else ""),
                 table=plan.table,
                 untouched="all files of the plan",
-                hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
+                hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete"
+                if is_open
+                else "it stays so; artemis scan finds what nothing reaches any more",
             )
         self.expiration.checks.require(plan, record)
         instant = None if now is None else resources.instant("now", now)

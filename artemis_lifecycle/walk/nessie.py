@@ -11,8 +11,8 @@ from functools import cached_property
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.identifier import CatalogEntry, dotted, parse
-from artemis_lifecycle.catalogs.references import TABLE
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, Identifier, dotted, parse
+from artemis_lifecycle.catalogs.references import TABLE, VIEW
 from artemis_lifecycle.config.deployment import OtherCatalog
 from artemis_lifecycle.errors import NotApplicable
 from artemis_lifecycle.expiration.commit import ExpirationCommit
@@ -54,6 +54,28 @@ class _BesideLive:
 
     def others(self) -> Sequence[CatalogEntry]:
         return self.live.others()
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """The tables of a Nessie catalog as readers of other catalogs' files."""
+
+    nessie: NessieTables
+
+    def tables(self) -> list[str]:
+        return self.nessie.marked().tables()
+
+    def entry(self, table: str) -> Pointer:
+        return self.nessie.marked().entry(table)
+
+    def pointers(self) -> Mapping[str, Pointer]:
+        return self.nessie.marked().pointers()
+
+    def others(self) -> Sequence[CatalogEntry]:
+        """Return the folders with the metadata files of views."""
+        folders = enumerate(self.nessie.marked().view_folders())
+        names = ((Identifier(("views",), str(number)), folder) for number, folder in folders)
+        return [CatalogEntry(self.nessie.name, name, "", type=VIEW, location=folder) for name, folder in names]
 
 
 class NessieTables:
@@ -138,6 +160,19 @@ class NessieTables:
                     return tables
             return self.of_set(self.mark(wanted))
 
+    def readers(self) -> TablesOfCatalog:
+        """Return the tables of the newest set that keeps what lifecycle.yaml says, however old it is, with what
+        references show since. Without one, the first question marks."""
+        return _Readers(self)
+
+    def marked(self) -> LiveTables:
+        """Return the tables for `readers`."""
+        with self._lock:
+            sets = self._resources.operations.live_sets
+            wanted = policies_of(self.config.mark.policies, self._resources.operations.clock.now())
+            found = next((each for each in sets.all(self.name) if self._keeps(each, wanted)), None)
+            return self.of_set(self.mark(wanted) if found is None else found)
+
     def _is_new(self, table: str, live_set: LiveSet) -> bool:
         """Return True if the table got its name after that mark: created, renamed, or merged."""
         known = {each.name: each.head for each in self._resources.operations.live_sets.references(live_set.live_set_id)}
@@ -145,10 +180,13 @@ class NessieTables:
         return known.get(default.name) != default.head and table in self.tables()
 
     def _decides(self, live_set: LiveSet, wanted: Policies, after: datetime) -> bool:
-        """Return True if files may be judged by a set that nobody named: a mark with other policies is a trial."""
+        """Return True if files may be judged by a set that nobody named."""
+        return live_set.created_at >= after and self._keeps(live_set, wanted)
+
+    def _keeps(self, live_set: LiveSet, wanted: Policies) -> bool:
+        """Return True if the set keeps what lifecycle.yaml says: a mark with other policies is a trial."""
         return (
             live_set.state in USABLE
-            and live_set.created_at >= after
             and live_set.snapshots in ("all", self.config.mark.snapshots)
             and _policies(live_set).keep_all_of(wanted)
         )
@@ -188,7 +226,7 @@ class NessieTables:
             other_catalogs=tuple(each.name for each in config.catalogs.iceberg),
             configured=(*context.configured, self.name),
             reserved=(*(tier.rstrip("/") for tier in tiers if tier is not None), *tables.view_folders()),
-            roots=tuple(root for root in (self.config.warehouse, *self.config.roots) if root is not None),
+            roots=self.config.places,
             is_branched=True,
         )
 

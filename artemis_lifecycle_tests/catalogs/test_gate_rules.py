@@ -110,6 +110,7 @@ def test_the_database_finds_the_same_problems_in_the_same_words(
 
 
 @pytest.mark.seconds
+@pytest.mark.filterwarnings("ignore:Possible (nested set|set difference):FutureWarning")
 @settings(max_examples=400)
 @given(
     pattern=st.text("ab.[]{},|()*+?-\\:!0129é", max_size=8) | _patterns,
@@ -171,10 +172,14 @@ def test_the_first_rule_that_matches_is_the_entry_of_the_configuration(
     _install(connection, config)
     for row in rows:
         table = str(Identifier.of_row(*row))
-        expected = "none" if config.entry(table) is None else config.policy(table).lineage.mode
+        found = mode_of(connection, GatedRow("live", *row))
         if table.startswith("lifecycle."):
-            expected = "none"
-        assert mode_of(connection, GatedRow("live", *row)) == expected, table
+            assert found == "none", table
+            continue
+        try:
+            assert found == ("none" if config.entry(table) is None else config.policy(table).lineage.mode), table
+        except ConfigError:
+            assert found != "none", table  # Several match equally well.
 
 
 def _install(connection: Connection, config: LifecycleConfig) -> None:

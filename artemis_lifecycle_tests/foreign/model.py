@@ -96,6 +96,10 @@ class Model:
     """Uuids of dropped tables whose end a person has approved."""
     noticed: set[str] = field(default_factory=set)
     """Uuids of tables that were in the catalog while the lifecycle did a step that looks at it."""
+    pointers: set[str] = field(default_factory=set)
+    """Metadata files that were current then."""
+    given_up: set[int] = field(default_factory=set)
+    """Snapshots whose loss a person has approved, as a refused handoff named them."""
     _known: dict[tuple[int, object], bool] = field(default_factory=dict)
     _plain: Plain = field(default_factory=Plain)
     _is_afresh: bool = False
@@ -268,16 +272,25 @@ class Model:
         if was.table_uuid in self.world.unarchived and snapshot not in after.in_live:
             return was.kind in ("dropped", "future") and step in LISTING_STEPS and was.table_uuid not in self.approved
         if was.kind == "plan":
-            return after.plans.get(was.by) not in ("closed", "superseded")
+            return snapshot not in self.given_up and after.plans.get(was.by) not in ("closed", "superseded")
         if was.kind == "dropped" and was.table_uuid not in self.noticed:
+            return False
+        if was.kind == "future" and was.location not in self.pointers and not self._lost_its_own(snapshot, was):
+            # What a commit took up that nobody saw, and that its catalog lost.
             return False
         if was.kind in ("dropped", "future"):
             return step in LISTING_STEPS and was.table_uuid not in self.approved
         return True
 
+    def _lost_its_own(self, snapshot: int, was: Way) -> bool:
+        described = self.world.core.describe(was.location)
+        reads, place = described.reads.get(snapshot), on_disk(described.base)
+        return reads is None or any(self._stamp(path) is None and on_disk(path).is_relative_to(place) for path in reads)
+
     def notice(self, step: str, before: Observation) -> None:
         """The step was done."""
         if step in LOOKING_STEPS:
+            self.pointers.update(way.location for way in before.ways.values() if way.kind == "live")
             self.noticed.update(uuid for _, _, kind, uuid in before.objects if kind == "TABLE")
 
     def _why(self, snapshot: int, was: Way) -> str:

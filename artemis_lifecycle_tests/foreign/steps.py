@@ -114,6 +114,8 @@ def approve(actors: Actors, draw: Draw) -> None:
         scan, plan = actors.lifecycle.latest_scan(called(name)), actors.lifecycle.uncommitted_plan(called(name))
         if plan is not None:
             actors.lifecycle.approve(plan, what="lost" if what == "lost" else "large", **WHO)
+            record = actors.lifecycle.operations.plans.get(plan.plan_id)
+            actors.model.given_up.update(record.lost_approved_snapshots or ())
         if scan is not None:
             actors.lifecycle.approve(scan, **WHO)
 

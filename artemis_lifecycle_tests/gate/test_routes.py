@@ -51,7 +51,8 @@ def test_a_delimiter_in_a_commits_path_never_hides_the_commit(path: bytes, at: i
             # With one more part, no server takes it for the commit's path.
             assert (odd == b"%5C" and more.endswith(b"x")) or (odd == b"%3B" and more in (b"/x", b"%2Fx"))
         else:
-            assert found.kind == route_of(path).kind  # type: ignore[union-attr]
+            # Below a table, an endpoint that the gate does not know is held against the table's rules, too.
+            assert found.kind in (route_of(path).kind, "unknown")  # type: ignore[union-attr]
     with suppress(UnclearError):
         # Inside, it may be a part of a name, as which every server reads it.
         found = route_of(path[:at] + odd + path[at:])

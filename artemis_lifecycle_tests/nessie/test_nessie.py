@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from artemis_lifecycle.cli import app
-from artemis_lifecycle.errors import NotApplicable
+from artemis_lifecycle.errors import LifecycleError, NotApplicable
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting
 
@@ -219,22 +220,29 @@ def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_reference
             lifecycle.plan_expiration(name)
 
 
-def test_a_marked_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World) -> None:
+@pytest.mark.parametrize("reference", ["main", "idea"])
+@pytest.mark.parametrize("marked", ["never", "before", "after", "both"])
+def test_a_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World, marked: str, reference: str) -> None:
     spark, live = world.spark, world.config.catalogs.live.name
     spark.sql(f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.a (n int) USING iceberg")
     spark.sql(f"INSERT INTO {live}.db.a VALUES (1)")
     files = [str(row[0]) for row in spark.sql(f"SELECT file_path FROM {live}.db.a.files").collect()]
     world.table("db.r")
+    world.create("idea")
+    if marked in ("before", "both"):
+        with world.open() as lifecycle:
+            lifecycle.mark(world.name)
     jvm: Any = spark._jvm
-    path = f"{live}_main.db.r"
+    path = f"{world.catalog(reference)}.db.r"
     reader = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, path)
     for each in files:
         file = jvm.org.apache.iceberg.DataFiles.builder(reader.spec()).withPath(each).withFormat("parquet")
         size = Path(each.removeprefix("file:")).stat().st_size
         reader.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(1).build()).commit()
     with world.open() as lifecycle:
-        lifecycle.mark(world.name, {"*": 1})
+        if marked in ("after", "both"):
+            lifecycle.mark(world.name)
         spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (2)")
         spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (3)")
         plan = lifecycle.plan_expiration("db.a", now=datetime.now(UTC) + timedelta(days=60))
@@ -262,3 +270,22 @@ def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(wo
         assert [each.error for each in done.tables] == [None]
     assert wanted <= world.files()
     assert sorted(row[0] for row in world.spark.sql(f"SELECT n FROM {live}.db.copy").collect()) == [0, 5]
+
+
+def test_a_table_that_moved_to_the_server_is_not_deleted_where_it_was_dropped(world: World) -> None:
+    live = world.config.catalogs.live.name
+    world.table("db.first")
+    world.spark.sql(f"CREATE NAMESPACE {live}.db")
+    world.spark.sql(f"CREATE TABLE {live}.db.moving (n INT) USING iceberg")
+    world.spark.sql(f"INSERT INTO {live}.db.moving VALUES (7)")
+    with world.open() as lifecycle:
+        lifecycle.mark(world.name)
+        pointer = lifecycle.resources.live_catalog.entry("db.moving").metadata_location
+        lifecycle.observe_catalog()
+        world.sql(f"CALL {{}}.system.register_table(table => 'db.moving', metadata_file => '{pointer}')")
+        world.spark.sql(f"DROP TABLE {live}.db.moving")
+        lifecycle.observe_catalog()
+        with suppress(LifecycleError):
+            scan = lifecycle.scan_dropped("db.moving")
+            lifecycle.delete_dropped(scan)
+    assert world.rows("db.moving") == [7]

@@ -87,8 +87,8 @@ class World:
 
     # --- Spark ------------------------------------------------------------------------------------------------------
 
-    def sql(self, statement: str, ref: str = "main") -> list[tuple[Any, ...]]:
-        """Run a statement on a reference: `{}` is the catalog's name in Spark."""
+    def catalog(self, ref: str = "main") -> str:
+        """The name of a reference's catalog in Spark."""
         name = f"{self.config.catalogs.live.name}_{ref}"
         if name not in self.catalogs:
             prefix = f"spark.sql.catalog.{name}"
@@ -103,7 +103,11 @@ class World:
             }.items():
                 self.spark.conf.set(f"{prefix}.{key}", value)
             self.catalogs.append(name)
-        return [tuple(row) for row in self.spark.sql(statement.format(name)).collect()]
+        return name
+
+    def sql(self, statement: str, ref: str = "main") -> list[tuple[Any, ...]]:
+        """Run a statement on a reference: `{}` is the catalog's name in Spark."""
+        return [tuple(row) for row in self.spark.sql(statement.format(self.catalog(ref))).collect()]
 
     def table(self, key: str, ref: str = "main", rows: int = 1, **properties: str) -> None:
         """Create a table with one commit per row."""

@@ -1028,7 +1028,7 @@ _NO_RECORD = (*_NO_FIRST_LOOK, ("walk.deletion", "sealed_at", lambda *_: None))
 """Nothing but its path says what a plan's file was, unless it is archived."""
 
 
-def _the_cold_catalog_is_left_out(self: CatalogsOfDatabase) -> dict[str, Any]:
+def _the_cold_catalog_is_left_out(self: CatalogsOfDatabase, key: str | None = None) -> dict[str, Any]:
     found = self._live.beside(())
     return {name: each for name, each in found.items() if each.catalog not in self._without}
 

@@ -18,14 +18,17 @@ from sqlalchemy import text
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StaleMetadata, UnreadableMetadata
+from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.protection.databases import Databases
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     expire_in_metadata,
@@ -307,15 +310,29 @@ def test_a_log_around_a_table_keeps_the_folder(lifecycle: Lifecycle) -> None:
     assert kept.exists()
 
 
-def test_a_table_that_no_handoff_put_into_the_cold_catalog_is_a_reader(lifecycle: Lifecycle) -> None:
+@pytest.mark.parametrize("apart", [False, True], ids=["one database", "two databases"])
+def test_a_table_that_no_handoff_put_into_the_cold_catalog_is_a_reader(
+    lifecycle: Lifecycle, databases: Databases, apart: bool
+) -> None:
     create(lifecycle, "db.owner")
     create(lifecycle, "db.reader")
     [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
     take_up(lifecycle, "db.reader", shared.parent)
-    cold = lifecycle.config.catalogs.cold.name
-    set_row(lifecycle, "reader", catalog_name=cold)
-    overwrite(lifecycle, "db.owner", 2)
-    assert outcomes(lifecycle.expire("db.owner"))[str(shared)] == ("kept", f"reachable from {cold}:db.reader")
+    config, metadata_location = lifecycle.config, row_of(lifecycle, "reader")[1]
+    cold, name = config.catalogs.cold, f"{config.catalogs.cold.name}:db.reader"
+    set_row(lifecycle, "reader", catalog_name=cold.name)
+    if apart:
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold.name})
+        uri, name = databases.make(), f"{cold.name}+{name}"
+        others = config.catalogs.model_copy(update={"cold": cold.model_copy(update={"uri": uri})})
+        config = config.model_copy(update={"catalogs": others})
+        with connected(uri) as engine:
+            ensure_tables(engine)
+        CatalogReader(config.catalogs.cold).register(parse("db.reader"), metadata_location, ())
+    with open_lifecycle(config, spark=lifecycle.spark) as opened:
+        overwrite(opened, "db.owner", 2)
+        assert outcomes(opened.expire("db.owner"))[str(shared)] == ("kept", f"reachable from {name}")
 
 
 # --- what a person does about them ------------------------------------------------------------------------------------

@@ -86,12 +86,16 @@ class Death:
         pattern, wanted = self.rest[0], int(self.rest[1])
         unlink = os.unlink
 
-        def counted(path: Any, **options: Any) -> None:
-            unlink(path, **options)
-            if self._asset == self.asset and fnmatch(str(path), pattern):
+        def counted(path: Any, *, dir_fd: int | None = None) -> None:
+            # The store deletes by names in an open folder, and the pattern is one of whole paths.
+            folder = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}")
+            unlink(path, dir_fd=dir_fd)
+            gone = os.path.join(folder, path)
+            # What a write puts beside its target is no deletion.
+            if self._asset == self.asset and fnmatch(gone, pattern) and not gone.endswith(".tmp"):
                 self._seen += 1
                 if self._seen == wanted:
-                    self._die(f"{wanted} of {pattern} gone")
+                    self._die(f"{wanted} of {pattern} gone, {os.path.basename(gone)} last")
 
         os.unlink = counted
 

@@ -233,6 +233,26 @@ def test_a_differing_copy_is_replaced(make_place: MakePlace, source: str, target
     assert cold.leftovers() == []
 
 
+@pytest.mark.parametrize("size", [4, 3_500_000, 2 * 5 * 1024 * 1024])
+@pytest.mark.parametrize("target", STORES)
+@pytest.mark.parametrize("source", STORES)
+def test_what_is_not_confirmed_never_stands_at_its_place(
+    make_place: MakePlace, source: str, target: str, size: int
+) -> None:
+    live, cold = make_place(source), make_place(target)
+    live.stores.write(f"{live.root}/x", b"1" * size)
+
+    def refuse(checksum: str) -> None:
+        assert checksum == "sha256:" + hashlib.sha256(b"1" * size).hexdigest()
+        assert cold.stores.head(f"{cold.root}/y") is None
+        raise StorageError("another file's bytes", path="x", untouched="all", hint="none")
+
+    with pytest.raises(StorageError, match="another file's bytes"):
+        cold.stores.copy(f"{live.root}/x", f"{cold.root}/y", source_stores=live.stores, confirm=refuse)
+    assert cold.stores.head(f"{cold.root}/y") is None
+    assert cold.leftovers() == []
+
+
 def test_stores_travel_to_executors(place: Place) -> None:
     again = pickle.loads(pickle.dumps(Stores(place.stores.settings, s3_client_factory=lambda: None)))
     assert again.settings == place.stores.settings

@@ -21,7 +21,6 @@ from artemis_lifecycle.storage.frames import (
     SealedFrame,
     map_parts,
     read_frame,
-    row_hashes,
     rows_digest,
     write_batches,
     write_frame,
@@ -30,8 +29,8 @@ from artemis_lifecycle.storage.location import (
     DEFAULT_RULES,
     LocationRules,
     distinct,
+    hash_column,
     hash_location,
-    hash_paths,
     normalize,
 )
 from artemis_lifecycle.storage.stores import Stores
@@ -100,15 +99,6 @@ def test_masks_select_rows_of_each_part(spark: SparkSession, tmp_path: Path, mon
     assert sorted(found.table().column("path").to_pylist()) == expected
 
 
-def test_a_row_has_the_hash_that_spark_sql_computes(spark: SparkSession) -> None:
-    table = _rows()
-    frame = spark.createDataFrame(table).repartition(3)
-    for seed in (1, 2):
-        found = frame.select(F.xxhash64(F.lit(seed), *map(F.col, frame.columns)).alias("hash")).collect()
-        (batch,) = table.to_batches()
-        assert sorted(row["hash"] % 2**64 for row in found) == sorted(row_hashes(batch, seed).tolist())
-
-
 def test_a_digest_depends_on_the_rows_and_not_on_their_order() -> None:
     table = _rows()
     pieces = [table.slice(300), table.slice(0, 7), table.slice(7, 293)]
@@ -146,14 +136,9 @@ PATHS = st.lists(
 
 
 @given(paths=PATHS, equal_schemes=st.sampled_from([{}, {"hdfs": "file"}, {"file": "hdfs"}]))
-def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(
-    paths: list[str], equal_schemes: dict[str, str]
-) -> None:
-    encoded = [path.encode() for path in paths]
-    lengths = np.array([len(path) for path in encoded], np.int64)
-    data = np.frombuffer(b"".join(encoded), np.uint8)
+def test_paths_have_the_hash_of_their_location(paths: list[str], equal_schemes: dict[str, str]) -> None:
     rules = LocationRules({**DEFAULT_RULES.equal_schemes, **equal_schemes})
-    found = hash_paths(data, np.cumsum(lengths) - lengths, lengths, rules)
+    found = hash_column(pa.array(paths, pa.string()), rules)
     assert found.tolist() == [hash_location(normalize(path, rules)) for path in paths]
 
 

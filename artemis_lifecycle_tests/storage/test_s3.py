@@ -616,6 +616,23 @@ def test_a_refused_copy_does_not_take_away_another_writers_object(s3: S3Server, 
     assert s3.stores().read(f"s3://{bucket}/y") == b"theirs"
 
 
+def test_a_server_copies_only_the_object_that_was_read(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3, copy_attempts=2)
+    stores.write(f"s3://{bucket}/x", b"data")
+
+    def overtake(_: Any) -> None:
+        s3.client().put_object(Bucket=bucket, Key="x", Body=b"DATA")
+
+    def confirm(checksum: str) -> None:
+        if checksum != "sha256:" + hashlib.sha256(b"data").hexdigest():
+            raise CopyMismatch("another file", path="x", untouched="all", hint="none")
+
+    injected.answer("CopyObject", overtake)
+    with pytest.raises(CopyMismatch):
+        stores.copy(f"s3://{bucket}/x", f"s3://{bucket}/y", overwrite=False, confirm=confirm)
+    assert stores.head(f"s3://{bucket}/y") is None
+
+
 def test_a_broken_upload_leaves_no_parts_behind(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     stores, injected = _injected(s3, multipart_bytes=5 * MIB)
     stores.write(f"{tmp_path}/x", b"1" * (6 * MIB))

@@ -99,6 +99,9 @@ class PaimonTables:
         assert self.catalog.warehouse is not None
         return self.catalog.warehouse.rstrip("/")
 
+    def readers(self) -> None:
+        """A table of Paimon reads only its own folder."""
+
     def close(self) -> None:
         """There is nothing to close."""
 

@@ -182,9 +182,9 @@ class Uploads:
         what = "An object cannot be written"
         if size <= part_size:
             only = next(parts, bytearray())
+            next(parts, None)  # Detects a source that has grown, so that `verify` fails.
             put = partial(self._put, address, only, storage_class, **new)
             etag = self._s3.call(what, path, lambda: _if_new(put, path, new))
-            next(parts, None)  # Detects a source that has grown, so that `verify` fails.
         else:
 
             def upload(upload_id: str) -> Iterator[str]:
@@ -211,13 +211,16 @@ class Uploads:
         source: str,
         destination: str,
         *,
+        source_etag: str | None,
         storage_class: str | None,
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> bool:
-        """Copy on the server. Return False if it refuses, so that the bytes must be transferred. `verify` as in
-        `put_stream`."""
+        """Copy on the server, and only the object with `source_etag`. Return False if the server refuses, so that the
+        bytes must be transferred. `verify` as in `put_stream`."""
         found = self._head_or_none_if_refused(source)
+        if found is not None and source_etag is not None:
+            found = {**found, "ETag": source_etag}
         new = {} if overwrite else _IF_NEW
         etag = None if found is None else self.copied(source, destination, found, storage_class, new)
         if etag is None:
@@ -333,7 +336,8 @@ class Uploads:
             address = address_of(path)
             with suppress(StorageError, ClientError, BotoCoreError):
                 found = self._s3.head(path)
-                if found is not None and found["ETag"] == etag:
+                # Some servers write it with quotes in one answer and without in another.
+                if found is not None and found["ETag"].strip('"') == etag.strip('"'):
                     self._s3.client.delete_object(Bucket=address.bucket, Key=address.key)
             raise
 
