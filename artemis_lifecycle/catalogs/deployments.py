@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import sqlalchemy as sa
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.identifier import NAMESPACE as NAMESPACE
-from artemis_lifecycle.catalogs.identifier import Identifier
+from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
 from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
 from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.live import Beside, CatalogReader
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
@@ -37,7 +37,7 @@ from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
-from artemis_lifecycle.session.live_catalogs import catalogs_of_database, require_own_keys
+from artemis_lifecycle.session.live_catalogs import Beside, catalogs_of_database, require_own_keys
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
