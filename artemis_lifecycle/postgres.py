@@ -23,6 +23,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 
 STATEMENT_SECONDS = 300.0
 CONNECT_SECONDS = 10
+UNDEFINED_TABLE = "42P01"
 _GRACE_SECONDS = 5.0
 _PING = "SELECT 1"
 """The pool's test of a connection, which no lock can delay."""

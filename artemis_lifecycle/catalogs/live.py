@@ -61,13 +61,13 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
 from artemis_lifecycle.operations.roles import refusing
+from artemis_lifecycle.postgres import UNDEFINED_TABLE
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 _READERS = 8
-_UNDEFINED_TABLE = "42P01"
 
 
 class CatalogReader:
@@ -222,6 +222,7 @@ class _Sql:
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
+        self._can_read_publications = False
 
     def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
@@ -234,7 +235,7 @@ class _Sql:
             try:
                 return connection.execute(query).all()
             except ProgrammingError as error:
-                if getattr(error.orig, "pgcode", None) != _UNDEFINED_TABLE:
+                if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
                     raise
                 return ()
 
@@ -269,13 +270,15 @@ class _Sql:
         )
         if table is not None:
             query = query.where(name == table)
-        if without and self._has_publications():
+        found = self._read(query.order_by(name))
+        if any(row.catalog_name in without for row in found) and self._has_publications():
             as_row = columns.table_namespace + "." + columns.table_name
             published = select(publications.c.table_identifier).where(
                 publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
             )
             query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
-        return {row.name: self._entry(row) for row in self._read(query.order_by(name))}
+            found = self._read(query.order_by(name))
+        return {row.name: self._entry(row) for row in found}
 
     def published(self, catalog: str, table: str) -> str | None:
         if not self._has_publications():
@@ -286,8 +289,10 @@ class _Sql:
             return connection.execute(found).scalar_one_or_none()
 
     def _has_publications(self) -> bool:
-        with self._engine.connect() as connection:
-            return can_read_publications(connection)
+        if not self._can_read_publications:
+            with self._engine.connect() as connection:
+                self._can_read_publications = can_read_publications(connection)
+        return self._can_read_publications
 
     def others(self) -> list[CatalogEntry]:
         query = select(*POINTER, ICEBERG_TYPE.label("kind")).where(

@@ -181,7 +181,7 @@ def sweep_tables(
     name_of: Name = lambda table, table_uuid: table,
     delete: Delete | None,
     threads: int = 2,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], object] = lambda: None,
 ) -> tuple[TableSweep, ...]:
     """Sweep `tables` (name and uuid), several at once. A table that cannot be swept is recorded with its error, and
     stops no other one. Without `delete`, the sealed scans wait."""

@@ -98,8 +98,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
             ) from None
 
     try:
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
+        engine.connect().close()
     except OperationsUnavailable:
         engine.dispose()
         raise
@@ -227,7 +226,7 @@ class Operations:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.exists = True
-        self.claim: Callable[[], None] | None = None
+        self.claim: Callable[[], object] | None = None
         self.clock = Clock(engine)
         self.plans = Plans(engine)
         self.journal = Journal(engine)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from sqlalchemy import (
     BigInteger,
@@ -103,6 +103,7 @@ class Lease:
         self.token = record.token
         self.table_uuid = record.table_uuid
         self.table = record.table
+        self.acquired_at = record.acquired_at
         self._process = record.process
         self._engine = engine
         self._ttl = ttl
@@ -231,13 +232,6 @@ class Leases:
         finally:
             lease._end()
 
-    def require_free(self, table_uuid: str) -> None:
-        """Raise LeaseTaken if another worker holds the table now. For use before expensive work that needs no lease
-        yet."""
-        for record in self.live(table_uuid):
-            if not is_over(record.process):
-                raise _taken(record)
-
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
         with self._engine.connect() as connection:
@@ -303,8 +297,9 @@ class Leases:
             over = current is not None and is_over(current.process)
             if current is not None and current.live and not over:
                 raise _taken(to_record(LeaseRecord, current))
-            token = connection.execute(select(lease_token.next_value())).scalar_one()
+            token: Any = lease_token.next_value()
             if current is not None:
+                token = connection.execute(select(token)).scalar_one()
                 connection.execute(
                     update(leases)
                     .where(leases.c.token == current.token)

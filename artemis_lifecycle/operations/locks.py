@@ -86,10 +86,8 @@ def table_lock(
 
 def lock_row(connection: Connection, name: str) -> None:
     """Wait for the lock `name`, and hold it until the connection's transaction ends."""
-    row = None
-    while row is None:
+    while connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update()).first() is None:
         connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
-        row = connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update()).first()
 
 
 @contextmanager
