@@ -89,6 +89,9 @@ def ensure_records(connection: Connection) -> None:
             connection.exec_driver_sql(statement)
 
 
+_NEWEST = text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1")
+
+
 class DeploymentsInSql:
     """Next to `iceberg_tables`, with the catalog's name as the key, like its rows."""
 
@@ -122,10 +125,7 @@ class DeploymentsInSql:
             )
 
     def _newest(self, connection: Connection) -> list[DeploymentRecord]:
-        row = connection.execute(
-            text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1"),
-            {"catalog": self._catalog},
-        ).first()
+        row = connection.execute(_NEWEST, {"catalog": self._catalog}).first()
         if row is None:
             return []
         found = Deployment(**{field.name: row._mapping[field.name] for field in fields(Deployment)})

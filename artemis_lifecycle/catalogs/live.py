@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import Engine, Row, Select, not_, select
+from sqlalchemy import Engine, Row, Select, bindparam, not_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import ProgrammingError
 
@@ -216,6 +216,15 @@ class CatalogReader:
         return found
 
 
+# Steps ask these many times: SQLAlchemy takes longer to put a statement together than Postgres to answer it.
+_OF_CATALOG = select(*POINTER).where(iceberg_tables.c.catalog_name == bindparam("catalog"), IS_TABLE)
+_LOADABLE = _OF_CATALOG.where(iceberg_tables.c.metadata_location.is_not(None))
+_ENTRY = _OF_CATALOG.where(
+    iceberg_tables.c.table_namespace == bindparam("namespace"), iceberg_tables.c.table_name == bindparam("table")
+)
+_OTHERS = select(*POINTER, ICEBERG_TYPE.label("kind")).where(not_(IS_TABLE), iceberg_tables.c.metadata_location != "")
+
+
 class _Sql:
     """A catalog in SQL, by its rows."""
 
@@ -224,7 +233,7 @@ class _Sql:
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
         self._can_read_publications = False
 
-    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: Select[Any], **values: str) -> Sequence[Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
         allowed = refusing(
             f"Login {self._engine.url.username} may not read catalog {self._name}",
@@ -233,7 +242,7 @@ class _Sql:
         )
         with allowed, self._engine.connect() as connection:
             try:
-                return connection.execute(query).all()
+                return connection.execute(query, {"catalog": self._name, **values}).all()
             except ProgrammingError as error:
                 if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
                     raise
@@ -246,20 +255,15 @@ class _Sql:
         return [namespace_of_row(namespace) for namespace in {row[0] for row in (*found, *made)}]
 
     def tables(self) -> list[Identifier]:
-        query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
-            iceberg_tables.c.catalog_name == self._name, IS_TABLE
-        )
-        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
+        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(_OF_CATALOG)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        row = next(iter(self._read(select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
+        namespace, table = identifier.row
+        row = next(iter(self._read(_ENTRY, namespace=namespace, table=table)), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        query = select(*POINTER).where(
-            iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
-        )
-        return [self._entry(row) for row in self._read(query)], {}
+        return [self._entry(row) for row in self._read(_LOADABLE)], {}
 
     def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         # Compared separately: any of the three names may contain the separators.
@@ -295,10 +299,7 @@ class _Sql:
         return self._can_read_publications
 
     def others(self) -> list[CatalogEntry]:
-        query = select(*POINTER, ICEBERG_TYPE.label("kind")).where(
-            not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
-        )
-        return [replace(self._entry(row), type=row.kind) for row in self._read(query)]
+        return [replace(self._entry(row), type=row.kind) for row in self._read(_OTHERS)]
 
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)

@@ -92,6 +92,7 @@ leases = table_of(
     ),
 )
 
+_NEWEST_TOKEN = text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {SCHEMA}.{lease_token.name}")
 _HELD = (leases.c.released_at.is_(None), leases.c.taken_over_by.is_(None))
 _LIVE = (*_HELD, leases.c.expires_at > func.clock_timestamp())
 
@@ -235,10 +236,7 @@ class Leases:
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
         with self._engine.connect() as connection:
-            found = connection.execute(
-                text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {SCHEMA}.{lease_token.name}")
-            )
-            return int(found.scalar_one())
+            return int(connection.execute(_NEWEST_TOKEN).scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""

@@ -28,6 +28,7 @@ LOCK_VERSION = 2
 STARTERS_WAIT = 60.0
 """Seconds for which a starter waits for another."""
 
+_LOCK_TIMEOUT = text("SELECT set_config('lock_timeout', :wait, true)")
 _LOCK_NOT_AVAILABLE = "55P03"
 
 _HOLDER = """
@@ -143,7 +144,7 @@ def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) ->
 def _wait_at_most(connection: Connection, seconds: float) -> None:
     """0 means forever, as in Postgres."""
     milliseconds = max(1, int(seconds * 1000)) if seconds else 0
-    connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
+    connection.execute(_LOCK_TIMEOUT, {"wait": str(milliseconds)})
 
 
 def _holder_of_row(engine: Engine, name: str) -> str:

@@ -42,6 +42,7 @@ from sqlalchemy import (
     Interval,
     MetaData,
     Row,
+    Select,
     Table,
     Text,
     UnaryExpression,
@@ -130,7 +131,8 @@ def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Tab
 
 
 def to_record(kind: Callable[..., Record], row: Row[Any]) -> Record:
-    return kind(**{field: read(row._mapping[column]) for field, column, read in _readers(kind)})
+    """Return the record of a row that begins with the table's columns."""
+    return kind(*(value if read is None else read(value) for value, read in zip(row, _readers(kind), strict=False)))
 
 
 def values_of(record: object, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def records(
     limit: int | None = None,
     for_update: bool = False,
 ) -> tuple[Record, ...]:
-    query = select(_tables[kind]).where(*where).order_by(*order_by).limit(limit)
+    query = _selects(kind).where(*where).order_by(*order_by).limit(limit)
     if for_update:
         query = query.with_for_update()
     with source.connect() if isinstance(source, Engine) else nullcontext(source) as connection:
@@ -194,19 +196,24 @@ def update_record(
 
 
 @cache
-def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-    """Return (field, column, function that converts the column's value to the field's)."""
-    found = []
-    for field, hint in get_type_hints(kind).items():
+def _selects(kind: type) -> Select[Any]:
+    return select(_tables[kind])
+
+
+@cache
+def _readers(kind: Any) -> tuple[Callable[[Any], Any] | None, ...]:
+    """Return the functions that convert a column's value to the field's."""
+    found: list[Callable[[Any], Any] | None] = []
+    for hint in get_type_hints(kind).values():
         plain = _kind(hint)
-        read: Callable[[Any], Any] = _same
+        read: Callable[[Any], Any] | None = None
         if get_origin(plain) is tuple:
             read = _tuple
         elif get_origin(plain) is Mapping:
             read = MappingProxyType
         elif isinstance(plain, type) and issubclass(plain, StrEnum):
             read = plain
-        found.append((field, _column(field), read))
+        found.append(read)
     return tuple(found)
 
 
@@ -220,10 +227,6 @@ def put_newest(connection: Connection, table: Table, record: Any, by: str) -> No
             where=table.c[by] <= statement.excluded[by],
         )
     )
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _tuple(value: Any) -> Any:
