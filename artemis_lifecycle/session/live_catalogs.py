@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, Identifier
-from artemis_lifecycle.catalogs.live import CatalogReader, CatalogsOfDatabase
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalogs
 from artemis_lifecycle.errors import ConfigError, LifecycleError, OperationsUnavailable
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog

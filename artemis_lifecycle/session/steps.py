@@ -12,8 +12,9 @@ from datetime import date
 from typing import Literal, TypeVar
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.live import Beside, CatalogReader
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.siblings import Beside
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (

@@ -30,7 +30,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.live import CatalogsOfDatabase
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.demand import SEALED
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
