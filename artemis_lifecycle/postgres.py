@@ -12,17 +12,20 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2.extensions import connection as _PlainConnection
 from psycopg2.extensions import cursor as _PlainCursor
 from sqlalchemy import URL, Engine, create_engine, event
 
+T = TypeVar("T")
+
 STATEMENT_SECONDS = 300.0
 CONNECT_SECONDS = 10
+UNDEFINED_TABLE = "42P01"
 _GRACE_SECONDS = 5.0
 _PING = "SELECT 1"
 """The pool's test of a connection, which no lock can delay."""
@@ -33,13 +36,13 @@ class _Watch:
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, _PlainConnection]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
 
-    @contextmanager
-    def __call__(self, connection: _PlainConnection, seconds: float) -> Iterator[None]:
+    def __call__(self, connection: _PlainConnection, seconds: float, call: Callable[..., T], *arguments: object) -> T:
         key = threading.get_ident()
-        with self._changed:
+        with self._lock:
             outer = self._waiting.get(key)
             self._waiting[key] = outer or (time.monotonic() + seconds, connection)
             if self._thread is None or not self._thread.is_alive():  # A fork leaves it behind.
@@ -48,10 +51,10 @@ class _Watch:
             elif len(self._waiting) == 1:
                 self._changed.notify()
         try:
-            yield
+            return call(*arguments)
         finally:
             if outer is None:
-                with self._changed:
+                with self._lock:
                     self._waiting.pop(key, None)
 
     def _run(self) -> None:
@@ -80,18 +83,17 @@ os.register_at_fork(after_in_child=lambda: _watch.__init__())  # type: ignore[mi
 class _Cursor(_PlainCursor):
     def execute(self, query: Any, arguments: Any = None) -> None:
         connection: Any = self.connection
-        with _watch(connection, _GRACE_SECONDS if query == _PING else connection.seconds):
-            super().execute(query, arguments)
+        seconds = _GRACE_SECONDS if query == _PING else connection.seconds
+        _watch(connection, seconds, super().execute, query, arguments)
 
     def executemany(self, query: Any, arguments: Any) -> None:
         connection: Any = self.connection
-        with _watch(connection, connection.seconds):
-            super().executemany(query, arguments)
+        _watch(connection, connection.seconds, super().executemany, query, arguments)
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         connection: Any = self.connection
-        with _watch(connection, connection.seconds):  # A cursor of the server asks it for each part.
-            return super().fetchmany(self.arraysize if size is None else size)
+        # A cursor of the server asks it for each part.
+        return _watch(connection, connection.seconds, super().fetchmany, self.arraysize if size is None else size)
 
 
 class _Connection(_PlainConnection):
@@ -102,12 +104,10 @@ class _Connection(_PlainConnection):
         return super().cursor(*arguments, **options)
 
     def commit(self) -> None:
-        with _watch(self, self.seconds):
-            super().commit()
+        _watch(self, self.seconds, super().commit)
 
     def rollback(self) -> None:
-        with _watch(self, _GRACE_SECONDS):
-            super().rollback()
+        _watch(self, _GRACE_SECONDS, super().rollback)
 
 
 def connect(statement_seconds: float = STATEMENT_SECONDS, *dsn: str, **options: Any) -> _Connection:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
@@ -27,6 +28,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, refusing, role_statements
+from artemis_lifecycle.postgres import UNDEFINED_TABLE
 from artemis_lifecycle.storage.bounded import bounded_json
 from artemis_lifecycle.storage.stores import Stores
 
@@ -87,6 +89,9 @@ def ensure_records(connection: sa.Connection) -> None:
             connection.exec_driver_sql(statement)
 
 
+_NEWEST = sa.text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1")
+
+
 class DeploymentsInSql:
     """Next to `iceberg_tables`, with the catalog's name as the key, like its rows."""
 
@@ -97,7 +102,12 @@ class DeploymentsInSql:
     def newest(self) -> list[DeploymentRecord]:
         needed = "USAGE ON SCHEMA artemis_live, SELECT ON artemis_live.deployments"
         with self._allowed("read", needed), self._engine.connect() as connection:
-            return self._newest(connection) if _has_table(connection) else []
+            try:
+                return self._newest(connection)
+            except ProgrammingError as error:
+                if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
+                    raise
+                return []
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
         values = {**asdict(deployment), "catalog": self._catalog, "who": who, "why": why}
@@ -115,10 +125,7 @@ class DeploymentsInSql:
             )
 
     def _newest(self, connection: sa.Connection) -> list[DeploymentRecord]:
-        row = connection.execute(
-            sa.text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1"),
-            {"catalog": self._catalog},
-        ).first()
+        row = connection.execute(_NEWEST, {"catalog": self._catalog}).first()
         if row is None:
             return []
         found = Deployment(**{field.name: row._mapping[field.name] for field in fields(Deployment)})

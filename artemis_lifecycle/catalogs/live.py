@@ -20,8 +20,8 @@ from artemis_lifecycle.catalogs.deployments import (
     DeploymentsInProperties,
     DeploymentsInSql,
 )
+from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
-    CatalogEntry,
     Identifier,
     dotted,
     is_addressable,
@@ -61,13 +61,13 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
 from artemis_lifecycle.operations.roles import refusing
+from artemis_lifecycle.postgres import UNDEFINED_TABLE
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 _READERS = 8
-_UNDEFINED_TABLE = "42P01"
 
 
 class CatalogReader:
@@ -217,14 +217,26 @@ class CatalogReader:
         return found
 
 
+# Steps ask these many times: SQLAlchemy takes longer to put a statement together than Postgres to answer it.
+_OF_CATALOG = sa.select(*POINTER).where(iceberg_tables.c.catalog_name == sa.bindparam("catalog"), IS_TABLE)
+_LOADABLE = _OF_CATALOG.where(iceberg_tables.c.metadata_location.is_not(None))
+_ENTRY = _OF_CATALOG.where(
+    iceberg_tables.c.table_namespace == sa.bindparam("namespace"), iceberg_tables.c.table_name == sa.bindparam("table")
+)
+_OTHERS = sa.select(*POINTER, ICEBERG_TYPE.label("kind")).where(
+    sa.not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
+)
+
+
 class _Sql:
     """A catalog in SQL, by its rows."""
 
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: sa.Engine = connect(require_uri(catalog), purpose=purpose)
+        self._can_read_publications = False
 
-    def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    def _read(self, query: sa.Select[Any], **values: str) -> Sequence[sa.Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
         allowed = refusing(
             f"Login {self._engine.url.username} may not read catalog {self._name}",
@@ -233,9 +245,9 @@ class _Sql:
         )
         with allowed, self._engine.connect() as connection:
             try:
-                return connection.execute(query).all()
+                return connection.execute(query, {"catalog": self._name, **values}).all()
             except ProgrammingError as error:
-                if getattr(error.orig, "pgcode", None) != _UNDEFINED_TABLE:
+                if getattr(error.orig, "pgcode", None) != UNDEFINED_TABLE:
                     raise
                 return ()
 
@@ -248,20 +260,15 @@ class _Sql:
         return [namespace_of_row(namespace) for namespace in {row[0] for row in (*found, *made)}]
 
     def tables(self) -> list[Identifier]:
-        query = sa.select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
-            iceberg_tables.c.catalog_name == self._name, IS_TABLE
-        )
-        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(query)]
+        return [Identifier.of_row(row.table_namespace, row.table_name) for row in self._read(_OF_CATALOG)]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
-        row = next(iter(self._read(sa.select(*POINTER).where(*row_of(self._name, identifier), IS_TABLE))), None)
+        namespace, table = identifier.row
+        row = next(iter(self._read(_ENTRY, namespace=namespace, table=table)), None)
         return None if row is None or row.metadata_location is None else self._entry(row)
 
     def loadable(self) -> tuple[list[CatalogEntry], dict[str, LifecycleError]]:
-        query = sa.select(*POINTER).where(
-            iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
-        )
-        return [self._entry(row) for row in self._read(query)], {}
+        return [self._entry(row) for row in self._read(_LOADABLE)], {}
 
     def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
         # Compared separately: any of the three names may contain the separators.
@@ -274,13 +281,15 @@ class _Sql:
         )
         if table is not None:
             query = query.where(name == table)
-        if without and self._has_publications():
+        found = self._read(query.order_by(name))
+        if any(row.catalog_name in without for row in found) and self._has_publications():
             as_row = columns.table_namespace + "." + columns.table_name
             published = sa.select(publications.c.table_identifier).where(
                 publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
             )
             query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
-        return {row.name: self._entry(row) for row in self._read(query.order_by(name))}
+            found = self._read(query.order_by(name))
+        return {row.name: self._entry(row) for row in found}
 
     def published(self, catalog: str, table: str) -> str | None:
         if not self._has_publications():
@@ -291,14 +300,13 @@ class _Sql:
             return connection.execute(found).scalar_one_or_none()
 
     def _has_publications(self) -> bool:
-        with self._engine.connect() as connection:
-            return can_read_publications(connection)
+        if not self._can_read_publications:
+            with self._engine.connect() as connection:
+                self._can_read_publications = can_read_publications(connection)
+        return self._can_read_publications
 
     def others(self) -> list[CatalogEntry]:
-        query = sa.select(*POINTER, ICEBERG_TYPE.label("kind")).where(
-            sa.not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
-        )
-        return [replace(self._entry(row), type=row.kind) for row in self._read(query)]
+        return [replace(self._entry(row), type=row.kind) for row in self._read(_OTHERS)]
 
     def _entry(self, row: sa.Row[Any]) -> CatalogEntry:
         name = Identifier.of_row(row.table_namespace, row.table_name)

@@ -83,9 +83,11 @@ def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
     """
     uri = of.operations.uri
     conf = spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
-    for catalog in (*of.catalogs.iceberg, of.catalogs.cold):
+    in_sql = [catalog for catalog in (*of.catalogs.iceberg, of.catalogs.cold) if catalog.type == "sql"]
+    v0 = {uri: _is_v0(uri) for uri in dict.fromkeys(map(require_uri, in_sql))}
+    for catalog in in_sql:
         # With V1, Iceberg's JdbcCatalog alters a table of V0 at its first use. With V0, it takes either as it is.
-        if catalog.type == "sql" and _is_v0(require_uri(catalog)):
+        if v0[require_uri(catalog)]:
             conf[f"spark.sql.catalog.{catalog.name}.jdbc.schema-version"] = "V0"
     return conf
 

@@ -235,6 +235,7 @@ class _Run:
         self.bucket = TokenBucket(settings.requests_per_second)
         self.identities = Identities(context, job)
         self.folder: str | None = None
+        self.unfinished: Sequence[BatchRecord] = ()
 
     def run(self) -> DeletionReport:
         context, job, journal = self.context, self.job, self.context.operations.journal
@@ -251,7 +252,7 @@ class _Run:
                 journal.begin(begun, batches.sizes)
             self._begin_quarantine()
             paused = self._batches(batches)
-            if not journal.unfinished(job.job_id):
+            if not self.unfinished:
                 own_options = context.removes_empty_folders and job.kind == "expiration"
                 if self.settings.remove_empty_folders or own_options:
                     self._remove_empty_folders()
@@ -307,11 +308,8 @@ class _Run:
         tried: set[int] = set()
         for _ in range(self.settings.rounds):
             # Do not retry at once a batch that waits for another process or a person.
-            todo = [
-                record
-                for record in journal.unfinished(self.job.job_id)
-                if record.batch not in tried or record.state != BatchState.WAITING
-            ]
+            self.unfinished = journal.unfinished(self.job.job_id)
+            todo = [each for each in self.unfinished if each.batch not in tried or each.state != BatchState.WAITING]
             if not todo:
                 break
             if not began:
@@ -323,13 +321,15 @@ class _Run:
                 if (why := self.pause() or self._batch(protection, considered, batches, record)) is not None:
                     return why
                 tried.add(record.batch)
+        else:
+            self.unfinished = journal.unfinished(self.job.job_id)
         return self._waits_for()
 
     def _waits_for(self) -> str | None:
         """Return why files of waiting batches are kept for now."""
-        journal, stores, root = self.context.operations.journal, self.context.stores, self.context.root
+        stores, root = self.context.stores, self.context.root
         reasons: Counter[str] = Counter()
-        for record in journal.unfinished(self.job.job_id):
+        for record in self.unfinished:
             if record.state == BatchState.WAITING:
                 settled = read_outcomes(stores, root, self.job.job_id, record.batch)
                 reasons.update(settled.filter(waiting_rows(settled)).column("reason").to_pylist())

@@ -204,7 +204,7 @@ def mark(
     *,
     references: Sequence[Reference] | None = None,
     threads: int = 4,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], object] = lambda: None,
 ) -> Marked:
     """Store in `found` every live version of every content, and the references with their heads.
 

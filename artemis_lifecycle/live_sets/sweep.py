@@ -147,7 +147,7 @@ def sweep_tables(
     name_of: Callable[[str, str], str] = lambda table, table_uuid: table,
     delete: Callable[[str], DeletionReport] | None,
     threads: int = 2,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], object] = lambda: None,
 ) -> tuple[TableSweep, ...]:
     """Sweep `tables` (name and uuid), several at once: by its current name (`name_of`), `walk` lists the locations of a
     table, `scan` seals what nothing live reaches and nothing protects, and `delete` deletes that through the journal.

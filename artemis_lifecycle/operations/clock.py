@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+_NOW = sa.text("SELECT clock_timestamp()")
+
 
 class Clock:
     def __init__(self, engine: sa.Engine) -> None:
@@ -14,5 +16,5 @@ class Clock:
     def now(self) -> datetime:
         """Return the instant of the call, not of a transaction's start; aware, in UTC."""
         with self._engine.connect() as connection:
-            now: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+            now: datetime = connection.execute(_NOW).scalar_one()
         return now.astimezone(UTC)

@@ -97,8 +97,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> sa.Engine:
             ) from None
 
     try:
-        with engine.connect() as connection:
-            connection.execute(sa.text("SELECT 1"))
+        engine.connect().close()
     except OperationsUnavailable:
         engine.dispose()
         raise
@@ -226,7 +225,7 @@ class Operations:
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
         self.exists = True
-        self.claim: Callable[[], None] | None = None
+        self.claim: Callable[[], object] | None = None
         self.clock = Clock(engine)
         self.plans = Plans(engine)
         self.journal = Journal(engine)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-_MAY_READ = sa.text("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
-_SERVER = sa.text("SELECT system_identifier::text FROM pg_control_system()")
+_SERVER = sa.text("SELECT system_identifier::sa.text FROM pg_control_system()")
 _IDENTITY = sa.text(
     "SELECT operations_id, (SELECT oid FROM pg_database WHERE datname = current_database()) || '/' || "
-    "'lifecycle.identity'::regclass::oid FROM lifecycle.identity"
+    "'lifecycle.identity'::regclass::oid, pg_postmaster_start_time(), "
+    "has_function_privilege('pg_control_system()', 'EXECUTE') FROM lifecycle.identity"
 )
 
 
@@ -45,15 +45,20 @@ class Deployment:
 def read_deployment(engine: sa.Engine, root: str) -> Deployment:
     """Read the current identity of the operations database behind `engine`; `root` in its normal form."""
     with engine.connect() as connection:
-        operations_id, place = connection.execute(_IDENTITY).one()
-        server = None
-        if connection.execute(_MAY_READ).scalar_one():
-            try:
-                server = str(connection.execute(_SERVER).scalar_one())
-            except DBAPIError:
-                # Some managed servers have the function but refuse to answer; then only the oids distinguish clones.
-                connection.rollback()
-    return Deployment(str(operations_id), server, str(place), _address(engine.url), root)
+        operations_id, place, started_at, may_read = connection.execute(_IDENTITY).one()
+        # A running server keeps its identifier. A pooler can put another server behind a connection.
+        known = connection.info.get(_SERVER)
+        if known is None or known[0] != (started_at, may_read):
+            server = None
+            if may_read:
+                try:
+                    server = str(connection.execute(_SERVER).scalar_one())
+                except DBAPIError:
+                    # Some managed servers have the function but refuse to answer; then only the oids distinguish
+                    # clones.
+                    connection.rollback()
+            known = connection.info[_SERVER] = ((started_at, may_read), server)
+    return Deployment(str(operations_id), known[1], str(place), _address(engine.url), root)
 
 
 def _address(url: sa.URL) -> str:

@@ -495,7 +495,7 @@ class Writing:
         writer_id: str,
         prefix: str | None,
         ttl: timedelta,
-        confirm: Callable[[], None],
+        confirm: Callable[[], object],
     ) -> None:
         self.table = table
         self.writer_id = writer_id
@@ -567,7 +567,7 @@ def writing(
     prefix: str | None = None,
     ttl: timedelta = timedelta(minutes=10),
     *,
-    confirm: Callable[[], None] = lambda: None,
+    confirm: Callable[[], object] = lambda: None,
 ) -> Iterator[Writing]:
     """Protect what is written inside the block. A thread beats every third of `ttl`.
 

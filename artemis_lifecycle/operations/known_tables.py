@@ -48,9 +48,10 @@ class KnownTable:
     kept_why: str | None
     gone_at: datetime | None
 
-    def is_at(self, seen: Seen) -> bool:
-        """Return True if nothing changed."""
-        return self.missing_since is None and self.metadata_location == seen.metadata_location
+    def is_recent(self, seen: Seen) -> bool:
+        """Return True if nothing changed since it was recorded, in the last hour."""
+        same = self.missing_since is None and self.metadata_location == seen.metadata_location
+        return same and self.last_seen > datetime.now(UTC) - _SEEN_EVERY
 
 
 known_tables = db.table_of(
@@ -91,7 +92,6 @@ class KnownTables:
         A table that came back is no longer missing, and earlier decisions about it are cleared. Without `complete`, no
         table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
-        recent = datetime.now(UTC) - _SEEN_EVERY
         left = {(each.table_uuid, each.table): each for each in self.of_catalog(catalog)}
         before = {key: left.pop(key) for key in present if key in left}
         with around("known_tables.observe"), self._engine.begin() as connection:
@@ -103,7 +103,7 @@ class KnownTables:
                         del left[table_uuid, former.table]
                         renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
                         connection.execute(renamed)
-                elif known.is_at(seen) and known.last_seen > recent:
+                elif known.is_recent(seen):
                     # Most are as before: no statement for these.
                     continue
                 connection.execute(_seen(catalog, table_uuid, seen))
@@ -114,24 +114,30 @@ class KnownTables:
                 connection.execute(missing.values(missing_since=sa.func.clock_timestamp()))
         return self.missing(catalog)
 
-    def names(self, catalog: str, table_uuid: str) -> dict[str, str]:
-        """Return the names under which a table is known, each with its metadata file."""
-        having = self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))
-        return {each.table: each.metadata_location for each in having}
+    def names(self, catalog: str, table_uuid: str) -> dict[str, KnownTable]:
+        """Return what is known of a table under each of its names."""
+        return {each.table: each for each in self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))}
 
-    def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
-        """Record one table that the catalog has."""
-        with self._engine.begin() as connection:
-            connection.execute(_seen(catalog, table_uuid, seen))
+    def saw(self, catalog: str, table_uuid: str, seen: Seen, known: KnownTable | None = None) -> None:
+        """Record one table that the catalog has. `known` is what was just read of it."""
+        if known is None or not known.is_recent(seen):
+            with self._engine.begin() as connection:
+                connection.execute(_seen(catalog, table_uuid, seen))
 
     def of_catalog(self, catalog: str) -> list[KnownTable]:
         """Return all tables, by name."""
         return self._all(known_tables.c.catalog == catalog)
 
-    def outside(self, catalogs: Collection[str]) -> list[KnownTable]:
-        """Return the tables of all other catalogs: of those beside the live ones, and of those that the configuration
-        named once."""
-        return self._all(known_tables.c.catalog.not_in(catalogs), known_tables.c.gone_at.is_(None))
+    def around(
+        self, catalogs: Collection[str], configured: Collection[str]
+    ) -> tuple[list[KnownTable], list[KnownTable]]:
+        """Return the tables of `catalogs`, and those of all catalogs that are not `configured`, as far as they are not
+        gone: of those beside the live ones, and of those that the configuration named once."""
+        columns = known_tables.c
+        outside = columns.catalog.not_in(configured) & columns.gone_at.is_(None)
+        found = self._all(columns.catalog.in_(catalogs) | outside)
+        others = [each for each in found if each.catalog not in configured and each.gone_at is None]
+        return [each for each in found if each.catalog in catalogs], others
 
     def of_uuid(self, table_uuid: str) -> list[KnownTable]:
         """Return every name under which a table is known, in any catalog."""
@@ -283,8 +289,15 @@ class TableLocations:
     def saw(self, table_uuid: str, locations: Iterable[str], pointer: str | None) -> None:
         """Record the table's current locations (normal form) and, for a step, its metadata file. Known values are not
         written again."""
-        new = sorted(set(locations).difference(self.of_table(table_uuid)))
-        if not new and (pointer is None or pointer in self.pointers(table_uuid)):
+        seen = seen_pointers.c
+        query = sa.union_all(
+            sa.select(table_locations.c.location).where(table_locations.c.table_uuid == table_uuid),
+            sa.select(seen.metadata_location).where(seen.table_uuid == table_uuid, seen.metadata_location == pointer),
+        )
+        with self._engine.connect() as connection:
+            known = set(connection.execute(query).scalars())
+        new = sorted(set(locations).difference(known))
+        if not new and (pointer is None or pointer in known):
             return
         with around("table_locations.saw"), self._engine.begin() as connection:
             for location in new:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -68,6 +68,7 @@ leases = db.table_of(
     ),
 )
 
+_NEWEST_TOKEN = sa.text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {db.SCHEMA}.{lease_token.name}")
 _HELD = (leases.c.released_at.is_(None), leases.c.taken_over_by.is_(None))
 _LIVE = (*_HELD, leases.c.expires_at > sa.func.clock_timestamp())
 
@@ -79,6 +80,7 @@ class Lease:
         self.token = record.token
         self.table_uuid = record.table_uuid
         self.table = record.table
+        self.acquired_at = record.acquired_at
         self._process = record.process
         self._engine = engine
         self._ttl = ttl
@@ -209,20 +211,10 @@ class Leases:
         finally:
             lease._end()
 
-    def require_free(self, table_uuid: str) -> None:
-        """Raise LeaseTaken if another worker holds the table now. For use before expensive work that needs no lease
-        yet."""
-        for record in self.live(table_uuid):
-            if not is_over(record.process):
-                raise _taken(record)
-
     def newest_token(self) -> int:
         """Return the greatest token that this database has issued; 0 before the first."""
         with self._engine.connect() as connection:
-            found = connection.execute(
-                sa.text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {db.SCHEMA}.{lease_token.name}")
-            )
-            return int(found.scalar_one())
+            return int(connection.execute(_NEWEST_TOKEN).scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Return the currently held leases, oldest first."""
@@ -281,8 +273,9 @@ class Leases:
             over = current is not None and is_over(current.process)
             if current is not None and current.live and not over:
                 raise _taken(db.to_record(LeaseRecord, current))
-            token = connection.execute(sa.select(lease_token.next_value())).scalar_one()
+            token: Any = lease_token.next_value()
             if current is not None:
+                token = connection.execute(sa.select(token)).scalar_one()
                 connection.execute(
                     sa.update(leases)
                     .where(leases.c.token == current.token)

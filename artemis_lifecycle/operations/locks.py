@@ -28,6 +28,7 @@ LOCK_VERSION = 2
 STARTERS_WAIT = 60.0
 """Seconds for which a starter waits for another."""
 
+_LOCK_TIMEOUT = sa.text("SELECT set_config('lock_timeout', :wait, true)")
 _LOCK_NOT_AVAILABLE = "55P03"
 
 _HOLDER = """
@@ -86,10 +87,8 @@ def table_lock(
 
 def lock_row(connection: sa.Connection, name: str) -> None:
     """Wait for the lock `name`, and hold it until the connection's transaction ends."""
-    row = None
-    while row is None:
+    while connection.execute(sa.select(locks.c.name).where(locks.c.name == name).with_for_update()).first() is None:
         connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
-        row = connection.execute(sa.select(locks.c.name).where(locks.c.name == name).with_for_update()).first()
 
 
 @contextmanager
@@ -145,7 +144,7 @@ def _within(connection: sa.Connection, seconds: float, busy: Callable[[], Busy])
 def _wait_at_most(connection: sa.Connection, seconds: float) -> None:
     """0 means forever, as in Postgres."""
     milliseconds = max(1, int(seconds * 1000)) if seconds else 0
-    connection.execute(sa.text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
+    connection.execute(_LOCK_TIMEOUT, {"wait": str(milliseconds)})
 
 
 def _holder_of_row(engine: sa.Engine, name: str) -> str:

@@ -105,7 +105,8 @@ def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> sa.
 
 
 def to_record(kind: Callable[..., Record], row: sa.Row[Any]) -> Record:
-    return kind(**{field: read(row._mapping[column]) for field, column, read in _readers(kind)})
+    """Return the record of a row that begins with the table's columns."""
+    return kind(*(value if read is None else read(value) for value, read in zip(row, _readers(kind), strict=False)))
 
 
 def values_of(record: object, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def records(
     limit: int | None = None,
     for_update: bool = False,
 ) -> tuple[Record, ...]:
-    query = sa.select(_tables[kind]).where(*where).order_by(*order_by).limit(limit)
+    query = _selects(kind).where(*where).order_by(*order_by).limit(limit)  # type: ignore[arg-type]
     if for_update:
         query = query.with_for_update()
     with source.connect() if isinstance(source, sa.Engine) else nullcontext(source) as connection:
@@ -169,19 +170,24 @@ def update_record(
 
 
 @cache
-def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-    """Return (field, column, function that converts the column's value to the field's)."""
-    found = []
-    for field, hint in get_type_hints(kind).items():
+def _selects(kind: type) -> sa.Select[Any]:
+    return sa.select(_tables[kind])
+
+
+@cache
+def _readers(kind: Any) -> tuple[Callable[[Any], Any] | None, ...]:
+    """Return the functions that convert a column's value to the field's."""
+    found: list[Callable[[Any], Any] | None] = []
+    for hint in get_type_hints(kind).values():
         plain = _kind(hint)
-        read: Callable[[Any], Any] = _same
+        read: Callable[[Any], Any] | None = None
         if get_origin(plain) is tuple:
             read = _tuple
         elif get_origin(plain) is Mapping:
             read = MappingProxyType
         elif isinstance(plain, type) and issubclass(plain, StrEnum):
             read = plain
-        found.append((field, _column(field), read))
+        found.append(read)
     return tuple(found)
 
 
@@ -195,10 +201,6 @@ def put_newest(connection: sa.Connection, table: sa.Table, record: Any, by: str)
             where=table.c[by] <= statement.excluded[by],
         )
     )
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _tuple(value: Any) -> Any:

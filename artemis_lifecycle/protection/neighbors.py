@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
@@ -123,7 +124,7 @@ class Neighbors:
         unseen = [name for name in names if name not in self._known]
         self._known.update(zip(unseen, threaded(self._read, unseen, _READERS), strict=True))
         found = [other for name in sorted(names) if (other := self._known[name]) is not None]
-        found += self._dropped()
+        found += self._dropped(self._known_tables(), self._context.operations.clock.now())
         folders = Folders(self._context.rules)
         return tuple(other for other in found if self._touches(other, locations, folders))
 
@@ -136,13 +137,14 @@ class Neighbors:
         began = time.monotonic()
         if began < self._rested_until:
             return
-        now_ms = round(self._context.operations.clock.now().timestamp() * 1000)
+        read_at = self._context.operations.clock.now()
         self._lost_pointers = self._context.operations.table_locations.all_lost_pointers()
-        # Not of a catalog that is no longer named: the cold table of its table has the same uuid, and other pointers.
-        outside = (each for each in self._outside() if each.catalog in self._beside)
-        for known in (*self._known_tables(), *outside):
-            self._seen_pointers[known.table_uuid].add(known.metadata_location)
         listed_now = self._context.catalog.pointers()
+        # After the pointers, because a table that was dropped before them was recorded before; and before any metadata.
+        own, outside = known_tables = self._known_tables()
+        # Not of a catalog that is no longer named: the cold table of its table has the same uuid, and other pointers.
+        for known in (*own, *(each for each in outside if each.catalog in self._beside)):
+            self._seen_pointers[known.table_uuid].add(known.metadata_location)
         pointers = {
             name: pointer
             for name, pointer in listed_now.items()
@@ -160,7 +162,7 @@ class Neighbors:
         for name, other in self._known.items():
             if other is not None and not other.is_readable:
                 pointers.pop(name, None)
-        dropped = [other for other in self._dropped() if other.metadata_location]
+        dropped = [other for other in self._dropped(known_tables, read_at) if other.metadata_location]
         lost = {other.table: LastKnown(other.metadata_location) for other in dropped}
         # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
@@ -172,7 +174,7 @@ class Neighbors:
         lists = {name: plan.files_location for name, plan in plans.items()}
         # A listed table without a pointer keeps its last known state.
         listed = {*listed_now, *self._objects, *self._context.catalog.tables()}
-        problems = self.reached.refresh({**pointers, **lost}, listed, lists, now_ms)
+        problems = self.reached.refresh({**pointers, **lost}, listed, lists, round(read_at.timestamp() * 1000))
         for name, problem in problems.items():
             _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
         # A table that was never readable may read any file here. One that was may read what was live since then.
@@ -301,11 +303,11 @@ class Neighbors:
 
     # --- tables that were dropped -----------------------------------------------------------------------------------
 
-    def _dropped(self) -> list[Neighbor]:
+    def _dropped(self, known_tables: tuple[list[KnownTable], list[KnownTable]], now: datetime) -> list[Neighbor]:
         """Return the tables that the catalogs had and no longer have. Their names are impossible as table names."""
         context = self._context
         found = []
-        for known in self._not_present():
+        for known in self._not_present(*known_tables, now):
             key = known.catalog, known.table_uuid, known.table
             if key in self._lost and self._lost[key][0] == known:
                 found += self._lost[key][1]
@@ -359,19 +361,19 @@ class Neighbors:
             found += self._lost[key][1]
         return found
 
-    def _not_present(self) -> Iterator[KnownTable]:
+    def _not_present(self, own: list[KnownTable], outside: list[KnownTable], now: datetime) -> Iterator[KnownTable]:
         """Yield the tables that were seen in a live catalog or beside it, and whose names are gone. A second name of a
         present table is a reader of its own, with its own last state."""
         context, operations = self._context, self._context.operations
         present = {(other.table_uuid, self._name_of(name)) for name, other in self._known.items() if other is not None}
         present.add((self._table_uuid, context.table))
-        for known in self._known_tables():
+        for known in own:
             if known.gone_at is None and (known.table_uuid, known.table) not in present:
                 yield known
         # No command lists or deletes those outside: they count for their time, and while a person keeps them.
-        since = operations.clock.now() - context.policy.dropped.keep
+        since = now - context.policy.dropped.keep
         on_hold: frozenset[str] | None = None
-        for known in self._outside():
+        for known in outside:
             if (known.table_uuid, known.table) in present:
                 continue
             is_asked = known.catalog in self._beside or known.catalog in context.marked
@@ -395,14 +397,11 @@ class Neighbors:
             return True
         return False
 
-    def _known_tables(self) -> Iterator[KnownTable]:
-        for catalog in self._catalogs:
-            yield from self._context.operations.known_tables.of_catalog(catalog)
-
-    def _outside(self) -> list[KnownTable]:
-        """Return the tables that were seen in catalogs that the configuration does not name, or no longer."""
-        configured = self._context.configured
-        return self._context.operations.known_tables.outside(configured) if configured else []
+    def _known_tables(self) -> tuple[list[KnownTable], list[KnownTable]]:
+        """Return the tables that were seen in the live catalogs, and in catalogs that the configuration does not name,
+        or no longer."""
+        own, outside = self._context.operations.known_tables.around(self._catalogs, self._context.configured)
+        return own, outside if self._context.configured else []
 
     @property
     def _beside(self) -> frozenset[str]:

@@ -307,7 +307,7 @@ class Protection:
         self._unarchived = None
         self._known_files = None
         self._folders = set()
-        reached = self._reached_files() + self._unarchived_files()
+        reached = self._reached_files() + self._unarchived_files(self._open_plans())
         # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
         # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
@@ -522,26 +522,30 @@ class Protection:
         if self._known_files is None:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
-            needed = {location for state in states for location in state.needed} | self._bases()
+            plans = self._open_plans()
+            needed = {location for state in states for location in state.needed} | self._bases(plans)
             reached = [
                 *self._reached_files(),
-                *self._unarchived_files(),
+                *self._unarchived_files(plans),
                 *(files for _, files in (*self._attempts, *self._ahead)),
             ]
             self._known_files = [Known.reached_by(files, rules) for files in reached]
-            self._known_files += [Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists()]
+            self._known_files += [
+                Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists(plans)
+            ]
             self._known_files.append(Known.at(needed, rules))
         return twins(paths, self._known_files, self._context.rules)
 
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """Return the considered files that are in open plans, scans and undeletes of the tables here."""
-        found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
-        found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files()]
+        plans = self._open_plans()
+        found = [(reason, self._named(location)) for reason, location in self._sealed_lists(plans)]
+        found += [(OPEN_PLAN, self._reached_by(files.reaches)) for files in self._unarchived_files(plans)]
         for reason, files in (*self._attempts, *self._ahead):
             needed = metadata_files(files.metadata, self._context.rules)
             found.append((reason, self._reached_by(files.reaches)))
             found.append((reason, hash_texts(needed, self._context.rules)))
-        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_in_folders))]
+        return [*found, (OPEN_PLAN, hash_texts(self._bases(plans), self._context.rules, self._names_in_folders))]
 
     @property
     def _uuids(self) -> list[str]:
@@ -556,11 +560,11 @@ class Protection:
         # A dropped table's own plans end with its deletion.
         return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
 
-    def _unarchived_files(self) -> list[ReachedFiles]:
+    def _unarchived_files(self, plans: list[PlanRecord]) -> list[ReachedFiles]:
         """Return what open plans of the tables here still have to archive, but another tool expired."""
         context = self._context
         states = {state.table_uuid: state for state in (self._own, *self._others.values())}
-        plans = [plan for plan in self._open_plans() if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
+        plans = [plan for plan in plans if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
         now = [(plan.plan_id, states[plan.table_uuid].metadata) for plan in plans if plan.table_uuid in states]
         key = [(plan_id, metadata and metadata.metadata_location) for plan_id, metadata in now]
         if self._unarchived is None or self._unarchived[0] != key:
@@ -575,17 +579,17 @@ class Protection:
             self._unarchived = (key, found)
         return self._unarchived[1]
 
-    def _bases(self) -> set[str]:
+    def _bases(self, plans: list[PlanRecord]) -> set[str]:
         """Return the base metadata files of plans: a handoff still reads them, and they show what a plan was based
         on."""
-        return {normalize(plan.base_metadata_location, self._context.rules) for plan in self._open_plans()}
+        return {normalize(plan.base_metadata_location, self._context.rules) for plan in plans}
 
-    def _sealed_lists(self) -> list[tuple[str, str]]:
+    def _sealed_lists(self, plans: list[PlanRecord]) -> list[tuple[str, str]]:
         """Return the reasons of sealed lists, and the locations of these lists."""
         operations, job_id = self._context.operations, self._deletion.job_id
         if self._context.cold is not None:
             return []
-        found = [(OPEN_PLAN, plan.files_location) for plan in self._open_plans() if not self._is_overtaken(plan)]
+        found = [(OPEN_PLAN, plan.files_location) for plan in plans if not self._is_overtaken(plan)]
         for table_uuid in self._uuids:
             for scan in operations.scans.of_table(table_uuid, [ScanState.DELETING]):
                 if scan.scan_id != job_id:

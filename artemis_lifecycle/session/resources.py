@@ -408,10 +408,12 @@ class Resources:
             self.unchecked_operations.make()
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
-    def require_deployment(self, table: str = "", *, record: bool = True, destructive: bool = False) -> None:
+    def require_deployment(
+        self, table: str = "", *, record: bool = True, destructive: bool = False
+    ) -> Deployment | None:
         """Raise OtherDeployment if the live catalog, or that of `table`, currently belongs to another deployment. At
         its first use it is assigned to this one, unless `record` is False. Raises Refused before a `destructive` step
-        if the record of that can stand nowhere."""
+        if the record of that can stand nowhere. Return this deployment, None before its schema is made."""
         known = record or self.unchecked_operations.exists
         # Without its schema, the database has no identity: a catalog that belongs to any deployment is another's.
         ours = self.deployment if known else Deployment("not made yet", None, "", "operations.uri", self.root)
@@ -422,6 +424,7 @@ class Resources:
             records = self.catalogs.reader(name).deployments(self.live_stores, of, destructive=destroys)
             require_deployment(records, name, ours, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
+        return ours if known else None
 
     @cached_property
     def live_stores(self) -> Stores:
@@ -514,10 +517,9 @@ class Resources:
         self.require_deployment(table, record=False)
         self.require_clocks()
 
-    @property
-    def progress(self) -> Progress:
-        """The recorded progress of this operations database."""
-        return Progress(self.live_stores, self.deployment, self.unchecked_operations.leases)
+    def progress(self, deployment: Deployment | None = None) -> Progress:
+        """Return the recorded progress of this operations database, whose `deployment` was just read."""
+        return Progress(self.live_stores, deployment or self.deployment, self.unchecked_operations.leases)
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,

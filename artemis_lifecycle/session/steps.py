@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.siblings import Beside
 from artemis_lifecycle.code_version import commit_hash, package_version
 from artemis_lifecycle.contracts import CommitLineage
 from artemis_lifecycle.errors import (
@@ -37,8 +38,8 @@ from artemis_lifecycle.protection.future import lost_since
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.session.formats import TableState as TableState
-from artemis_lifecycle.session.live_catalogs import Beside, catalogs_of_database, require_own_keys
-from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.live_catalogs import catalogs_of_database, require_own_keys
+from artemis_lifecycle.session.resources import Progress, Resources
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 
@@ -178,11 +179,12 @@ class Steps:
             # Renamed, or a second name: all names together tell.
             live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
-        operations.known_tables.saw(catalog, metadata.table_uuid, Seen(state.name, metadata.metadata_location))
+        seen, known = Seen(state.name, metadata.metadata_location), names.get(state.name)
+        operations.known_tables.saw(catalog, metadata.table_uuid, seen, known)
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
         log = [entry.metadata_file for entry in metadata.metadata_log]
-        former = [names[state.name]] if state.name in names else []
+        former = [] if known is None else [known.metadata_location]
         lost = lost_since(former, metadata.metadata_location, log, self.resources.rules(state.name))
         # Another step may have seen a commit since `state` was read.
         if lost and state.catalog is None and self.again(state) is state:
@@ -235,10 +237,11 @@ class Steps:
         First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
         restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
-        self.resources.require_deployment(state.name, record=not dry_run, destructive=step in _DESTRUCTIVE)
-        self.resources.progress.require()
+        ours = self.resources.require_deployment(state.name, record=not dry_run, destructive=step in _DESTRUCTIVE)
+        progress = self.resources.progress(ours)
+        progress.require()
         if not pausable:
-            with self._leased(state, step, dry_run=dry_run) as running:
+            with self._leased(state, step, progress, dry_run=dry_run) as running:
                 yield running
             return
         managed = self.resources.other(state.name) is None and self.resources.config.catalogs.of(state.name).managed
@@ -247,7 +250,8 @@ class Steps:
         with self._watched(state, tag) as watch:
             if watch.why is not None:
                 raise paused(state.name, watch.why)
-            with self._leased(state, step, dry_run=dry_run, watch=watch) as running, self._tagged_jobs(tag):
+            leased = self._leased(state, step, progress, dry_run=dry_run, watch=watch)
+            with leased as running, self._tagged_jobs(tag):
                 try:
                     yield running
                 except LifecycleError:
@@ -289,15 +293,14 @@ class Steps:
                 session.sparkContext.removeJobTag(tag)
 
     @contextmanager
-    def _leased(self, state: TableState, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
+    def _leased(
+        self, state: TableState, step: str, progress: Progress, *, dry_run: bool, watch: Watch | None = None
+    ) -> Iterator[Step]:
         table, resources, operations = state.name, self.resources, self.resources.unchecked_operations
         resources.require_apart()
         # It stays where an interrupt ends the step, whose command says what that means.
         resources.under_way = f"{step} of {table}{' (dry run)' if dry_run else ''}"
-        if not dry_run:
-            operations.leases.require_free(state.metadata.table_uuid)
         policy = resources.config.policy(table)
-        window_day = policy.quiet_window.day(resources.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
@@ -312,13 +315,14 @@ class Steps:
         )
         with lease as held:
             if held is not None:
-                resources.progress.reached(held.token)
+                progress.reached(held.token)
                 if not state.is_dropped:
                     # The name may lead to another table by now.
                     state = self.again(state)
                     self.saw(state)
                     if step in _DELETING and state.catalog is None:
                         self.settle(state)
+            window_day = policy.quiet_window.day(resources.clock.now() if held is None else held.acquired_at)
             step_id = operations.steps.start(
                 state.metadata.table_uuid,
                 table,

@@ -97,7 +97,7 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     names = resources.catalogs.names
     require_said(f"catalog {names[0]}", who=who, why=why)
     # This accepts a database that was restored to an earlier time.
-    anew, found = resources.progress.accept(), list[DeploymentRecord]()
+    anew, found = resources.progress().accept(), list[DeploymentRecord]()
     for name in names:
         reader = resources.catalogs.reader(name)
         records = reader.deployments(resources.live_stores)

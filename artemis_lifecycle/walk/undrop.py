@@ -117,8 +117,9 @@ class Undrop:
             old = seen.snapshots if key == known.table else ()
             new = (each for each in metadata.snapshots if each not in old)
             summaries = [{"snapshot-id": str(each.snapshot_id), **each.summary.whole()} for each in new]
-            catalog.register(name, metadata.metadata_location, summaries)
+            # First, so that it stays known who did it, whatever comes between.
             operations.known_tables.undrop(known, operator, why)
+            catalog.register(name, metadata.metadata_location, summaries)
             self.steps.saw(self.steps.state_of(key, known.table_uuid))
             for job_id in restored:
                 # The table protects them from here on.

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.errors import LocationConflict, NoSuchTable, StalePlan, UnreadableMetadata
-from artemis_lifecycle.session.live_catalogs import CatalogsOfDatabase
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table

@@ -30,6 +30,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.cold_tier.demand import SEALED
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
@@ -51,7 +52,6 @@ from artemis_lifecycle.protection.places import Places
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
 from artemis_lifecycle.session.contexts import copy_again, deletion_context, holds_and_tags
-from artemis_lifecycle.session.live_catalogs import CatalogsOfDatabase
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle_tests import core_tables
