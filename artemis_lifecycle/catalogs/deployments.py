@@ -20,8 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ProgrammingError
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.catalogs.identifier import NAMESPACE as NAMESPACE
-from artemis_lifecycle.catalogs.identifier import Identifier
+from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
 from artemis_lifecycle.catalogs.rest import RestClient, new_marker
 from artemis_lifecycle.config.deployment import SoleDeployment
 from artemis_lifecycle.errors import ExistingFile, OperationsUnavailable, OtherDeployment, Refused, UnreadableMetadata

@@ -13,7 +13,9 @@ from artemis_lifecycle.cli.output import grid, show, show_list, show_rows, show_
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.orphans.cold import ColdScan
     from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
+    from artemis_lifecycle.orphans.scan import OrphanScanResult
 
 app = typer.Typer()
 
@@ -65,20 +67,23 @@ def scan_orphans(
     scan = lifecycle.scan_orphans(
         table, now=now, older_than=older_than, location=location, listing=given, listed_at=listed_at
     )
-    if files:
-        return show_rows(scan.files().orderBy("path"), limit=limit, title=f"Orphans of scan {scan.scan_id}")
-    else:
-        return show(scan, title=f"Orphan scan of {table}")
+    return _show_scan(scan, f"Orphan scan of {table}", f"Orphans of scan {scan.scan_id}", limit if files else None)
+
+
+def _show_scan(
+    scan: OrphanScanResult | ColdScan, title: str, title_of_files: str, limit: int | None
+) -> Iterator[object]:
+    """Show a scan, or (with a `limit`) its files."""
+    if limit is None:
+        return show(scan, title=title)
+    return show_rows(scan.files().orderBy("path"), limit=limit, title=title_of_files)
 
 
 @command(app, "scanning the cold tier of {table}", name="scan-cold")
 def scan_cold(lifecycle: Lifecycle, table: str, files: bool = False, limit: int = 50) -> Iterator[object]:
     """Find unreferenced files in the cold tier. Changes nothing, and no deletion uses the result."""
     scan = lifecycle.scan_cold(table)
-    if files:
-        return show_rows(scan.files().orderBy("path"), limit=limit, title=f"Unknown in {scan.location}")
-    else:
-        return show(scan, title=f"Cold tier of {table}")
+    return _show_scan(scan, f"Cold tier of {table}", f"Unknown in {scan.location}", limit if files else None)
 
 
 @command(app, "deleting orphans", "Deletion of scan {scan}", name="delete-orphans", confirm="scan")
@@ -104,9 +109,10 @@ def dropped(lifecycle: Lifecycle) -> Iterator[object]:
     """List tables that the catalog no longer has, until when their files are kept, and their state."""
     found = lifecycle.dropped_tables()
     yield found
-    columns = "table, uuid=table_uuid, state, missed since=missing_since, kept until=due_at, keeps"
     names, rows = grid(
-        found, columns, keeps=lambda each: f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or ""
+        found,
+        "table, uuid=table_uuid, state, missed since=missing_since, kept until=due_at, keeps",
+        keeps=lambda each: f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or "",
     )
     show_table("Dropped tables", [*names[:-1], "scan, or who keeps it and why"], rows)
 
@@ -117,10 +123,7 @@ def scan_dropped(
 ) -> Iterator[object]:
     """List what a dropped table has left, except what others read, and seal it. Changes nothing."""
     scan = lifecycle.scan_dropped(table)
-    if files:
-        return show_rows(scan.files().orderBy("path"), limit=limit, title=f"Left: scan {scan.scan_id}")
-    else:
-        return show(scan, title=f"What is left of {table}")
+    return _show_scan(scan, f"What is left of {table}", f"Left: scan {scan.scan_id}", limit if files else None)
 
 
 @command(

@@ -261,8 +261,7 @@ def overwrites(
     _warn(found.unreadable)
     yield found
     columns = "committed=committed_at, table, snapshot=snapshot_id, operation, who, writer, why, ticket, missing"
-    title = f"{len(found.rows):,} overwrites, {len(found.incomplete):,} incomplete"
-    show_table(title, *grid(found.rows, columns))
+    show_table(f"{len(found.rows):,} overwrites, {len(found.incomplete):,} incomplete", *grid(found.rows, columns))
     _show_notes(found.unrecorded)
 
 

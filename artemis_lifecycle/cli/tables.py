@@ -261,21 +261,13 @@ def _show(plan: QueryPlan) -> None:
     if not plan.advice:
         say("No maintenance would spare this query anything.")
         return
-    show_table(
-        "What maintenance would spare it, one request after another",
-        ("maintenance", "why", "reads", "then", "bytes saved", "seconds saved"),
-        [
-            (
-                each.command.replace("TABLE", plan.table),
-                each.what,
-                f"{each.now:,}",
-                f"{each.then:,}",
-                decimal(max(each.bytes_saved, 0)),
-                f"{each.seconds_saved:,.1f}",
-            )
-            for each in plan.advice
-        ],
+    advice = grid(
+        plan.advice,
+        "maintenance, why=what, reads=now:,, then:,, bytes saved=saved, seconds saved=seconds_saved:,.1f",
+        maintenance=lambda each: each.command.replace("TABLE", plan.table),
+        saved=lambda each: decimal(max(each.bytes_saved, 0)),
     )
+    show_table("What maintenance would spare it, one request after another", *advice)
 
 
 # --- maintenance ------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.guard import publishing_by_hand
-from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.catalogs.live import CatalogEntry, CatalogReader
+from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
+from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, history_of, metadata_path, snapshot_ids
 from artemis_lifecycle.cold_tier.cold_split import ClosedTable, Json, closed_tables, covering
 from artemis_lifecycle.cold_tier.evolution import with_lists

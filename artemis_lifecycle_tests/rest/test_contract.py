@@ -27,7 +27,8 @@ from tenacity import wait_none
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change
-from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
+from artemis_lifecycle.catalogs.deployments import PROPERTY
+from artemis_lifecycle.catalogs.identifier import NAMESPACE
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_catalog
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import CommitStateUnknown, GarbageCollectionDisabled, LifecycleError, MissingFile, Refused

@@ -13,7 +13,8 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.catalogs.deployments import NAMESPACE, PROPERTY
+from artemis_lifecycle.catalogs.deployments import PROPERTY
+from artemis_lifecycle.catalogs.identifier import NAMESPACE
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config.policies import Report
 from artemis_lifecycle.errors import CommitStateUnknown, OtherDeployment, Refused, StorageError
