@@ -127,8 +127,6 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     data = read_file(stores, path)
     container = open_container(data, path, stores.limits)
     scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
-    if scan is None:
-        return listed_entries(read_manifest_list(stores, path, expected=snapshot))
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
             raise unreadable(f"An entry of the manifest list has no {name}", path)
