@@ -7,21 +7,21 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.instants import elapsed, microseconds, of_microseconds
+from artemis_lifecycle.storage.instants import elapsed, of_microseconds
 from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
@@ -203,7 +203,7 @@ def delete_file(path: str) -> DeleteOutcome:
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
-# Listing folders: file by file, and in Arrow batches.
+# Listing folders.
 
 _BATCH = 50_000
 
@@ -245,74 +245,6 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
         return
     except OSError as error:
         fail("A folder cannot be listed", folder, error)
-
-
-def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the files of one folder as in `with_archived`, in Arrow. Appends its subfolders to `below`."""
-    root = folder.rstrip("/") + "/"
-    names: list[str] = []
-    archive = False
-    try:
-        # With the folder open, each file's status needs only its name.
-        descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        fail("A folder cannot be listed", folder, error)
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                name = entry.name
-                if not (name.isascii() or is_text(name)):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    archive = archive or name == ASIDE
-                    if name != ASIDE:
-                        below.append(f"{root}{name}/")
-                    continue
-                names.append(name)
-                if len(names) >= _BATCH:
-                    yield _files_among(descriptor, root, names)
-                    names = []
-        if names:
-            yield _files_among(descriptor, root, names)
-    except OSError as error:
-        fail("A folder cannot be listed", folder, error)
-    finally:
-        os.close(descriptor)
-    archived = [*_archived_below(root)] if archive else []
-    if archived:
-        times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
-        sizes, tags = [file.size_in_bytes for file in archived], [file.tag for file in archived]
-        yield _batch([file.path for file in archived], times, sizes, tags)
-
-
-def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the regular files among these names of an open folder, without those that are gone. Raises OSError for one
-    that cannot be checked."""
-
-    texts = pa.array(names, pa.string())
-    found = np.zeros(len(names), np.bool_)
-    sizes, times, tags = (np.zeros(len(names), np.int64) for _ in range(3))
-    for row, name in enumerate(names):
-        with suppress(FileNotFoundError):
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode):
-                found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
-                tags[row] = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
-    files = texts.filter(pa.array(found))
-    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found], tags[found])
-
-
-def _batch(paths: Any, times: Any, sizes: Any, tags: Any) -> pa.RecordBatch:
-
-    columns = [
-        pa.array(paths, pa.string()),
-        pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
-        pa.array(sizes, pa.int64()),
-        pa.array(tags, pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
 
 # --- simulated archive ------------------------------------------------------------------------------------------------
@@ -440,11 +372,15 @@ class LocalStore:
                     folders.append(entry)
 
     def batches(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        folders = [prefix]
-        while folders:
-            below: list[str] = []
-            yield from folder_batches(folders.pop(), below)
-            folders += below
+        listed = self.list(prefix)
+        while files := list(islice(listed, _BATCH)):
+            columns = [
+                pa.array([file.path for file in files], pa.string()),
+                pa.array([file.identity.modified for file in files]).cast(pa.timestamp("us", "UTC")),
+                pa.array([file.size_in_bytes for file in files], pa.int64()),
+                pa.array([file.tag for file in files], pa.int64()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
     def children(self, prefix: str) -> Children:
         entries = [*with_archived(prefix)]
@@ -537,21 +473,12 @@ class LocalStore:
             except OSError as error:
                 fail("A file cannot be copied", path, error)
 
-    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+    def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str] = {}) -> Outcomes:
         outcomes: Outcomes = []
         for path in paths:
             over = until is not None and elapsed() >= until
             outcomes.append(DeleteOutcome(path, "failed", NOT_TRIED) if over else delete_file(path))
         return outcomes
-
-    def touch(self, path: str, last_modified: datetime) -> None:
-        since = microseconds(last_modified) * 1000
-        try:
-            os.utime(local_path(path), ns=(since, since))
-        except FileNotFoundError as error:
-            raise missing(path) from error
-        except OSError as error:
-            fail("A file's time cannot be set", path, error)
 
     def remove_empty(self, folder: str, below: str) -> int:
         """Remove `folder` and its parents up to `below` (which stays) while they are empty. Return how many were
