@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.local import store as store_module
-from artemis_lifecycle.storage.local.store import LocalStore, OpenFolder
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.deaths import Killed
 
 When = Literal["before", "inside", "after"]
@@ -154,8 +154,8 @@ class Writes:
     def _patches(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         for name, kind in STORE.items():
             yield LocalStore, name, self._method(getattr(LocalStore, name), kind)
-        yield OpenFolder, "delete", self._method(OpenFolder.delete, "delete")
-        link = store_module.link
+        delete, link = store_module.delete_file, store_module.link
+        yield store_module, "delete_file", lambda path: self.one("delete", path, lambda: delete(path))
         yield store_module, "link", lambda path, aside: self.one("link", path, lambda: link(path, aside))
         # Below it a death would be taken for a broken connection.
         yield Connection, "_commit_impl", self._commit(Connection._commit_impl)

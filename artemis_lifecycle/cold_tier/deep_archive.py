@@ -41,7 +41,7 @@ from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSe
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_batches, write_frame
-from artemis_lifecycle.storage.location import hash_column, normalize_column
+from artemis_lifecycle.storage.location import hash_column, with_locations
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -427,8 +427,9 @@ def seal_files(
         files = files.filter(files.kind.isin(*CONTENT_KINDS))
         moved = runner.session.createDataFrame([], "location string")
         for move in moves:
-            frame = read_frame(runner, move.files_location, records).frame()
-            moved = moved.unionByName(frame.select(normalize_column(frame.path, rules).alias("location")))
+            paths = read_frame(runner, move.files_location, records).select("path")
+            located = paths.map(partial(with_locations, rules), arrow_schema("path string, location string"))
+            moved = moved.unionByName(located.select("location").frame())
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
         moved_rows = runner.rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
         sealed = write_frame(moved_rows, folder, records)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
 
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.spark.java_errors import worker_errors
-from artemis_lifecycle.storage.location import LocationRules, normalize_column
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.location import LocationRules, with_locations
 from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
+
+_FILES = arrow_schema("path string, kind string, size_in_bytes bigint, reason string")
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
             untouched="both plans",
             hint="choose two plans of one table: artemis plans TABLE",
         )
-    frames = [plan.files().withColumn("location", normalize_column(F.col("path"), rules)) for plan in (before, after)]
+    frames = [_located(plan.files(), rules) for plan in (before, after)]
     columns = ("path", "kind", "size_in_bytes", F.lit("removed").alias("change"), "reason")
     removed = frames[0].join(frames[1], "location", "left_anti").select(*columns)
     columns = ("path", "kind", "size_in_bytes", F.lit("added").alias("change"), "reason")
@@ -108,6 +115,11 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
         ),
         _frame=frame,
     )
+
+
+def _located(files: DataFrame, rules: LocationRules) -> DataFrame:
+    rows = Runner(files.sparkSession).rows(files, _FILES)
+    return rows.map(partial(with_locations, rules), _FILES.append(pa.field("location", pa.string()))).frame()
 
 
 def _without(refs: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:

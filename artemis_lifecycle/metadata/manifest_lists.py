@@ -9,11 +9,12 @@ because a file truncated at an Avro block boundary still parses, only shorter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
@@ -90,25 +91,73 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
 
 
 @dataclass(frozen=True)
-class ListedManifests:
-    """The entries of one manifest list, as columns; `paths` are large_string.
+class Manifests:
+    """Manifests as recorded in lists: path (large_string), length, content, the snapshot that added them,
+    counts.
 
-    `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer omitted are -1, an unknown
-    length is UNKNOWN_LENGTH, a missing adding snapshot is UNKNOWN_SNAPSHOT.
+    An unknown length or count is -1, an unknown snapshot UNKNOWN_SNAPSHOT.
     """
 
-    path: str | None
-    size_in_bytes: int
     paths: pa.Array
     lengths: NDArray[np.int64]
-    contents: NDArray[np.int64]
+    contents: NDArray[np.int8]
     added_by: NDArray[np.int64]
-    added: NDArray[np.int64]
     existing: NDArray[np.int64]
+    added: NDArray[np.int64]
     deleted: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Manifests:
+        numbers = np.empty(0, np.int64)
+        return cls(pa.array([], pa.large_string()), numbers, np.empty(0, np.int8), *[numbers] * 4)
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def path(self, row: int) -> str:
+        path: str = self.paths[row].as_py()
+        return path
+
+    def entry(self, row: int) -> ManifestListEntry:
+        """Return the manifest in the form that `live_files` needs."""
+        counts = [int(column[row]) for column in (self.existing, self.added, self.deleted)]
+        existing, added, deleted = (None if count < 0 else count for count in counts)
+        added_by = int(self.added_by[row])
+        return ManifestListEntry(
+            manifest_path=self.path(row),
+            manifest_length=int(self.lengths[row]),
+            partition_spec_id=0,
+            content=int(self.contents[row]),
+            sequence_number=0,
+            min_sequence_number=0,
+            added_snapshot_id=None if added_by == UNKNOWN_SNAPSHOT else added_by,
+            added_files_count=added,
+            existing_files_count=existing,
+            deleted_files_count=deleted,
+        )
+
+    def keys(self) -> pa.Array:
+        """The identity of manifests: path and length."""
+        return pc.binary_join_element_wise(
+            self.paths, pc.cast(pa.array(self.lengths), pa.large_string()), pa.scalar("\n", pa.large_string())
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Manifests:
+        """Return the given rows, in that order."""
+        columns = (getattr(self, name)[rows] for name in NUMBERS)
+        return Manifests(self.paths.take(pa.array(rows)), *columns)
+
+
+NUMBERS = tuple(field.name for field in fields(Manifests) if field.name != "paths")
+
+
+@dataclass(frozen=True)
+class ListedManifests:
+    """The entries of one manifest list. `path` is None, and the size 0, for v1's inline manifests."""
+
+    path: str | None
+    size_in_bytes: int
+    manifests: Manifests
 
 
 def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
@@ -127,8 +176,6 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     data = read_file(stores, path)
     container = open_container(data, path, stores.limits)
     scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
-    if scan is None:
-        return listed_entries(read_manifest_list(stores, path, expected=snapshot))
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
             raise unreadable(f"An entry of the manifest list has no {name}", path)
@@ -149,20 +196,13 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
             raise _negative(name, path)
         return np.where(present, scan.longs[name], absent)
 
-    listed = ListedManifests(
-        path,
-        len(data),
-        paths,
-        scan.longs["manifest_length"],
-        column("content", 0),
-        _added_by(scan),
-        column("added_files_count", -1),
-        column("existing_files_count", -1),
-        column("deleted_files_count", -1),
-    )
-    strange = listed.contents[(listed.contents != 0) & (listed.contents != 1)]
+    contents = column("content", 0)
+    strange = contents[(contents != 0) & (contents != 1)]
     if len(strange):
         raise unreadable(f"The manifest list has a manifest with content {strange[0]}, not 0 or 1", path)
+    counts = (column(f"{name}_files_count", -1) for name in ("existing", "added", "deleted"))
+    found = Manifests(paths, scan.longs["manifest_length"], contents.astype(np.int8), _added_by(scan), *counts)
+    listed = ListedManifests(path, len(data), found)
     _check_listed(listed, snapshot)
     return listed
 
@@ -175,11 +215,11 @@ def _added_by(scan: Scan) -> NDArray[np.int64]:
 
 
 def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
-    summary = snapshot.summary
+    summary, found = snapshot.summary, listed.manifests
     totals = ((0, "data files", summary.total_data_files), (1, "delete files", summary.total_delete_files))
     for content, what, recorded in totals:
-        chosen = listed.contents == content
-        added, existing = listed.added[chosen], listed.existing[chosen]
+        chosen = found.contents == content
+        added, existing = found.added[chosen], found.existing[chosen]
         if recorded is None or (added < 0).any() or (existing < 0).any():
             # An old v1 list has no counts to add up.
             continue
@@ -206,20 +246,17 @@ def listed_entries(found: ManifestList) -> ListedManifests:
             raise _negative(name, str(found.path))
         return np.array([-1 if value is None else value for value in values], np.int64)
 
-    return ListedManifests(
-        found.path,
-        found.size_in_bytes,
+    manifests = Manifests(
         pa.array(paths, pa.large_string()),
         np.array([entry.manifest_length for entry in entries], np.int64),
-        np.array([entry.content for entry in entries], np.int64),
+        np.array([entry.content for entry in entries], np.int8),
         np.array(
             [UNKNOWN_SNAPSHOT if entry.added_snapshot_id is None else entry.added_snapshot_id for entry in entries],
             np.int64,
         ),
-        column("added_files_count"),
-        column("existing_files_count"),
-        column("deleted_files_count"),
+        *(column(f"{name}_files_count") for name in ("existing", "added", "deleted")),
     )
+    return ListedManifests(found.path, found.size_in_bytes, manifests)
 
 
 def _negative(name: str, path: str) -> UnreadableMetadata:

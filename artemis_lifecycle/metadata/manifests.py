@@ -2,8 +2,7 @@
 really wrote.
 
 `decode_entries`, `live_entries` and `live_files` return the few columns that the reachable set needs, by a scan that
-skips the rest. fastavro reads what the scan cannot follow, with the same result. Everything is checked against the
-manifest list's records.
+skips the rest. Everything is checked against the manifest list's records.
 """
 
 from __future__ import annotations
@@ -67,9 +66,19 @@ _DATA_FILE = {
     143: "referenced_data_file",
 }
 _OF_ENTRY = ("status", "snapshot_id")
+_REQUIRED = ("status", "file_path", "file_format", "file_size_in_bytes")
 _REACHING = ("content", "file_path", "file_format", "file_size_in_bytes")
 _TEXTS = frozenset({"file_path", "file_format", "referenced_data_file", "key_metadata"})
-_COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record_count", "referenced_data_file")
+_TYPES = {
+    "status": pa.int8(),
+    "content": pa.int8(),
+    "file_path": pa.string(),
+    "file_format": pa.string(),
+    "file_size_in_bytes": pa.int64(),
+    "record_count": pa.int64(),
+    "referenced_data_file": pa.string(),
+    "snapshot_id": pa.int64(),
+}
 
 
 def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
@@ -80,7 +89,7 @@ def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
     encrypted.
     """
     with within_memory(entry.manifest_path):
-        return _checked(_decode(open_manifest(stores, entry), entry.manifest_path), entry)
+        return _live(_decode(open_manifest(stores, entry), entry.manifest_path, entry))
 
 
 def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
@@ -89,10 +98,11 @@ def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
     path = entry.manifest_path
     with within_memory(path):
         container = open_manifest(stores, entry)
-        whole, spec = _decode(container, path), container.header.get("partition-spec-id", str(entry.partition_spec_id))
+        whole = _decode(container, path, entry)
+        spec = container.header.get("partition-spec-id", str(entry.partition_spec_id))
         texts = [json.dumps([spec, *values], default=_as_text) for values in _partition_values(container, path)]
         columns = [*whole.columns, pa.array(texts, pa.string())]
-        return _checked(pa.RecordBatch.from_arrays(columns, [*whole.schema.names, "partition"]), entry)
+        return _live(pa.RecordBatch.from_arrays(columns, [*whole.schema.names, "partition"]))
 
 
 @dataclass(frozen=True)
@@ -111,8 +121,7 @@ def partitioned_entries(stores: Stores, entry: ManifestListEntry) -> Partitioned
     path = entry.manifest_path
     with within_memory(path):
         container = open_manifest(stores, entry)
-        whole, header = _decode(container, path), container.header
-        _checked(whole, entry)
+        whole, header = _decode(container, path, entry), container.header
         values = tuple(tuple(each) for each in _partition_values(container, path))
         return PartitionedEntries(whole, values, header.get("partition-spec", "[]"), header.get("schema", ""))
 
@@ -139,16 +148,8 @@ def _partition_values(container: Container, path: str) -> Iterable[tuple[Any, ..
     return (tuple(partition.get(name) for name in fields) for partition in partitions)
 
 
-def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
-    """Return a manifest's live entries, after checking all entries against the list's records."""
-    status = batch.column("status")
-    tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
-    check_counts([tally.get(number, 0) for number in range(3)], entry)
-    check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
-    if tally.get(EntryStatus.ADDED):
-        added = batch.column("snapshot_id").filter(pc.equal(status, int(EntryStatus.ADDED)))
-        check_added_by(pc.unique(added).to_pylist(), entry)
-    return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
+def _live(entries: pa.RecordBatch) -> pa.RecordBatch:
+    return entries.filter(pc.not_equal(entries.column("status"), int(EntryStatus.DELETED)))
 
 
 def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEFAULT_LIMITS) -> pa.RecordBatch:
@@ -162,19 +163,35 @@ def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEF
         return _decode(open_container(data, path, limits), path)
 
 
-def _decode(container: Container, path: str) -> pa.RecordBatch:
-    batch = decode_by_scan(container, path)
-    if batch is None:
-        batch = decode_with_fastavro(container, path)
-    if batch.num_rows != container.records:
-        raise unreadable(f"The Avro file has {container.records} entries, but {batch.num_rows} were decoded", path)
-    for name in ("status", "content", "file_path", "file_format", "file_size_in_bytes", "record_count"):
-        if batch.column(name).null_count:
-            raise unreadable(f"A manifest entry has no {name}", path)
-    bounds = pc.min_max(batch.column("status")).as_py()
-    if batch.num_rows and not 0 <= bounds["min"] <= bounds["max"] <= 2:
-        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
-    return batch
+def _decode(container: Container, path: str, entry: ManifestListEntry | None = None) -> pa.RecordBatch:
+    """Return all entries; with `entry`, after checking them against the list's records."""
+    scan = _scan_entries(container, path, tuple(_TYPES))
+    _require_complete(scan, (*_REQUIRED, "record_count"), path)
+    if entry is not None:
+        checked_scan(scan, entry)
+    arrays = []
+    try:
+        for name, kind in _TYPES.items():
+            found = _scanned(scan, name, path)
+            arrays.append(pa.nulls(scan.rows, kind) if found is None else found.cast(kind))
+    except pa.ArrowInvalid as error:
+        raise unreadable(f"A manifest entry has a value of the wrong type ({error})", path) from error
+    # Format version 1 has no content field: all its files are data files.
+    arrays[1] = pc.fill_null(arrays[1], pa.scalar(0, pa.int8()))
+    arrays[3] = pc.utf8_lower(arrays[3])
+    return pa.RecordBatch.from_arrays(arrays, names=list(_TYPES))
+
+
+def _scanned(scan: Scan, name: str, path: str) -> Any:
+    if name in scan.longs:
+        values, present = scan.longs[name], scan.is_set(name)
+        return pa.array(values) if present.all() else pa.array(values, mask=~present)
+    if name not in scan.sizes:
+        return None
+    try:
+        return scan.texts(name)
+    except pa.ArrowInvalid as error:
+        raise unreadable(f"The {name} of a manifest entry is not text", path) from error
 
 
 @dataclass(frozen=True)
@@ -207,8 +224,6 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     path = entry.manifest_path
     container = open_manifest(stores, entry)
     scan = _scan_entries(container, path, _REACHING)
-    if scan is None:
-        return _live_slowly(container, entry)
     content, counts = checked_scan(scan, entry)
     live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
@@ -236,8 +251,6 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
     with within_memory(path):
         container = open_manifest(stores, entry)
         scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"))
-        if scan is None:
-            return _sort_orders_slowly(container, entry)
         checked_scan(scan, entry)
         live = scan.longs["status"] != 2
         if not scan.has("sort_order_id"):
@@ -246,28 +259,12 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
         return frozenset(np.unique(orders[live]).tolist())
 
 
-def _sort_orders_slowly(container: Container, entry: ManifestListEntry) -> frozenset[int]:
-    path = entry.manifest_path
-    _checked(_decode(container, path), entry)
-    names = entry_names(container.schema, path)
-    order = file_names(container.schema, names, path).get("sort_order_id", "")
-    live = (each for each in read_records(container, path) if each[names["status"]] != 2)
-    found = [each[names["data_file"]].get(order) for each in live]
-    if any(type(each) not in (int, type(None)) for each in found):
-        raise unreadable("A manifest entry has a sort_order_id that is not a number", path)
-    return frozenset(each or 0 for each in found)
-
-
 def checked_scan(scan: Scan, entry: ManifestListEntry) -> tuple[NDArray[np.int64], tuple[int, int, int]]:
     """Return each entry's content, and the number of entries by status, after checking them against the list's
     records."""
     path, status, content = entry.manifest_path, scan.longs["status"], scan.longs.get("content")
     content = np.zeros(scan.rows, np.int64) if content is None else np.where(scan.is_set("content"), content, 0)
-    for name in ("status", "file_path", "file_format", "file_size_in_bytes"):
-        if not scan.is_set(name).all():
-            raise unreadable(f"A manifest entry has no {name}", path)
-    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
-        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    _require_complete(scan, _REQUIRED, path)
     existing, added, deleted = np.bincount(status, minlength=3).tolist()
     check_counts((existing, added, deleted), entry)
     check_contents(set(np.unique(content).tolist()), entry)
@@ -276,22 +273,19 @@ def checked_scan(scan: Scan, entry: ManifestListEntry) -> tuple[NDArray[np.int64
     return content, (existing, added, deleted)
 
 
+def _require_complete(scan: Scan, names: Iterable[str], path: str) -> None:
+    for name in names:
+        if not scan.has(name) or not scan.is_set(name).all():
+            raise unreadable(f"A manifest entry has no {name}", path)
+    status = scan.longs["status"]
+    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
+        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+
+
 def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:
     """Return the snapshots in these entries: nearly always one, which minimum and maximum show."""
     ids = scan.longs["snapshot_id"][rows & scan.is_set("snapshot_id")]
     return {int(ids.min()), int(ids.max())} if len(ids) else set()
-
-
-def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
-    whole = _decode(container, entry.manifest_path)
-    existing, added, deleted = np.bincount(whole.column("status").to_numpy(), minlength=3).tolist()
-    batch = _checked(whole, entry)
-    content = batch.column("content").to_pylist()
-    formats = batch.column("file_format").to_pylist()
-    kinds = [ENTRY_KINDS.index(kind_of(*pair)) for pair in zip(content, formats, strict=True)]
-    paths = batch.column("file_path").cast(pa.large_string())
-    sizes = batch.column("file_size_in_bytes").to_numpy()
-    return LiveFiles(paths, sizes, np.array(kinds, np.int8), (existing, added, deleted))
 
 
 def open_manifest(stores: Stores, entry: ManifestListEntry) -> Container:
@@ -322,81 +316,11 @@ def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple
     return ways | {name: (inner, files[name]) for name in (*wanted, "key_metadata") if name in files}
 
 
-def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> Scan | None:
+def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> Scan:
     scan = scan_container(container, _ways, wanted, _TEXTS, path)
-    if scan is not None and scan.has("key_metadata") and scan.is_set("key_metadata").any():
+    if scan.has("key_metadata") and scan.is_set("key_metadata").any():
         raise encrypted("A file of the manifest", path)
     return scan
-
-
-def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
-    """`decode_entries` by scan; None if the scan cannot follow the file's schema."""
-    scan = _scan_entries(container, path, _COLUMNS)
-    if scan is None:
-        return None
-    return _batch({name: _scanned(scan, name, path) for name in (*_OF_ENTRY, *_COLUMNS)}, scan.rows, path)
-
-
-def _scanned(scan: Scan, name: str, path: str) -> Any:
-    if name in scan.longs:
-        values, present = scan.longs[name], scan.is_set(name)
-        return pa.array(values) if present.all() else pa.array(values, mask=~present)
-    if name not in scan.sizes:
-        return None
-    try:
-        return scan.texts(name)
-    except pa.ArrowInvalid as error:
-        raise unreadable(f"The {name} of a manifest entry is not text", path) from error
-
-
-def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
-    """The same for any schema, but slower."""
-    names = entry_names(container.schema, path)
-    inner = file_names(container.schema, names, path)
-    columns: dict[str, Any] = {name: [] for name in (*_OF_ENTRY, *_COLUMNS)}
-    key = inner.get("key_metadata")
-    for record in read_records(container, path):
-        data_file = record[names["data_file"]]
-        if not isinstance(data_file, dict):
-            raise unreadable("A manifest entry has no data_file", path)
-        if key is not None and data_file.get(key) is not None:
-            raise encrypted("A file of the manifest", path)
-        for name in _OF_ENTRY:
-            columns[name].append(record[names[name]] if name in names else None)
-        for name in _COLUMNS:
-            stored = inner.get(name)
-            columns[name].append(None if stored is None else data_file.get(stored))
-    return _batch(columns, len(columns["status"]), path)
-
-
-def _batch(columns: Mapping[str, Any], rows: int, path: str) -> pa.RecordBatch:
-    types = {
-        "status": pa.int8(),
-        "content": pa.int8(),
-        "file_path": pa.string(),
-        "file_format": pa.string(),
-        "file_size_in_bytes": pa.int64(),
-        "record_count": pa.int64(),
-        "referenced_data_file": pa.string(),
-        "snapshot_id": pa.int64(),
-    }
-    try:
-        arrays = [_column(columns[name], kind, rows) for name, kind in types.items()]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise unreadable(f"A manifest entry has a value of the wrong type ({error})", path) from error
-    # Format version 1 has no content field: all its files are data files.
-    arrays[1] = pc.fill_null(arrays[1], pa.scalar(0, pa.int8()))
-    arrays[3] = pc.utf8_lower(arrays[3])
-    return pa.RecordBatch.from_arrays(arrays, names=list(types))
-
-
-def _column(values: Any, kind: Any, rows: int) -> Any:
-    if values is None:
-        return pa.nulls(rows, kind)
-    if isinstance(values, list) and pa.types.is_integer(kind) and any(type(v) not in (int, type(None)) for v in values):
-        # Arrow would convert 1.5 to 1.
-        raise pa.ArrowInvalid("not a whole number")
-    return pa.array(values, kind) if isinstance(values, list) else values.cast(kind)
 
 
 # --- checks against the level above ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.avro.container import field_type, read_long, record_fields, structure
-from artemis_lifecycle.metadata.avro.scan import Further, Program, Scan, compile_scan, scan_records
+from artemis_lifecycle.metadata.avro.scan import Further, Program, Scan, compile_scan, scan_records, strange_schema
 from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest
 from artemis_lifecycle.metadata.types import DATA, EntryStatus, Kind, ManifestListEntry, kind_of
 from artemis_lifecycle.metadata.unreadable import encrypted, unreadable
@@ -80,7 +80,7 @@ def live_statistics(stores: Stores, entry: ManifestListEntry, wanted: Wanted) ->
         container = open_manifest(stores, entry)
         program = _program(container.schema_text, wanted)
         if program is None:
-            raise unreadable("The manifest's schema is not one that an Iceberg writer makes", path)
+            raise strange_schema(path)
         scan = scan_records(program, container.payload, container.records, path)
         if scan.has("key_metadata") and scan.is_set("key_metadata").any():
             raise encrypted("A file of the manifest", path)

@@ -111,8 +111,8 @@ def rows_digest(table: pa.Table) -> str:
         digest.update(column.is_valid().to_numpy(zero_copy_only=False))
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             ends, data = text_buffers(column.combine_chunks())
-            digest.update(np.diff(ends).data)
-            digest.update(data[ends[0] : ends[-1]].data)
+            digest.update(np.diff(ends).tobytes())
+            digest.update(data[ends[0] : ends[-1]].tobytes())
         else:
             digest.update(column.cast(pa.int64()).fill_null(0).to_numpy())
     return digest.hexdigest()

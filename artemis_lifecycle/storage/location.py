@@ -1,5 +1,5 @@
 """Paths and locations (docs/architecture.md, "Words"). Belongs here: the only rule that decides whether two paths name
-the same file, as a Python function and as a Spark column. A property test verifies that both are equal. Pure: no I/O.
+the same file. Pure: no I/O.
 
 A path is the string exactly as metadata records it. A location is its normal form:
 
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -211,49 +211,11 @@ def _resolve_dots(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def normalize_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
-    """`normalize` as a Spark column expression over a string column, without a Python worker. Null stays null."""
-    from pyspark.sql import functions as sf
-
-    has_scheme = column.rlike(rf"\A{_SCHEME}:/")
-    scheme = sf.when(has_scheme, sf.lower(sf.regexp_extract(column, rf"\A({_SCHEME}):/", 1))).otherwise(sf.lit("file"))
-    bare = sf.when(has_scheme, sf.regexp_replace(column, rf"\A{_SCHEME}:", "")).otherwise(column)
-    has_authority = has_scheme & bare.startswith("//")
-    authority = sf.when(has_authority, sf.regexp_extract(bare, r"\A//([^/]*)", 1)).otherwise(sf.lit(""))
-    rest = sf.when(has_authority, sf.regexp_replace(bare, r"\A//[^/]*", "")).otherwise(bare)
-    single = sf.regexp_replace(rest, "/{2,}", "/")
-    kept = sf.aggregate(
-        sf.slice(sf.split(single, "/"), sf.lit(2), sf.size(sf.split(single, "/"))),
-        sf.array().cast("array<string>"),
-        lambda done, segment: (
-            sf.when(segment == ".", done)
-            .when(segment == "..", sf.slice(done, sf.lit(1), sf.greatest(sf.size(done) - 1, sf.lit(0))))
-            .otherwise(sf.concat(done, sf.array(segment)))
-        ),
-    )
-    settled = _mapped_column(scheme, rules.equal_schemes)
-    resolved = sf.when(
-        ((scheme == "file") | (settled == "file")) & single.rlike(r"/\.\.?(?:/|\z)"),
-        sf.concat(sf.lit("/"), sf.array_join(kept, "/")),
-    ).otherwise(single)
-    location = sf.concat(
-        settled,
-        sf.lit("://"),
-        _mapped_column(authority, rules.equal_authorities),
-        resolved,
-    )
-    return sf.when(has_scheme | column.startswith("/"), location).otherwise(column)
-
-
-def _mapped_column(column: Any, equal: Mapping[str, str]) -> Any:
-    from pyspark.sql import functions as sf
-
-    if not equal:
-        return column
-    cases: Any = sf
-    for name, target in equal.items():
-        cases = cases.when(column == name, sf.lit(target))
-    return cases.otherwise(column)
+def with_locations(rules: LocationRules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with a column `location` for their `path`."""
+    for batch in batches:
+        found = [normalize(path, rules) for path in batch.column("path").to_pylist()]
+        yield batch.append_column("location", pa.array(found, pa.string()))
 
 
 def relative_to(path: str, root: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
@@ -398,5 +360,5 @@ def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, bool]:
     spelled = path[: len(path) - len(rest)] + "/"
     settled = normalize(f"{spelled}x", rules)[:-1]
     schemes = {split(f"{spelled}x").scheme, split(f"{settled}x").scheme}
-    is_file = not schemes.isdisjoint(("", "file"))
-    return spelled.encode("utf-8", "surrogatepass"), settled.encode("utf-8", "surrogatepass"), is_file
+    before, after = (each.encode("utf-8", "surrogatepass") for each in (spelled, settled))
+    return before, after, not schemes.isdisjoint(("", "file"))

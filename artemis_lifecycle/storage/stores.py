@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.config.schemes import S3_SCHEMES
-from artemis_lifecycle.errors import CopyMismatch, ExistingFile, NaiveDatetime, StorageError
+from artemis_lifecycle.errors import CopyMismatch, ExistingFile, StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalize, split
@@ -50,7 +49,6 @@ __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "Sto
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
-_IN_S3 = rf"\A(?i)({'|'.join(S3_SCHEMES)}):/"
 _SMALL = 64 << 10
 """Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
 
@@ -119,7 +117,7 @@ class Stores:
         return self._store(prefix).list(prefix)
 
     def batches(self, folder: str) -> Iterator[pa.RecordBatch]:
-        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes, tag), without Python objects."""
+        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes, tag)."""
         return self._local.batches(folder)
 
     def has_spans(self, prefix: str) -> bool:
@@ -335,11 +333,15 @@ class Stores:
         )
         return f"sha256:{digest.hexdigest()}"
 
-    def delete(self, paths: Sequence[str], *, until: float | None = None) -> Outcomes:
+    def delete(
+        self, paths: Sequence[str], *, until: float | None = None, etags: Mapping[int, str] | None = None
+    ) -> Outcomes:
         """Delete files. Return one outcome per path, in the given order. A path that cannot be deleted does not raise.
 
         For a symbolic link, the link is deleted, not its target. A folder stays and is "failed". Once
         `instants.elapsed` is `until`, no more requests begin, including retries; the remaining paths are then "failed".
+        A row with one of `etags` (`FileStatuses.etags`) goes only if it still has it, where the store honors that; else
+        it is deleted like the others.
         """
         groups: dict[Store, list[int]] = {}
         outcomes: dict[int, DeleteOutcome] = {}
@@ -350,41 +352,16 @@ class Stores:
             else:
                 groups.setdefault(store, []).append(index)
         for store, indexes in groups.items():
-            done = store.delete([paths[index] for index in indexes], until=until)
+            own = {place: etags[index] for place, index in enumerate(indexes) if etags and index in etags}
+            done = store.delete([paths[index] for index in indexes], until=until, etags=own)
             outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
     def remove(
         self, paths: pa.Array, *, until: float | None = None, etags: Mapping[int, str] | None = None
     ) -> Removals:
-        """`delete` for an Arrow array of strings; in S3 without a Python object per path. A row with one of `etags`
-        (`FileStatuses.etags`) goes only if it still has it, where the store honors that; else it is deleted like the
-        others."""
-        if _all_in_s3(paths):
-            rows: dict[S3Store, list[int]] = {}
-            for row, path in enumerate(paths.to_pylist() if self._elsewhere else paths[:1].to_pylist()):
-                rows.setdefault(self._s3_store(path), []).append(row)
-            if len(rows) == 1:
-                return next(iter(rows)).remove(paths, until=until, etags=etags)
-            found = Removals(np.zeros(len(paths), np.int8))
-            for store, own in rows.items():
-                given = {place: etags[row] for place, row in enumerate(own) if etags and row in etags}
-                done = store.remove(paths.take(pa.array(own)), until=until, etags=given)
-                found.outcomes[own] = done.outcomes
-                found.errors.update((own[place], error) for place, error in done.errors.items())
-            return found
-        return Removals.of(self.delete(paths.to_pylist(), until=until))
-
-    def touch(self, path: str, last_modified: datetime) -> None:
-        """Set a local file's modification time (timezone-aware). A store that sets times itself raises StorageError."""
-        if last_modified.tzinfo is None:
-            raise NaiveDatetime(
-                "The modification time needs a time zone",
-                path=path,
-                untouched="the file",
-                hint="use datetime(…, tzinfo=UTC)",
-            )
-        self._store(path).touch(path, last_modified)
+        """`delete` for an Arrow array of strings."""
+        return Removals.of(self.delete(paths.to_pylist(), until=until, etags=etags))
 
     def archive(self, path: str, storage_class: str = "DEEP_ARCHIVE") -> bool:
         """Move a file to an archive class at the same path. It is still listed, but not readable until it is thawed.
@@ -457,10 +434,6 @@ class Stores:
 
             self._s3[settings] = S3Store(settings, None if other else self._s3_client_factory)
         return self._s3[settings]
-
-
-def _all_in_s3(paths: pa.Array) -> bool:
-    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, _IN_S3)).as_py())
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)

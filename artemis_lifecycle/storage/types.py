@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -236,16 +236,10 @@ class Removals:
     @classmethod
     def of(cls, answers: Sequence[DeleteOutcome]) -> Self:
         """Convert from one result per path."""
-        removals = cls(np.zeros(len(answers), np.int8))
-        for row, answer in enumerate(answers):
-            removals.put(row, answer)
-        return removals
-
-    def put(self, row: int, answer: DeleteOutcome) -> None:
-        """Set the result of one row."""
-        self.outcomes[row] = {"deleted": REMOVED, "absent": ABSENT, "failed": FAILED}[answer.outcome]
-        if answer.outcome == "failed":
-            self.errors[row] = answer.error or "the store refused"
+        kinds = {"deleted": REMOVED, "absent": ABSENT, "failed": FAILED}
+        failed = ((row, each) for row, each in enumerate(answers) if each.outcome == "failed")
+        errors = {row: each.error or "the store refused" for row, each in failed}
+        return cls(np.array([kinds[each.outcome] for each in answers], np.int8), errors)
 
 
 class Store(Protocol):
@@ -281,9 +275,7 @@ class Store(Protocol):
         receives what was read back, and raises to refuse the copy, which is then removed from `path`."""
         ...
 
-    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes: ...
-
-    def touch(self, path: str, last_modified: datetime) -> None: ...
+    def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str]) -> Outcomes: ...
 
     def archive(self, path: str, storage_class: str) -> bool: ...
 

@@ -31,7 +31,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.local.store import OpenFolder
+from artemis_lifecycle.storage.local import store
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
 from artemis_lifecycle_tests.deletion.world import local as on_disk
@@ -109,10 +109,10 @@ def _carried_out(world: World, order: Order, patch: pytest.MonkeyPatch) -> str:
     elif order.place == BETWEEN_FILES:
         of_table = f"/{order.job.table.replace('.', '/')}/"
 
-        def is_of_table(_: object, path: str) -> bool:
+        def is_of_table(path: str) -> bool:
             return of_table in path
 
-        patch.setattr(OpenFolder, "delete", _stopping_after(OpenFolder.delete, is_of_table))
+        patch.setattr(store, "delete_file", _stopping_after(store.delete_file, is_of_table))
 
     def pause() -> str | None:
         # Asked before the batch, and between its pieces.

@@ -22,7 +22,7 @@ class FailingStores(Stores):
 
     refused: tuple[str, ...] = ()
 
-    def delete(self, paths: Sequence[str], *, until: float | None = None) -> list[DeleteOutcome]:
+    def delete(self, paths: Sequence[str], *, until: float | None = None, **_: object) -> list[DeleteOutcome]:
         going = [path for path in paths if not path.endswith(self.refused)]
         done = {outcome.path: outcome for outcome in super().delete(going, until=until)}
         return [done.get(path) or DeleteOutcome(path, "failed", "503 SlowDown") for path in paths]
@@ -80,7 +80,7 @@ def test_data_files_go_before_the_metadata_that_names_them(world: World, table: 
     gone: list[str] = []
 
     class Watching(Stores):
-        def delete(self, paths: Sequence[str], *, until: float | None = None) -> list[DeleteOutcome]:
+        def delete(self, paths: Sequence[str], *, until: float | None = None, **_: object) -> list[DeleteOutcome]:
             gone.extend(path.rpartition("/")[2] for path in _without_sidecars(paths))
             return super().delete(paths, until=until)
 
@@ -131,7 +131,7 @@ def test_the_pace_never_holds_more_than_a_second_of_files_under_the_lock(world: 
     calls: list[int] = []
 
     class Counting(Stores):
-        def delete(self, paths: Sequence[str], *, until: float | None = None) -> list[DeleteOutcome]:
+        def delete(self, paths: Sequence[str], *, until: float | None = None, **_: object) -> list[DeleteOutcome]:
             calls.append(len(_without_sidecars(paths)))
             return super().delete(paths, until=until)
 

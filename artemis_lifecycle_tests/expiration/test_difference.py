@@ -14,6 +14,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle
+from artemis_lifecycle_tests.simulated_time import set_modified
 
 DAY = timedelta(days=1)
 
@@ -154,7 +155,7 @@ def test_a_large_scan_is_approved_by_the_same_verb(make_lifecycle: MakeLifecycle
         / "data/stray"
     )
     stray.write_bytes(b"nobody's")
-    lifecycle.live_stores.touch(f"file:{stray}", lifecycle.operations.clock.now() - 30 * DAY)
+    set_modified(f"file:{stray}", lifecycle.operations.clock.now() - 30 * DAY)
     scan = lifecycle.scan_orphans(table)
     assert scan.summary.orphan_files == 1
     with pytest.raises(ApprovalNeeded, match=f"artemis approve {scan.scan_id} --large"):

@@ -141,16 +141,13 @@ def test_the_fast_path_equals_the_whole_reading(tables: list[Written]) -> None:
     fast_ones = 0
     for written in tables:
         for _, entry in written.manifests():
-            path = entry.manifest_path
-            container = open_container(written.stores.read(path), path)
-            slow = manifests.decode_with_fastavro(container, path)
-            fast = manifests.decode_by_scan(container, path)
-            assert fast is not None, f"the scan cannot follow {path}"
-            assert fast.equals(slow)
             fast_ones += 1
             live = manifests.live_entries(written.stores, entry)
             whole = [e.data_file for e in whole_entries(written.stores, entry) if e.status != 2]
             assert live.column("file_path").to_pylist() == [file.file_path for file in whole]
+            assert live.column("file_size_in_bytes").to_pylist() == [file.file_size_in_bytes for file in whole]
+            assert live.column("record_count").to_pylist() == [file.record_count for file in whole]
+            assert live.column("content").to_pylist() == [file.content for file in whole]
             assert live.column("file_format").to_pylist() == [file.file_format for file in whole]
             assert live.column("referenced_data_file").to_pylist() == [file.referenced_data_file for file in whole]
             assert manifests.live_sort_orders(written.stores, entry) == {file.sort_order_id or 0 for file in whole}
@@ -402,10 +399,8 @@ class TestWhatPyicebergWrites:
         }
         assert set(second.data_file.partition.values()) == {None}
 
-    def test_both_paths_read_it_alike(self, manifest: tuple[Stores, ManifestListEntry]) -> None:
+    def test_its_entries_are_read(self, manifest: tuple[Stores, ManifestListEntry]) -> None:
         stores, entry = manifest
-        container = open_container(stores.read(entry.manifest_path), entry.manifest_path)
-        assert manifests.decode_by_scan(container, "m") == manifests.decode_with_fastavro(container, "m")
         assert manifests.live_entries(stores, entry).column("file_path").to_pylist() == [
             "s3://b/0.parquet",
             "s3://b/1.parquet",

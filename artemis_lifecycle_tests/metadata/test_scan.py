@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata import manifests
-from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.avro.scan import Program, Scan, compile_scan, scan_records
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, kind_of
 from artemis_lifecycle.storage.stores import Stores
@@ -234,8 +233,9 @@ _SIZES: tuple[Schema, ...] = ("long", "int", ["null", "long"], ["long", "null"])
 _FORMATS = ("PARQUET", "puffin", "Puffin", "ORC", "avro")
 
 
-def _manifest(tape: Tape) -> tuple[bytes, list[tuple[int, int, str, str, int]]]:
-    """A manifest of odd habits, and what is in it: status, content, path, format and size of each entry."""
+def _manifest(tape: Tape) -> tuple[bytes, list[tuple[int, int, str, str, int]], bool]:
+    """A manifest of odd habits, and what is in it: status, content, path, format and size of each entry; and whether a
+    type has itself in it."""
     types = Types(tape, recursive=tape.once_in(4))
     ids = not tape.once_in(3)
 
@@ -286,7 +286,7 @@ def _manifest(tape: Tape) -> tuple[bytes, list[tuple[int, int, str, str, int]]]:
         )
     cut = tape.below(len(encoded) + 1)
     data = container(schema, [encoded[:cut], encoded[cut:]], codec=tape.of(CODECS), header={"writer": "odd"})
-    return data, cast(Any, entries)
+    return data, cast(Any, entries), types.recursion
 
 
 def _given(schema: Schema, value: Any) -> Any:
@@ -299,17 +299,16 @@ def _given(schema: Schema, value: Any) -> Any:
 @examples(600)
 @given(tape=st.binary(min_size=150, max_size=300))
 def test_manifests_of_any_writer_hold_what_was_written(tape: bytes) -> None:
-    data, entries = _manifest(Tape(tape))
-    opened = open_container(data, PATH)
-    slow = manifests.decode_with_fastavro(opened, PATH)
-    assert slow.column("file_path").to_pylist() == [entry[2] for entry in entries]
-    fast = manifests.decode_by_scan(opened, PATH)
-    if fast is not None:
-        assert fast.equals(slow)
+    data, entries, recursive = _manifest(Tape(tape))
     listed = ManifestListEntry(
         PATH, UNKNOWN_LENGTH, 0, int(any(entry[1] for entry in entries)), 0, 0, None, None, None, None
     )
-    live = manifests.live_files(cast(Stores, Shelf({PATH: data})), listed)
+    shelf = cast(Stores, Shelf({PATH: data}))
+    try:
+        live = manifests.live_files(shelf, listed)
+    except UnreadableMetadata:
+        assert recursive
+        return
     assert [
         (path, int(size), manifests.ENTRY_KINDS[kind])
         for path, size, kind in zip(live.paths.to_pylist(), live.sizes, live.kinds, strict=True)

@@ -28,6 +28,7 @@ from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.protection.databases import Databases, with_operations
+from artemis_lifecycle_tests.simulated_time import set_modified
 
 NOW = {**AND_ARCHIVED, "lineage": {"mode": "report"}}
 
@@ -236,7 +237,7 @@ def test_a_takeover_in_the_middle_of_a_deletion_stops_it_before_the_next_files_g
         folder = theirs.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
         stray = f"{folder}/data/stray.parquet"
         theirs.live_stores.write(stray, b"x")
-        theirs.live_stores.touch(stray, theirs.operations.clock.now() - timedelta(days=30))
+        set_modified(stray, theirs.operations.clock.now() - timedelta(days=30))
         scan = theirs.scan_orphans(table)
         assert scan.summary.orphan_files == 1
 

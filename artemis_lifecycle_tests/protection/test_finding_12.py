@@ -19,6 +19,7 @@ from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.simulated_time import set_modified
 
 OLD = timedelta(days=30)
 NOW = {**AND_ARCHIVED, "lineage": {"mode": "report"}, "dropped": {"keep": "0s", "approval": "guards"}}
@@ -41,7 +42,7 @@ def _age(lifecycle: Lifecycle) -> set[str]:
     warehouse = str(lifecycle.config.catalogs.live.warehouse)
     files = {file.path for file in lifecycle.live_stores.list(f"{warehouse}/")}
     for path in files:
-        lifecycle.live_stores.touch(path, lifecycle.operations.clock.now() - OLD)
+        set_modified(path, lifecycle.operations.clock.now() - OLD)
     return files
 
 

@@ -27,6 +27,7 @@ from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.protection.databases import Databases
+from artemis_lifecycle_tests.simulated_time import set_modified
 
 MONTH = timedelta(days=30)
 DUE = {**AND_ARCHIVED, "lineage": {"mode": "report"}, "dropped": {"keep": "0s", "approval": "guards"}}
@@ -213,7 +214,7 @@ def test_a_clock_set_in_the_middle_of_a_deletion_stops_it_before_the_next_files_
         folder = lifecycle.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
         stray = f"{folder}/data/stray.parquet"
         lifecycle.live_stores.write(stray, b"x")
-        lifecycle.live_stores.touch(stray, truth() - MONTH)
+        set_modified(stray, truth() - MONTH)
         scan = lifecycle.scan_orphans(table)
 
         def set_clock(point: str) -> None:

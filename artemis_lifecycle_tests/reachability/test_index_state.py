@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.manifest_lists import Manifests
 from artemis_lifecycle.metadata.types import Snapshot
-from artemis_lifecycle.reachability.index.manifests import Manifests, merged, read_lists
+from artemis_lifecycle.reachability.index.manifests import merged, read_lists
 from artemis_lifecycle.reachability.index.segments import ReadManifest, read_manifest
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage.location import DEFAULT_RULES

@@ -10,7 +10,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -168,7 +167,7 @@ class FaultyStores(Stores):
         self._end(fault, source)
         return answer
 
-    def delete(self, paths: Sequence[str], *, until: float | None = None):  # type: ignore[no-untyped-def]
+    def delete(self, paths: Sequence[str], *, until: float | None = None, **_: object):  # type: ignore[no-untyped-def]
         joined = "\n".join(paths)
         fault = self._begin("delete", joined)
         if fault is not None and fault.when == "partway":
@@ -177,8 +176,3 @@ class FaultyStores(Stores):
         answer: list[DeleteOutcome] = self.inner.delete(paths, until=until)
         self._end(fault, joined)
         return answer
-
-    def touch(self, path: str, last_modified: datetime) -> None:
-        fault = self._begin("touch", path)
-        self.inner.touch(path, last_modified)
-        self._end(fault, path)

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
+from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local import store as local_listing
 from artemis_lifecycle.storage.local import store as local_store
@@ -103,14 +104,23 @@ def test_a_file_whose_status_cannot_be_read_stops_the_listing(
     """One that is gone by then does not."""
     for name in "abc":
         stores.write(f"{tmp_path}/{name}", b"1")
-    look = os.stat
+    scandir = os.scandir
 
-    def failing(path: Any, **options: Any) -> os.stat_result:
-        if path == "b":
-            raise error
-        return look(path, **options)
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self.is_dir, self.entry = entry.name, entry.is_dir, entry
 
-    monkeypatch.setattr(os, "stat", failing)
+        def stat(self, **options: Any) -> os.stat_result:
+            if self.name == "b":
+                raise error
+            return self.entry.stat(**options)
+
+    @contextmanager
+    def failing(path: str) -> Iterator[Iterator[Entry]]:
+        with scandir(path) as entries:
+            yield map(Entry, entries)
+
+    monkeypatch.setattr(os, "scandir", failing)
     error: OSError = OSError(errno.EIO, "Input/output error")
     with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
         list(stores.batches(str(tmp_path)))
@@ -255,18 +265,6 @@ def test_a_writer_that_is_killed_leaves_no_partial_file(tmp_path: Path, step: st
     assert len(_leftovers(tmp_path)) == 1
     Stores().write(f"{target}", b"after", overwrite=step == "overwrite")
     assert target.read_bytes() == b"after"
-
-
-def test_the_time_of_a_file_can_be_set(stores: Stores, tmp_path: Path) -> None:
-    stores.write(f"{tmp_path}/x", b"")
-    moment = datetime(2024, 3, 15, 12, 30, 1, 123456, tzinfo=UTC)
-    stores.touch(f"{tmp_path}/x", moment)
-    (file,) = stores.list(str(tmp_path))
-    assert file.last_modified == moment
-    with pytest.raises(NaiveDatetime):
-        stores.touch(f"{tmp_path}/x", datetime(2024, 3, 15))
-    with pytest.raises(MissingFile):
-        stores.touch(f"{tmp_path}/none", moment)
 
 
 # --- deleting -------------------------------------------------------------------------------------------------------
@@ -444,7 +442,7 @@ def test_an_identical_copy_is_not_written_again(stores: Stores, tmp_path: Path) 
     stores.write(f"{tmp_path}/x", b"same")
     stores.write(f"{tmp_path}/y", b"same")
     moment = datetime(2024, 1, 1, tzinfo=UTC)
-    stores.touch(f"{tmp_path}/y", moment)
+    os.utime(tmp_path / "y", (moment.timestamp(), moment.timestamp()))
     stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
     found = stores.head(f"{tmp_path}/y")
     assert found is not None

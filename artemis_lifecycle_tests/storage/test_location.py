@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import Orphans
@@ -18,7 +17,6 @@ from artemis_lifecycle.storage.location import (
     folder_and_name,
     is_under,
     normalize,
-    normalize_column,
     overlap,
     parent,
     relative_to,
@@ -96,23 +94,6 @@ def test_normalizing_again_changes_nothing(path: str) -> None:
     for rules in ALL_RULES:
         location = normalize(path, rules)
         assert normalize(location, rules) == location
-
-
-@pytest.mark.nightly
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(paths, min_size=300, max_size=600))
-def test_the_spark_form_is_the_python_form(request: pytest.FixtureRequest, spark: Any, texts: list[str]) -> None:
-    from pyspark.sql import functions as sf
-
-    # Compiled, as outside these tests, whatever the session says.
-    interpreted = spark.conf.get("spark.sql.codegen.factoryMode")
-    spark.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY")
-    request.addfinalizer(lambda: spark.conf.set("spark.sql.codegen.factoryMode", interpreted))
-    rows = spark.createDataFrame([(text,) for text in [*texts, None]], "path string")
-    for rules in ALL_RULES:
-        answered = rows.select("path", normalize_column(sf.col("path"), rules).alias("location")).collect()
-        for row in answered:
-            assert row["location"] == (None if row["path"] is None else normalize(row["path"], rules))
 
 
 @given(paths, paths)

@@ -233,14 +233,6 @@ def _storage_class(s3: S3Server, bucket: str, key: str) -> str:
     return str(s3.client().head_object(Bucket=bucket, Key=key).get("StorageClass", "STANDARD"))
 
 
-def test_the_time_of_an_object_is_the_servers(stores: Stores, bucket: str) -> None:
-    from datetime import UTC, datetime
-
-    stores.write(f"s3://{bucket}/x", b"")
-    with pytest.raises(StorageError, match="by itself"):
-        stores.touch(f"s3://{bucket}/x", datetime(2024, 1, 1, tzinfo=UTC))
-
-
 # --- a busy server, a bad line --------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ the next belongs to the first, and keeps its distance from that start. Order, an
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from sqlalchemy import Engine
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.metadata.types import CatalogEntry
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.stores import Stores
 
 _MS = timedelta(milliseconds=1)
@@ -91,7 +93,7 @@ def set_back(
     stamps = {str(old["metadata-file"]).rpartition("/")[2]: old["timestamp-ms"] for old in successor["metadata-log"]}
     _touch_all(stores, location, timeline, stamps)
     stores.write(new_location, json.dumps(successor).encode())
-    stores.touch(new_location, _instant(made + 1))
+    _set_modified(new_location, made + 1)
     with engine.begin() as connection:
         return publish(
             connection,
@@ -116,11 +118,11 @@ def _touch_all(stores: Stores, location: str, timeline: Timeline, stamps: Mappin
             if stamp is None:
                 assert file.last_modified is not None
                 stamp = timeline.at((file.last_modified - datetime(1970, 1, 1, tzinfo=UTC)) // _MS)
-            stores.touch(file.path, _instant(stamp))
+            _set_modified(file.path, stamp)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(touch, [files[::2], files[1::2]]))
 
 
-def _instant(ms: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+def _set_modified(path: str, ms: int) -> None:
+    os.utime(local_path(path), (ms / 1000, ms / 1000))

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.formats.paimon.documents import words
 from artemis_lifecycle.formats.paimon.folders import Folders
-from artemis_lifecycle.metadata.avro.container import Container, open_container, record_fields, structure
-from artemis_lifecycle.metadata.avro.scan import ITEM, Further, Program, compile_scan, read_records, scan_records
+from artemis_lifecycle.metadata.avro.container import Container, open_container, record_fields
+from artemis_lifecycle.metadata.avro.scan import read_records
 from artemis_lifecycle.metadata.types import DELETION_VECTORS, INDEX, Kind
 from artemis_lifecycle.metadata.unreadable import read_file, unreadable
 from artemis_lifecycle.storage.bounded import within_memory
@@ -44,12 +45,6 @@ _INDEX_FIELDS = words(
     "_EXTERNAL_PATH _GLOBAL_INDEX"
 )
 _VECTORS = "DELETION_VECTORS"
-
-_LONGS = ("_VERSION", "_KIND", "_BUCKET")
-_FILE_LONGS = ("_FILE_SIZE", "_FILE_SOURCE")
-_FILE_TEXTS = ("_FILE_NAME", "_EXTERNAL_PATH")
-_EXTRA = 2
-"""Extra files of one data file that the scan takes; a manifest with more in one is read the slow way."""
 
 _APPENDED = 0
 
@@ -125,17 +120,21 @@ def read_manifest(stores: Stores, folders: Folders, listed: Listed, rules: Locat
     with within_memory(path):
         _, container = _open(stores, path, listed.size_in_bytes)
         _require_known(container, _ENTRY_FIELDS, _FILE_FIELDS, path)
-        rows = _scanned(container, path) or _decoded(container, path)
-        if set(rows.kinds.tolist()) - {0, 1}:
+        records = list(_records(container, _MANIFEST_VERSION, path))
+        kinds = [record["_KIND"] for record in records]
+        if set(kinds) - {0, 1}:
             raise unreadable("The manifest has entries that are neither added nor deleted", path)
-        counts = int(np.count_nonzero(rows.kinds == 0)), int(np.count_nonzero(rows.kinds == 1))
+        counts = kinds.count(0), kinds.count(1)
         if counts != (listed.added, listed.deleted):
             raise unreadable(
                 f"The manifest has {counts[0]} added and {counts[1]} deleted files, and its list says {listed.added} "
                 f"and {listed.deleted}",
                 path,
             )
-        return _entries(rows, folders, path, rules)
+        try:
+            return _entries(records, folders, path, rules)
+        except (KeyError, TypeError) as error:
+            raise _lacking(error, path) from error
 
 
 def read_index_manifest(stores: Stores, folders: Folders, name: str) -> IndexManifest:
@@ -199,7 +198,11 @@ def _records(container: Container, version: int, path: str) -> Iterator[Mapping[
                 raise unreadable(f"The file has records of version {record['_VERSION']}; known is {version}", path)
             yield record
     except (KeyError, TypeError) as error:
-        raise unreadable(f"The file's records lack {error}", path) from error
+        raise _lacking(error, path) from error
+
+
+def _lacking(error: Exception, path: str) -> UnreadableMetadata:
+    return unreadable(f"The file's records lack {error}", path)
 
 
 def _plain(name: object, path: str) -> str:
@@ -209,108 +212,24 @@ def _plain(name: object, path: str) -> str:
     return name
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The columns of a manifest's entries. `source` is -1 where it is unknown; `extra` are rows and names of extra
-    files."""
-
-    kinds: NDArray[np.int64]
-    partitions: Sequence[bytes]
-    buckets: NDArray[np.int64]
-    names: Sequence[str]
-    external: Sequence[str | None]
-    sizes: NDArray[np.int64]
-    source: NDArray[np.int64]
-    extra: Sequence[tuple[int, str]]
-
-
-@lru_cache(maxsize=64)
-def _program(schema_text: str) -> Program | None:
-    schema = json.loads(schema_text)
-    ways: dict[str, tuple[str, ...]] = {name: (name,) for name in (*_LONGS, "_PARTITION")}
-    known = {field["name"] for field in record_fields(schema, "_FILE")}
-    ways |= {name: ("_FILE", name) for name in (*_FILE_LONGS, *_FILE_TEXTS) if name in known}
-    ways["_EXTRA_FILES"] = ("_FILE", "_EXTRA_FILES", ITEM)
-    program = compile_scan(structure(schema, ""), ways, Further(items=_EXTRA))
-    if program is None:
-        return None
-    texts = {"_PARTITION", "_FILE_NAME", f"_EXTRA_FILES[{_EXTRA}]"}
-    return program if texts <= {*program.texts} and {*_LONGS, "_FILE_SIZE"} <= {*program.longs} else None
-
-
-def _scanned(container: Container, path: str) -> _Rows | None:
-    """Return the rows by a scan that skips all other fields; None if it cannot follow them."""
-    program = _program(container.schema_text)
-    if program is None:
-        return None
-    scan = scan_records(program, container.payload, container.records, path)
-    needed = (*_LONGS, "_FILE_SIZE", "_PARTITION", "_FILE_NAME")
-    if not all(scan.is_set(name).all() for name in needed) or scan.is_set(f"_EXTRA_FILES[{_EXTRA}]").any():
-        return None
-    _require_version(scan.longs["_VERSION"], path)
-    try:
-        extra = [
-            (row, name)
-            for item in range(_EXTRA)
-            for row, name in enumerate(scan.texts(f"_EXTRA_FILES[{item}]").to_pylist())
-            if name is not None
-        ]
-        names = scan.texts("_FILE_NAME").to_pylist()
-        external = scan.texts("_EXTERNAL_PATH").to_pylist() if scan.has("_EXTERNAL_PATH") else [None] * scan.rows
-    except pa.ArrowInvalid as error:
-        raise unreadable(f"The manifest has names that are not text: {error}", path) from error
-    source = np.full(scan.rows, -1, np.int64)
-    if scan.has("_FILE_SOURCE"):
-        source = np.where(scan.is_set("_FILE_SOURCE"), scan.longs["_FILE_SOURCE"], -1)
-    return _Rows(
-        scan.longs["_KIND"],
-        scan.binary("_PARTITION").to_pylist(),
-        scan.longs["_BUCKET"],
-        names,
-        external,
-        scan.longs["_FILE_SIZE"],
-        source,
-        extra,
-    )
-
-
-def _decoded(container: Container, path: str) -> _Rows:
-    """Return the same rows from whole records."""
-    records = list(_records(container, _MANIFEST_VERSION, path))
-    files = [record["_FILE"] for record in records]
-
-    def numbers(values: list[Any]) -> NDArray[np.int64]:
-        return np.array([-1 if value is None else value for value in values], np.int64)
-
-    return _Rows(
-        numbers([record["_KIND"] for record in records]),
-        [record["_PARTITION"] for record in records],
-        numbers([record["_BUCKET"] for record in records]),
-        [file["_FILE_NAME"] for file in files],
-        [file.get("_EXTERNAL_PATH") for file in files],
-        numbers([file["_FILE_SIZE"] for file in files]),
-        numbers([file.get("_FILE_SOURCE") for file in files]),
-        [(row, name) for row, file in enumerate(files) for name in file.get("_EXTRA_FILES") or ()],
-    )
-
-
-def _require_version(versions: NDArray[np.int64], path: str) -> None:
-    strange = versions[versions != _MANIFEST_VERSION]
-    if len(strange):
-        raise unreadable(f"The manifest has entries of version {strange[0]}; known is {_MANIFEST_VERSION}", path)
-
-
-def _entries(rows: _Rows, folders: Folders, path: str, rules: LocationRules) -> Entries:
-    places, paths = [], []
-    columns = zip(rows.partitions, rows.buckets.tolist(), rows.names, rows.external, strict=True)
-    for partition, bucket, name, external in columns:
+def _entries(records: Sequence[Mapping[str, Any]], folders: Folders, path: str, rules: LocationRules) -> Entries:
+    paths, extra, of, appended = [], [], [], []
+    for row, record in enumerate(records):
+        file = record["_FILE"]
+        external, name = file.get("_EXTERNAL_PATH"), file["_FILE_NAME"]
         # Extra files stand beside their data file.
-        places.append(folders.of_bucket(partition, bucket, path) if external is None else parent(external))
-        paths.append(f"{places[-1]}/{_plain(name, path)}" if external is None else external)
-    of = np.array([*range(len(paths)), *(row for row, _ in rows.extra)], np.int64)
-    paths += [f"{places[row]}/{_plain(name, path)}" for row, name in rows.extra]
-    every = pa.array(paths, pa.large_string())
-    sizes = np.concatenate([rows.sizes, np.zeros(len(rows.extra), np.int64)])
-    signs = np.where(rows.kinds == 0, 1, -1)
-    appended = (rows.source == _APPENDED) | (rows.source == -1)
-    return Entries(every, hash_column(every, rules), signs[of], sizes, appended[of])
+        if external is None:
+            place = folders.of_bucket(record["_PARTITION"], record["_BUCKET"], path)
+            paths.append(f"{place}/{_plain(name, path)}")
+        else:
+            place = parent(external)
+            paths.append(external)
+        appended.append(file.get("_FILE_SOURCE") in (_APPENDED, None))
+        beside = file.get("_EXTRA_FILES") or ()
+        extra += [f"{place}/{_plain(each, path)}" for each in beside]
+        of += [row] * len(beside)
+    every = pa.array([*paths, *extra], pa.large_string())
+    rows = np.array([*range(len(paths)), *of], np.int64)
+    sizes = np.array([record["_FILE"]["_FILE_SIZE"] for record in records] + [0] * len(extra), np.int64)
+    signs = np.array([1 if record["_KIND"] == 0 else -1 for record in records], np.int64)
+    return Entries(every, hash_column(every, rules), signs[rows], sizes, np.array(appended, np.bool_)[rows])

@@ -4,8 +4,7 @@ A schema becomes a small program of skips and takes, which a compiled loop runs 
 manifest's bounds, counts and partition values in place. A path is an offset and a length until it is read as a string.
 This is ten times as fast as a reader that builds records.
 
-If the program cannot follow a schema (recursive types, unions inside taken fields), the result is `None`, and the
-caller reads the file the slow way.
+No program can follow a type that has itself in it, which no Iceberg writer makes: such a file is unreadable.
 """
 
 from __future__ import annotations
@@ -61,17 +60,12 @@ class Further:
     """What a scan takes besides single numbers and texts.
 
     `pairs`: the way to an array of pairs -> the keys to take, each with the name of its column. `spans`: the way to a
-    value -> the name of the column that gets its encoded bytes. A way through an array has the step `ITEM`; a field
-    behind it has `items` columns (`name[0]` and so on) and one that is set only if there are more. Fractions, flags and
-    fixed bytes are taken as their bytes, like texts.
+    value -> the name of the column that gets its encoded bytes. Fractions, flags and fixed bytes are taken as their
+    bytes, like texts.
     """
 
     pairs: Mapping[tuple[str, ...], Mapping[int, str]] = dataclass_field(default_factory=dict)
     spans: Mapping[tuple[str, ...], str] = dataclass_field(default_factory=dict)
-    items: int = 0
-
-
-ITEM = "[]"
 
 
 class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
@@ -163,13 +157,13 @@ class _Compiler:
             if name is None:
                 self._step(steps.SKIP_LONG)
             else:
-                self._step(steps.TAKE_LONG, self._taken(self.longs, self.texts, name, way))
+                self._step(steps.TAKE_LONG, self._taken(self.longs, self.texts, name))
         elif kind in TEXTS:
             name = self._name(way)
             if name is None:
                 self._step(steps.SKIP_BYTES)
             else:
-                self._step(steps.TAKE_BYTES, self._taken(self.texts, self.longs, name, way))
+                self._step(steps.TAKE_BYTES, self._taken(self.texts, self.longs, name))
         elif kind in FIXED:
             if FIXED[kind]:
                 self._fixed(FIXED[kind], way)
@@ -190,17 +184,13 @@ class _Compiler:
         if name is None:
             self._step(steps.SKIP_FIXED, size)
         else:
-            self._step(steps.TAKE_FIXED, self._taken(self.texts, self.longs, name, way), size)
+            self._step(steps.TAKE_FIXED, self._taken(self.texts, self.longs, name), size)
 
-    def _taken(self, mine: list[str], other: Sequence[str], name: str, way: tuple[str, ...] | None) -> int:
-        """Return the column of a value; of the first item's, for a value in an array."""
-        if ITEM not in (way or ()):
-            if name not in mine:
-                self.plain += 1
-            return self._column(mine, other, name)
-        self._step(steps.INDEX, self.further.items)
-        first, *_ = [self._column(mine, other, f"{name}[{item}]") for item in range(self.further.items + 1)]
-        return first
+    def _taken(self, mine: list[str], other: Sequence[str], name: str) -> int:
+        """Return the column of a value."""
+        if name not in mine:
+            self.plain += 1
+        return self._column(mine, other, name)
 
     @staticmethod
     def _column(mine: list[str], other: Sequence[str], name: str) -> int:
@@ -267,8 +257,7 @@ class _Compiler:
         begin = self._step(steps.BLOCKS)
         if kind == "map":
             self._step(steps.SKIP_BYTES)
-        inside = None if way is None or kind == "map" or not self.further.items else (*way, ITEM)
-        self.add(schema["items" if kind == "array" else "values"], inside)
+        self.add(schema["items" if kind == "array" else "values"], None)
         self._step(steps.NEXT, begin + 1)
         self.steps[begin][1] = len(self.steps)
 
@@ -328,32 +317,37 @@ Ways = Callable[[Any, tuple[str, ...], str], Mapping[str, tuple[str, ...]]]
 nested records."""
 
 
-def scan_container(
-    container: Container, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str
-) -> Scan | None:
-    """Read the `wanted` fields of the records; None if no program can follow the schema, or if a field of `texts` is a
-    number in it, or another field is a text."""
+def scan_container(container: Container, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str) -> Scan:
+    """Read the `wanted` fields of the records; those in `texts` are texts or bytes, all others numbers. Raises
+    UnreadableMetadata, also for a schema in which they are not, or that no program can follow."""
     try:
         # A table's files have one schema, and there are tens of thousands of them.
         program = _cached(container.schema_text, ways, wanted, texts)
     except UnreadableMetadata:
         # Compile again, for an error with this file's path.
         program = _program(container.schema, ways, wanted, texts, path)
-    return None if program is None else scan_records(program, container.payload, container.records, path)
+    return scan_records(program, container.payload, container.records, path)
 
 
 @lru_cache(maxsize=256)
-def _cached(schema_text: str, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str]) -> Program | None:
+def _cached(schema_text: str, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str]) -> Program:
     return _program(json.loads(schema_text), ways, wanted, texts, "")
 
 
-def _program(schema: Any, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str) -> Program | None:
+def _program(schema: Any, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str) -> Program:
     fields = ways(schema, wanted, path)
     program = compile_scan(structure(schema, path), fields)
     if program is None:
-        return None
-    right = all(name in (program.texts if name in texts else program.longs) for name in fields)
-    return program if right else None
+        raise strange_schema(path)
+    for name in fields:
+        if name not in (program.texts if name in texts else program.longs):
+            kind = "text" if name in texts else "a number"
+            raise unreadable(f"The Avro file's schema has a {name} that is not {kind}", path)
+    return program
+
+
+def strange_schema(path: str) -> UnreadableMetadata:
+    return unreadable("The Avro file's schema is not one that an Iceberg writer makes", path)
 
 
 def scan_records(program: Program, payload: bytes, records: int, path: str) -> Scan:
@@ -390,115 +384,17 @@ def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> Non
     """Walk records before a reader in C reads them: it would nest as deep, and build as many empty items, as they
     claim.
 
-    Raises UnreadableMetadata if the payload is not exactly these records, or nests without end.
+    Raises UnreadableMetadata if the payload is not exactly these records, or the schema bounds neither.
     """
     program = compile_scan(schema, {})
-    if program is not None and program.widthless <= _MOST_WIDTHLESS:
-        scan_records(program, payload, records, path)
-        return
-    try:
-        walker = _Walker(payload)
-        for _ in range(records):
-            walker.skip(schema)
-        whole = walker.at == len(payload)
-    except (IndexError, KeyError, TypeError, RecursionError):
-        whole = False
-    if not whole:
-        raise unreadable("The Avro file's records do not end where the file does, or nest without end", path)
-
-
-class _Walker:
-    """Skips values of any schema, including recursive ones, in Python, whose recursion limit is detectable."""
-
-    def __init__(self, payload: bytes) -> None:
-        if len(payload) > _MOST_WALKED:
-            raise IndexError
-        self.payload = payload
-        self.at = 0
-        self.named: dict[str, Any] = {}
-        self.left = _MOST_WIDTHLESS * len(payload) + MOST_STEPS
-
-    def skip(self, schema: Any) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise IndexError
-        if isinstance(schema, list):
-            branch = self._long()
-            if branch < 0:
-                raise IndexError
-            for option in schema[:branch]:
-                self._define(option)
-            self.skip(schema[branch])
-            return
-        self._define(schema)
-        kind = schema["type"] if isinstance(schema, dict) else schema
-        if kind == "record":
-            for field in schema["fields"]:
-                self.skip(field["type"])
-        elif kind in ("array", "map"):
-            self._skip_blocks(schema, kind)
-        elif kind in LONGS or kind == "enum":
-            self._long()
-        elif kind in TEXTS:
-            self._forward(self._long())
-        elif kind == "fixed":
-            self._forward(schema["size"])
-        elif kind in FIXED:
-            self._forward(FIXED[kind])
-        else:
-            self.skip(self.named[kind])
-
-    def _skip_blocks(self, schema: Any, kind: str) -> None:
-        while count := self._long():
-            if count < 0:
-                self._long()
-            if abs(count) > len(self.payload) - self.at + steps.MAX_EMPTY:
-                raise IndexError
-            for _ in range(abs(count)):
-                if kind == "map":
-                    self._forward(self._long())
-                self.skip(schema["items" if kind == "array" else "values"])
-
-    def _define(self, schema: Any) -> None:
-        # A branch that is not taken may define a type to which a later value refers.
-        if isinstance(schema, dict):
-            name = schema.get("name")
-            if name is not None:
-                if name in self.named:
-                    return
-                self.named[name] = schema
-            for field in schema.get("fields", ()):
-                self._define(field["type"])
-            for key in ("items", "values"):
-                self._define(schema.get(key))
-        elif isinstance(schema, list):
-            for option in schema:
-                self._define(option)
-
-    def _long(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.payload[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-            if shift > 63:
-                raise IndexError
-
-    def _forward(self, size: int) -> None:
-        self.at += size
-        if size < 0 or self.at > len(self.payload):
-            raise IndexError
+    if program is None or program.widthless > _MOST_WIDTHLESS:
+        raise strange_schema(path)
+    scan_records(program, payload, records, path)
 
 
 _MOST_WIDTHLESS = 64
 """Maximum zero-byte values (nulls, empty records) in one record that a reader builds: nothing in the file limits
 them."""
-
-_MOST_WALKED = 16 << 20
-"""Maximum bytes whose values are walked in Python: only recursive schemas need it, which no Iceberg writer uses."""
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from artemis_lifecycle.metadata.avro.steps import (
     BLOCKS,
     END,
     END_MARK,
-    INDEX,
     JUMP,
     MARK,
     MAX_EMPTY,
@@ -81,8 +80,6 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     empty = 0
     left = np.zeros(MAX_DEPTH, np.int64)
     begun = np.zeros(MAX_DEPTH, np.int64)
-    items = np.zeros(MAX_DEPTH, np.int64)
-    offset = 0
     for record in range(records):
         step, depth = 0, 0
         while True:
@@ -106,17 +103,13 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                 value, at = _long(data, at, end)
                 if at < 0:
                     return CUT, record
-                longs[one + offset, record] = value
-                offset = 0
+                longs[one, record] = value
             elif code == TAKE_FIXED:
                 if two > end - at:
                     return CUT, record
-                starts[one + offset, record] = at
-                sizes[one + offset, record] = two
-                offset = 0
+                starts[one, record] = at
+                sizes[one, record] = two
                 at += two
-            elif code == INDEX:
-                offset = min(items[depth - 1], one)
             elif code == MARK:
                 starts[one, record] = at
             elif code == END_MARK:
@@ -182,7 +175,6 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     if depth == MAX_DEPTH:
                         return MALFORMED, record
                     left[depth] = 0
-                    items[depth] = -1
                     depth += 1
                     # `one` is the step after the NEXT that closes this; NEXT's own operand leads back here.
                     behind, body = one, step
@@ -195,7 +187,6 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                             return MALFORMED, record
                         empty += left[depth - 1] + 1
                         left[depth - 1] = 0
-                items[depth - 1] += 1
                 if left[depth - 1] > 0:
                     begun[depth - 1] = at
                     step = body
@@ -224,9 +215,8 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     if value < 0 or value > end - at:
                         return CUT, record
                     if code == TAKE_BYTES:
-                        starts[one + offset, record] = at
-                        sizes[one + offset, record] = value
-                        offset = 0
+                        starts[one, record] = at
+                        sizes[one, record] = value
                     at += value
     return (OK, records) if at == end else (MALFORMED, records)
 

@@ -1,83 +1,21 @@
-"""Manifests as recorded in manifest lists, and which list contains which. Belongs here: reading lists, identifying
+"""Manifests of many manifest lists, and which list contains which. Belongs here: reading lists, identifying
 manifests. Does not belong here: what is in a manifest (`segments.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.manifest_lists import listed_manifests
-from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, ManifestListEntry, Snapshot
+from artemis_lifecycle.metadata.manifest_lists import NUMBERS, Manifests, listed_manifests
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-
-
-@dataclass(frozen=True)
-class Manifests:
-    """Distinct manifests as recorded in lists: path (large_string), length, content, the snapshot that added them,
-    counts.
-
-    An unknown length or count is -1, an unknown snapshot UNKNOWN_SNAPSHOT.
-    """
-
-    paths: pa.Array
-    lengths: NDArray[np.int64]
-    contents: NDArray[np.int8]
-    added_by: NDArray[np.int64]
-    existing: NDArray[np.int64]
-    added: NDArray[np.int64]
-    deleted: NDArray[np.int64]
-
-    @classmethod
-    def none(cls) -> Manifests:
-        numbers = np.empty(0, np.int64)
-        return cls(pa.array([], pa.large_string()), numbers, np.empty(0, np.int8), *[numbers] * 4)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def path(self, row: int) -> str:
-        path: str = self.paths[row].as_py()
-        return path
-
-    def entry(self, row: int) -> ManifestListEntry:
-        """Return the manifest in the form that `live_files` needs."""
-        counts = [int(column[row]) for column in (self.existing, self.added, self.deleted)]
-        existing, added, deleted = (None if count < 0 else count for count in counts)
-        added_by = int(self.added_by[row])
-        return ManifestListEntry(
-            manifest_path=self.path(row),
-            manifest_length=int(self.lengths[row]),
-            partition_spec_id=0,
-            content=int(self.contents[row]),
-            sequence_number=0,
-            min_sequence_number=0,
-            added_snapshot_id=None if added_by == UNKNOWN_SNAPSHOT else added_by,
-            added_files_count=added,
-            existing_files_count=existing,
-            deleted_files_count=deleted,
-        )
-
-    def keys(self) -> pa.Array:
-        """The identity of manifests: path and length."""
-        return pc.binary_join_element_wise(
-            self.paths, pc.cast(pa.array(self.lengths), pa.large_string()), pa.scalar("\n", pa.large_string())
-        )
-
-    def take(self, rows: NDArray[np.int64]) -> Manifests:
-        """Return the given rows, in that order."""
-        columns = (getattr(self, name)[rows] for name in NUMBERS)
-        return Manifests(self.paths.take(pa.array(rows)), *columns)
-
-
-NUMBERS = tuple(field.name for field in fields(Manifests) if field.name != "paths")
 
 
 def joined(*parts: Manifests) -> Manifests:
@@ -104,21 +42,10 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) 
     lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
     every = joined(
         Manifests.none(),
-        *(
-            Manifests(
-                listed.paths,
-                listed.lengths,
-                listed.contents.astype(np.int8),
-                listed.added_by,
-                listed.existing,
-                listed.added,
-                listed.deleted,
-            )
-            for listed in lists
-        ),
+        *(listed.manifests for listed in lists),
     )
     distinct, numbers = _distinct(every)
-    bounds = np.cumsum([0, *(len(listed) for listed in lists)])
+    bounds = np.cumsum([0, *(len(listed.manifests) for listed in lists)])
     return ListChunk(np.array([listed.size_in_bytes for listed in lists], np.int64), bounds, numbers, distinct)
 
 

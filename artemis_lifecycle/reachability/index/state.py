@@ -20,9 +20,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.manifest_lists import NUMBERS, Manifests
 from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section
-from artemis_lifecycle.reachability.index.manifests import NUMBERS, ListChunk, Manifests, joined, merged
+from artemis_lifecycle.reachability.index.manifests import ListChunk, joined, merged
 from artemis_lifecycle.reachability.index.segments import COLUMNS, Blocks, Segment, large_texts
 from artemis_lifecycle.storage.location import LocationRules, distinct, hash_column, text_buffers
 

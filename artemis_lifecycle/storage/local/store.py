@@ -7,22 +7,22 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.instants import elapsed, microseconds, of_microseconds
-from artemis_lifecycle.storage.location import folder_and_name, normalize, split
+from artemis_lifecycle.storage.instants import elapsed, of_microseconds
+from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
     NOT_TRIED,
@@ -47,9 +47,9 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
 
 def local_path(path: str) -> str:
     """Return the path for the operating system. Raises StorageError for a path on another host, or a relative one."""
-    parts = split(normalize(path))
-    if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
-        return parts.path
+    location = normalize(path)
+    if location.startswith("file:///") and _is_name(location):
+        return location[len("file://") :]
     raise StorageError(
         "This is not an absolute path on this machine",
         path=path,
@@ -179,92 +179,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# --- folders ----------------------------------------------------------------------------------------------------------
-# Deleting files and reading their status by names in an open folder.
-
-
-class OpenFolder:
-    """Deletes and checks files by name in an open folder, so that the system does not resolve the whole path for each
-    file. If paths are sorted by folder, each folder is opened once."""
-
-    def __init__(self) -> None:
-        self._path: str | None = None
-        self._open: int | None = None
-        self._archives = False
-
-    def __enter__(self) -> OpenFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def delete(self, path: str) -> DeleteOutcome:
-        name = self._turn_to(path)
-        if name is None or self._open is None or self._archives:
-            return delete_file(path)
-        try:
-            os.unlink(name, dir_fd=self._open)
-        except FileNotFoundError:
-            return DeleteOutcome(path, "absent")
-        except (OSError, ValueError):
-            # The call with the full path reports the error.
-            return delete_file(path)
-        return DeleteOutcome(path, "deleted")
-
-    def head(self, path: str) -> StoredFile | None:
-        """Return the file's information if it is a regular file in a real folder, else None."""
-        name = self._turn_to(path)
-        if name is None or self._open is None:
-            return None
-        try:
-            status = os.stat(name, dir_fd=self._open)
-        except (OSError, ValueError):
-            return None
-        return stored(path, status) if stat.S_ISREG(status.st_mode) else None
-
-    def has(self, path: str) -> bool:
-        """Return True if anything exists there, as far as is known without an exception: for a missing file, the
-        exception is the most expensive part of the check in Python."""
-        name = self._turn_to(path)
-        if name is None:
-            return os.path.lexists(local_path(path))
-        try:
-            return self._open is not None and os.access(name, os.F_OK, dir_fd=self._open)
-        except ValueError:
-            return False
-
-    def _turn_to(self, path: str) -> str | None:
-        """Open the path's folder. Return the name in it, or None if the path is not a folder and a name."""
-        parts = folder_and_name(path)
-        if parts is None:
-            return None
-        if parts[0] != self._path:
-            self._close()
-            self._path = parts[0]
-            where, self._open = opened_folder(parts[0])
-            self._archives = self._open is not None and may_archive(where)
-        return parts[1]
-
-    def _close(self) -> None:
-        if self._open is not None:
-            os.close(self._open)
-        self._path, self._open = None, None
-
-
-def opened_folder(folder: str) -> tuple[str, int | None]:
-    """Return the folder's path for the operating system, and its descriptor; None if it does not exist or is not a
-    folder."""
-    try:
-        where = local_path(f"{folder}/x")[:-2]
-        # O_PATH also works without read permission on the folder.
-        flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-        return where, os.open(where or "/", flags)
-    except (OSError, StorageError, ValueError):
-        return "", None
-
-
-def not_tried(path: str) -> DeleteOutcome:
-    return DeleteOutcome(path, "failed", NOT_TRIED)
+# --- deleting ---------------------------------------------------------------------------------------------------------
 
 
 def delete_file(path: str) -> DeleteOutcome:
@@ -288,7 +203,7 @@ def delete_file(path: str) -> DeleteOutcome:
 
 
 # --- listing ----------------------------------------------------------------------------------------------------------
-# Listing folders: file by file, and in Arrow batches.
+# Listing folders.
 
 _BATCH = 50_000
 
@@ -330,74 +245,6 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
         return
     except OSError as error:
         fail("A folder cannot be listed", folder, error)
-
-
-def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the files of one folder as in `with_archived`, in Arrow. Appends its subfolders to `below`."""
-    root = folder.rstrip("/") + "/"
-    names: list[str] = []
-    archive = False
-    try:
-        # With the folder open, each file's status needs only its name.
-        descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        fail("A folder cannot be listed", folder, error)
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                name = entry.name
-                if not (name.isascii() or is_text(name)):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    archive = archive or name == ASIDE
-                    if name != ASIDE:
-                        below.append(f"{root}{name}/")
-                    continue
-                names.append(name)
-                if len(names) >= _BATCH:
-                    yield _files_among(descriptor, root, names)
-                    names = []
-        if names:
-            yield _files_among(descriptor, root, names)
-    except OSError as error:
-        fail("A folder cannot be listed", folder, error)
-    finally:
-        os.close(descriptor)
-    archived = [*_archived_below(root)] if archive else []
-    if archived:
-        times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
-        sizes, tags = [file.size_in_bytes for file in archived], [file.tag for file in archived]
-        yield _batch([file.path for file in archived], times, sizes, tags)
-
-
-def _files_among(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the regular files among these names of an open folder, without those that are gone. Raises OSError for one
-    that cannot be checked."""
-
-    texts = pa.array(names, pa.string())
-    found = np.zeros(len(names), np.bool_)
-    sizes, times, tags = (np.zeros(len(names), np.int64) for _ in range(3))
-    for row, name in enumerate(names):
-        with suppress(FileNotFoundError):
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode):
-                found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
-                tags[row] = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
-    files = texts.filter(pa.array(found))
-    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found], tags[found])
-
-
-def _batch(paths: Any, times: Any, sizes: Any, tags: Any) -> pa.RecordBatch:
-
-    columns = [
-        pa.array(paths, pa.string()),
-        pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
-        pa.array(sizes, pa.int64()),
-        pa.array(tags, pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
 
 # --- simulated archive ------------------------------------------------------------------------------------------------
@@ -505,11 +352,6 @@ def archived_error(path: str, what: str) -> StorageError:
     )
 
 
-def may_archive(where: str) -> bool:
-    """Return True if files in the folder may be archived."""
-    return os.path.lexists(f"{where}/{ASIDE}")
-
-
 def _at_once_opened(path: str, flags: int) -> int:
     """Open without blocking: for a pipe, opening would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
@@ -530,11 +372,15 @@ class LocalStore:
                     folders.append(entry)
 
     def batches(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        folders = [prefix]
-        while folders:
-            below: list[str] = []
-            yield from folder_batches(folders.pop(), below)
-            folders += below
+        listed = self.list(prefix)
+        while files := list(islice(listed, _BATCH)):
+            columns = [
+                pa.array([file.path for file in files], pa.string()),
+                pa.array([file.identity.modified for file in files]).cast(pa.timestamp("us", "UTC")),
+                pa.array([file.size_in_bytes for file in files], pa.int64()),
+                pa.array([file.tag for file in files], pa.int64()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "tag"])
 
     def children(self, prefix: str) -> Children:
         entries = [*with_archived(prefix)]
@@ -548,13 +394,11 @@ class LocalStore:
         return None if status is None or stat.S_ISDIR(status.st_mode) else stored(path, status)
 
     def heads(self, paths: Sequence[str]) -> Heads:
-        with OpenFolder() as folder:
-            return [folder.head(path) or self.head(path) for path in paths]
+        return [self.head(path) for path in paths]
 
     def exist(self, paths: pa.Array) -> NDArray[np.bool_]:
         """`Stores.exist` for local paths."""
-        with OpenFolder() as folder:
-            return np.fromiter(map(folder.has, paths.to_pylist()), np.bool_, len(paths))
+        return np.fromiter((os.path.lexists(local_path(path)) for path in paths.to_pylist()), np.bool_, len(paths))
 
     def open(self, path: str) -> BinaryIO:
         try:
@@ -629,22 +473,12 @@ class LocalStore:
             except OSError as error:
                 fail("A file cannot be copied", path, error)
 
-    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+    def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str] = {}) -> Outcomes:
         outcomes: Outcomes = []
-        with OpenFolder() as folder:
-            for path in paths:
-                over = until is not None and elapsed() >= until
-                outcomes.append(not_tried(path) if over else folder.delete(path))
+        for path in paths:
+            over = until is not None and elapsed() >= until
+            outcomes.append(DeleteOutcome(path, "failed", NOT_TRIED) if over else delete_file(path))
         return outcomes
-
-    def touch(self, path: str, last_modified: datetime) -> None:
-        since = microseconds(last_modified) * 1000
-        try:
-            os.utime(local_path(path), ns=(since, since))
-        except FileNotFoundError as error:
-            raise missing(path) from error
-        except OSError as error:
-            fail("A file's time cannot be set", path, error)
 
     def remove_empty(self, folder: str, below: str) -> int:
         """Remove `folder` and its parents up to `below` (which stays) while they are empty. Return how many were

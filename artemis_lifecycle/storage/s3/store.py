@@ -9,21 +9,17 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, BinaryIO, cast
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.s3.client import (
-    LONGEST_KEY,
     TRANSIENT_CODES,
     BusyKeys,
     Connection,
@@ -42,14 +38,12 @@ from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
     CHUNK,
-    FAILED,
     NOT_TRIED,
     ArchiveState,
     Children,
     DeleteOutcome,
     Heads,
     Outcomes,
-    Removals,
     Span,
     Spans,
     StoredFile,
@@ -133,11 +127,8 @@ _DELETERS = 4  # With more at once, at a thousand keys each, S3 answers 503.
 # blanks, which a parser changes, would name another object. Such a key needs a separate request, with the key in its
 # URL.
 _ALONE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|\A\s|\s\Z")
-# Nearly all paths: an ASCII key that a bulk request can have as it is, whatever `_ALONE` and `refusal` check.
-_PLAIN = r"\As3[an]?://(?P<bucket>[^/]+)/(?P<key>[!-~](?:[ -~]*[!-~])?)\z"
-
 _PROBE = "artemis-probe-"
-_ANY: Mapping[str, str] = {}
+_ANY: Mapping[Any, str] = {}
 
 
 class Deletes:
@@ -147,10 +138,13 @@ class Deletes:
         self._s3 = connection
         self._conditional: dict[str, bool] = {}
 
-    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+    def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str] = _ANY) -> Outcomes:
+        """`Stores.delete`. Where the server honors it, a row with one of `etags` is deleted only if the object still
+        has it."""
         outcomes: dict[str, DeleteOutcome] = {}
         buckets: dict[str, dict[str, list[str]]] = {}
-        for path in dict.fromkeys(paths):
+        only: dict[str, dict[str, str]] = {}
+        for path, row in {path: row for row, path in enumerate(paths)}.items():
             try:
                 address = address_of(path)
             except StorageError as error:
@@ -164,38 +158,18 @@ class Deletes:
             else:
                 # One key may have several spellings: s3://b/k and s3a://b/k.
                 buckets.setdefault(address.bucket, {}).setdefault(address.key, []).append(path)
+                if row in etags:
+                    only.setdefault(address.bucket, {})[address.key] = etags[row]
         for bucket, spelled in buckets.items():
-            errors = self._delete_keys(bucket, list(spelled), until)
+            tags = only.get(bucket, {})
+            errors = self._delete_keys(
+                bucket, list(spelled), until, tags if tags and self._honors(bucket, next(iter(spelled))) else _ANY
+            )
             for key, spellings in spelled.items():
                 reason = errors.get(key)
                 for path in spellings:
                     outcomes[path] = DeleteOutcome(path, "deleted" if reason is None else "failed", reason)
         return [outcomes[path] for path in paths]
-
-    def remove(self, paths: pa.Array, *, until: float | None, etags: Mapping[int, str] | None = None) -> Removals:
-        """`delete` for an Arrow array of strings. For plain keys, Python creates only the objects that the requests
-        need. Where the server honors it, a row with one of `etags` is deleted only if the object still has it."""
-        removals = Removals(np.zeros(len(paths), np.int8))
-        parts = pc.extract_regex(paths, _PLAIN)
-        keys, buckets = pc.struct_field(parts, "key"), pc.struct_field(parts, "bucket")
-        plain = pc.fill_null(pc.less_equal(pc.binary_length(keys), LONGEST_KEY), False)
-        for bucket in pc.unique(buckets.filter(plain)).to_pylist():
-            in_bucket = pc.and_(plain, pc.equal(buckets, bucket))
-            together = pc.unique(keys.filter(in_bucket)).to_pylist()
-            only: dict[str, str] = {}
-            if etags and self._honors(bucket, together[0]):
-                inside = np.flatnonzero(in_bucket.to_numpy(zero_copy_only=False)).tolist()
-                only = {keys[row].as_py(): etags[row] for row in inside if row in etags}
-            errors = self._delete_keys(bucket, together, until, only)
-            if errors:
-                failed = pc.and_(in_bucket, pc.is_in(keys, pa.array(list(errors), pa.string())))
-                rows = np.flatnonzero(failed.to_numpy(zero_copy_only=False))
-                removals.outcomes[rows] = FAILED
-                removals.errors.update({int(row): errors[keys[row].as_py()] for row in rows})
-        odd = np.flatnonzero(~plain.to_numpy(zero_copy_only=False))
-        for row, answer in zip(odd, self.delete(paths.take(odd).to_pylist(), until=until), strict=True):
-            removals.put(int(row), answer)
-        return removals
 
     def _honors(self, bucket: str, beside: str) -> bool:
         """Return True if the server deletes by ETag, as an object shows that is put `beside` a key: it survives a wrong
@@ -384,7 +358,7 @@ class S3Store:
         uploads, deletes = Uploads(self._s3), Deletes(self._s3)
         archive = Archive(self._s3, uploads)
         self.write, self.put_stream, self.copy_within = uploads.write, uploads.put_stream, uploads.copy_within
-        self.delete, self.remove = deletes.delete, deletes.remove
+        self.delete = deletes.delete
         self.archive, self.thaw, self.archive_state = archive.archive, archive.thaw, archive.state
 
     @property
@@ -558,14 +532,6 @@ class S3Store:
             return data[offset : offset + length] if whole else data
 
         return self._s3.call("An object cannot be read", path, get) if length > 0 else b""
-
-    def touch(self, path: str, last_modified: datetime) -> None:
-        raise StorageError(
-            "S3 sets the modification time of an object by itself",
-            path=path,
-            untouched="the object",
-            hint="set times on a local warehouse, or provide a listing with times as a DataFrame",
-        )
 
     def end_thaw(self, path: str) -> None:
         """Do nothing: S3 ends thaws by itself."""
