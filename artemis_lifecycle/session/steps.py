@@ -105,7 +105,7 @@ class Steps:
         """Return the current table with that uuid, under the name that it has now. `table` was its name when a plan, a
         scan or a hold was recorded: none is acted on by the name alone.
 
-        Raises AnotherTable if another table has the name, NoSuchTable if no table has the uuid, UnreadableMetadata.
+        Raises AnotherTable if another table has the name, NoSuchTable if no table continues it, UnreadableMetadata.
         """
         found = None
         with suppress(NoSuchTable):
@@ -114,7 +114,7 @@ class Steps:
             renamed = self._name_of(table_uuid, table)
             found = found if renamed is None else self.any_state(renamed)
         if found is None:
-            what = f"No table of the catalog has the uuid {table_uuid} any more"
+            what = f"No table of the catalog is known to continue the one with the uuid {table_uuid}"
             raise NoSuchTable(what, table=table, untouched="all its files", hint="list dropped tables: artemis dropped")
         require_uuid(found.name, found.metadata.table_uuid, table_uuid)
         return found
@@ -142,7 +142,13 @@ class Steps:
         else:
             catalog = table.partition(":")[0]
         known = self.resources.operations.known_tables.of_catalog(catalog)
-        return next((each.table for each in known if each.table_uuid == table_uuid and not each.missing_since), None)
+        lines = [each for each in known if each.table_uuid == table_uuid]
+        # Another name of a uuid that was dropped under this one is a clone, or a replica, with files of its own. So may
+        # one of several names be.
+        if any(each.table == table and each.missing_since for each in lines):
+            return None
+        names = [each.table for each in lines if not each.missing_since]
+        return names[0] if len(names) == 1 else None
 
     def observe(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
         """Record the tables of all live catalogs. See `orphans.dropped.observe`. What a named one had last stays known

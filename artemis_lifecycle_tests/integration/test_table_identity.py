@@ -164,6 +164,27 @@ def test_nothing_recorded_of_a_dropped_table_is_done_to_the_one_that_has_its_nam
     assert ids_of(lifecycle, table) == snapshots and _files(_place(lifecycle, table)) == files
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_plan_of_a_dropped_table_is_never_committed_to_its_replica(lifecycle: Lifecycle, seen: bool) -> None:
+    """As Iceberg's rewrite_table_path makes one: the same uuid and snapshots, in a place of its own."""
+    table = make_table(lifecycle, "original", 3)
+    plan = lifecycle.plan_expiration(table)
+    pointer = local(lifecycle.steps.table_state(table).metadata.metadata_location)
+    replica = pointer.parents[2] / "replica" / "metadata"
+    replica.mkdir(parents=True)
+    metadata = json.loads(pointer.read_text())
+    metadata |= {"location": f"file:{replica.parent}", "metadata-log": []}
+    (replica / pointer.name).write_text(json.dumps(metadata))
+    register = f"CALL {_name(lifecycle)}.system.register_table(table => 'db.replica', metadata_file => '%s')"
+    lifecycle.spark.sql(register % f"file:{replica}/{pointer.name}")
+    if seen:
+        lifecycle.observe_catalog()
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    with pytest.raises(NoSuchTable, match="continue"):
+        lifecycle.commit_expiration(plan)
+    assert len(ids_of(lifecycle, "db.replica")) == 3
+
+
 def test_a_name_that_gets_another_table_before_the_lease_stops_the_step(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "race", 2)
     state = lifecycle.steps.table_state(table)
