@@ -130,11 +130,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds = _seconds_of_files()
     items.sort(key=lambda item: -seconds.get(item.path.relative_to(REPOSITORY).as_posix(), 0))
     if "ARTEMIS_PART_SECONDS" in os.environ:
-        # Each night starts with other files, so that what one has no time for runs in another.
+        # Each night starts with other files, or elsewhere in the only one, so that what one has no time for runs in
+        # another.
         files = list(dict.fromkeys(item.path for item in items))
         first = int(_seed) % max(len(files), 1)
         order = {path: number for number, path in enumerate(files[first:] + files[:first])}
         items.sort(key=lambda item: order[item.path])
+        if len(files) == 1:
+            first = int(_seed) % len(items)
+            items[:] = items[first:] + items[:first]
 
 
 @pytest.hookimpl(wrapper=True)
