@@ -104,6 +104,7 @@ _TYPES: dict[Any, Any] = {
     timedelta: Interval,
 }
 _tables: dict[type, Table] = {}
+_selects: dict[type, Select[Any]] = {}
 
 
 def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Table:
@@ -127,6 +128,7 @@ def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Tab
             allowed = ", ".join(f"'{value}'" for value in values)
             items.append(CheckConstraint(f"{field} IN ({allowed})", name=f"{name}_{field}"))
     _tables[record] = Table(name, metadata, *items, *more, **keywords)
+    _selects[record] = select(_tables[record])
     return _tables[record]
 
 
@@ -154,7 +156,7 @@ def records(
     limit: int | None = None,
     for_update: bool = False,
 ) -> tuple[Record, ...]:
-    query = _selects(kind).where(*where).order_by(*order_by).limit(limit)
+    query = _selects[kind].where(*where).order_by(*order_by).limit(limit)
     if for_update:
         query = query.with_for_update()
     with source.connect() if isinstance(source, Engine) else nullcontext(source) as connection:
@@ -193,11 +195,6 @@ def update_record(
 ) -> Record | None:
     """`update_records` for at most one row; None if no row matches `where`."""
     return next(iter(update_records(connection, kind, *where, **values)), None)
-
-
-@cache
-def _selects(kind: type) -> Select[Any]:
-    return select(_tables[kind])
 
 
 @cache
