@@ -135,6 +135,26 @@ def keep_dagsters_schema() -> None:
                 setattr(owner, each, _until_true(getattr(owner, each)))
 
 
+def keep_revisions() -> None:
+    """Have Alembic load a folder of migrations once. Dagster asks for the newest one for each run's event log."""
+    scripts: Any = importlib.import_module("alembic.script.base").ScriptDirectory
+    if not hasattr(scripts.from_config, "__wrapped__"):
+        scripts.from_config = _once_a_place(scripts.from_config)
+
+
+def _once_a_place(load: Any) -> Any:
+    found: dict[tuple[str | None, ...], Any] = {}
+
+    @functools.wraps(load)
+    def from_config(config: Any) -> Any:
+        key = (config.config_file_name, *map(config.get_main_option, ("script_location", "version_locations")))
+        if key not in found:
+            found[key] = load(config)
+        return found[key]
+
+    return from_config
+
+
 def _until_true(ask: Any) -> Any:
     @functools.wraps(ask)
     def asked(self: Any, *given: Any) -> bool:

@@ -45,6 +45,7 @@ lookups.keep_engines(
     f"{_SQLITE}.schedules.sqlite.sqlite_schedule_storage",
 )
 lookups.keep_dagsters_schema()
+lookups.keep_revisions()
 
 TABLE, OTHER = "artemis.passes", "artemis.telemetry"
 
