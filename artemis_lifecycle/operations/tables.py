@@ -78,6 +78,7 @@ _TYPES: dict[Any, Any] = {
     timedelta: sa.Interval,
 }
 _tables: dict[type, sa.Table] = {}
+_selects: dict[type, sa.Select[Any]] = {}
 
 
 def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> sa.Table:
@@ -101,6 +102,7 @@ def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> sa.
             allowed = ", ".join(f"'{value}'" for value in values)
             items.append(sa.CheckConstraint(f"{field} IN ({allowed})", name=f"{name}_{field}"))
     _tables[record] = sa.Table(name, metadata, *items, *more, **keywords)
+    _selects[record] = sa.select(_tables[record])
     return _tables[record]
 
 
@@ -128,7 +130,7 @@ def records(
     limit: int | None = None,
     for_update: bool = False,
 ) -> tuple[Record, ...]:
-    query = _selects(kind).where(*where).order_by(*order_by).limit(limit)  # type: ignore[arg-type]
+    query = _selects[kind].where(*where).order_by(*order_by).limit(limit)
     if for_update:
         query = query.with_for_update()
     with source.connect() if isinstance(source, sa.Engine) else nullcontext(source) as connection:
@@ -167,11 +169,6 @@ def update_record(
 ) -> Record | None:
     """`update_records` for at most one row; None if no row matches `where`."""
     return next(iter(update_records(connection, kind, *where, **values)), None)
-
-
-@cache
-def _selects(kind: type) -> sa.Select[Any]:
-    return sa.select(_tables[kind])
 
 
 @cache

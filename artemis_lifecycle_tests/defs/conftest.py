@@ -44,6 +44,8 @@ lookups.keep_engines(
     f"{_SQLITE}.runs.sqlite.sqlite_run_storage",
     f"{_SQLITE}.schedules.sqlite.sqlite_schedule_storage",
 )
+lookups.keep_dagsters_schema()
+lookups.keep_revisions()
 
 TABLE, OTHER = "artemis.passes", "artemis.telemetry"
 

@@ -11,11 +11,15 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For Java that lives for seconds."""
+from artemis_lifecycle_tests import class_archive
 
 _DEPLOY = "org.apache.spark.deploy"
 _ANY_PORT = ("--port", "0", "--webui-port", "0")
+
+
+def briefly() -> dict[str, str]:
+    """Return the environment for Java that lives for seconds."""
+    return {"JAVA_TOOL_OPTIONS": f"{class_archive.BRIEFLY} {class_archive.submit_options()}"}
 
 
 @contextmanager
@@ -46,7 +50,7 @@ def _daemon(*arguments: str, says: str, log: Path) -> Iterator[str]:
     """A process of Spark's own, until the end of the block; the part of its log that matches `says`."""
     home = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr, arg-type]
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", **BRIEFLY}
+    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", **briefly()}
     with log.open("wb") as said:
         command = [str(home / "bin" / "spark-class"), *arguments]
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)

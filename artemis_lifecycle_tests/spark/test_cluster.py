@@ -13,7 +13,7 @@ import pytest
 
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.policies import AT_ONCE
-from artemis_lifecycle_tests.spark.standalone import BRIEFLY, standalone
+from artemis_lifecycle_tests.spark.standalone import briefly, standalone
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -42,7 +42,7 @@ def test_two_workers_end_as_one_process_does(postgres_uri: str, tmp_path: Path) 
         done = subprocess.run(
             [sys.executable, "-m", "artemis_lifecycle_tests.spark.cluster_walk"],
             input=json.dumps(config),
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **BRIEFLY},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **briefly()},
             capture_output=True,
             text=True,
             timeout=500,

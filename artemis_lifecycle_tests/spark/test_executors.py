@@ -17,7 +17,7 @@ from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.session import live_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
-from artemis_lifecycle_tests.spark.standalone import BRIEFLY, standalone
+from artemis_lifecycle_tests.spark.standalone import briefly, standalone
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def test_executors_without_the_package_are_found_at_the_session_s_start(cluster:
     bare = str(tmp_path / "bare" / "bin" / "python")
     done = subprocess.run(
         [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, sys.executable],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **BRIEFLY},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **briefly()},
         capture_output=True,
         text=True,
         timeout=240,
