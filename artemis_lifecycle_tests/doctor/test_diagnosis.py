@@ -69,7 +69,7 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
 ) -> None:
     file, before = write(), _relations(engine)
     written: list[str] = []
-    for each in ("write", "copy", "duplicate", "delete", "remove", "touch", "remove_empty"):
+    for each in ("write", "copy", "duplicate", "delete", "remove", "remove_empty"):
         monkeypatch.setattr(Stores, each, lambda *_, name=each, **__: written.append(name))
     monkeypatch.setattr("sys.argv", ["artemis", "doctor", "--json", "-c", str(file)])
     with pytest.raises(SystemExit, match="0"):

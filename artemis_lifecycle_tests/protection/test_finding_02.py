@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.storage.local import store
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import make_table
+from artemis_lifecycle_tests.guardian import on_disk
 from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
     append,
@@ -67,19 +69,22 @@ def mounted(tmp_path: Path) -> Iterator[Second]:
 def on_a_second_device(monkeypatch: pytest.MonkeyPatch, second: Path, *more: Path) -> None:
     """A network file system that was mounted twice without a shared cache: inodes are the same, devices are not, and
     neither has a block device."""
-    original = os.stat
+    original, stored = os.stat, store.stored
 
-    def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:
-        found = original(path, *args, **options)
-        text = "" if isinstance(path, int) else os.fsdecode(path)
-        number = 91 if text.startswith(str(second)) else 90
+    def on_its_device(found: os.stat_result, path: str) -> os.stat_result:
         values = list(found)
-        values[2] = os.makedev(0, number)
+        values[2] = os.makedev(0, 91 if path.startswith(str(second)) else 90)
         return os.stat_result(
             values, {name: getattr(found, name) for name in ("st_mtime_ns", "st_atime_ns", "st_ctime_ns")}
         )
 
+    def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        text = "" if isinstance(path, int) else os.fsdecode(path)
+        return on_its_device(original(path, *args, **options), text)
+
     monkeypatch.setattr("artemis_lifecycle.protection.identity.os.stat", stat)
+    # Entries of a listed folder are asked for their status by the system alone.
+    monkeypatch.setattr(store, "stored", lambda path, found: stored(path, on_its_device(found, str(on_disk(path)))))
 
 
 @pytest.fixture(params=["link", "mount", "second device"])
