@@ -352,19 +352,28 @@ class LiveTables:
         self._current()
         return tuple(sorted(self._view_folders))
 
+    def observed(self) -> Mapping[str, Pointer]:
+        """Return the tables without asking the source: as of its last answer, at first those of the set."""
+        with self._lock:
+            self._known_heads()
+            return dict(self._tables)
+
     def _current(self) -> dict[str, LiveTable]:
         with self._lock:
-            if self._heads is None:
-                heads = {each.name: each.head for each in self._rows.references(self.live_set.live_set_id)}
-                self._load()
-                # Only now: after an error, the next call must not take a part of the catalog for all of it.
-                self._heads = heads
-            references = self._source.references()
-            moved = [each for each in references if self._heads.get(each.name) != each.head]
+            heads, references = self._known_heads(), self._source.references()
+            moved = [each for each in references if heads.get(each.name) != each.head]
             if moved:
                 self._advance(moved)
-                self._heads |= {each.name: each.head for each in moved}
+                heads |= {each.name: each.head for each in moved}
             return self._tables
+
+    def _known_heads(self) -> dict[str, str]:
+        if self._heads is None:
+            heads = {each.name: each.head for each in self._rows.references(self.live_set.live_set_id)}
+            self._load()
+            # Only now: after an error, the next call must not take a part of the catalog for all of it.
+            self._heads = heads
+        return self._heads
 
     def _found(self, table: str) -> LiveTable | None:
         """A table that is registered under several keys has one name among the tables, and is found by each."""

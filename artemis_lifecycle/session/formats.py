@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
-from artemis_lifecycle.protection.context import DeletionContext, TablesOfCatalog
+from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.walk import ReachableSet
+from artemis_lifecycle.session.live_catalogs import MarkedTables
 
 # --- table state ------------------------------------------------------------------------------------------------------
 # A table at one moment, as every step reads it first.
@@ -81,7 +82,7 @@ class OtherTables(Protocol):
     def context(self, table: str) -> DeletionContext:
         """Return what protection needs to decide about the table's files."""
 
-    def readers(self) -> TablesOfCatalog | None:
+    def readers(self) -> MarkedTables | None:
         """Return the tables that may read files of other catalogs' tables; None where none can."""
 
     def reachable_set(self, table: str, now: datetime | None) -> ReachableSet:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import methodcaller
 from threading import Lock, Thread
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Protocol, TypeVar
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, Identifier
@@ -151,6 +152,13 @@ class LiveCatalogs:
             reader.close()
 
 
+class MarkedTables(TablesOfCatalog, Protocol):
+    """The tables of a catalog with references."""
+
+    def observed(self) -> Mapping[str, Pointer]:
+        """Return the tables as of the last answer of the server. Raises OperationsUnavailable if there was none."""
+
+
 class AllReaders:
     """Every table and object that may read files of a table of catalog `own`: those of all live catalogs, of their
     databases, and of the catalogs in `marked`. Implements `TablesOfCatalog`.
@@ -166,14 +174,14 @@ class AllReaders:
         around: Callable[[str], TablesOfCatalog],
         known: Callable[[str], list[KnownTable]],
         *,
-        marked: Collection[str] = (),
+        marked: Mapping[str, MarkedTables] = MappingProxyType({}),
         strict: bool = False,
     ) -> None:
         self._own = own
         self._catalogs = catalogs
-        self._around = around
+        self._around: Callable[[str], TablesOfCatalog] = lambda name: marked[name] if name in marked else around(name)
         self._known = known
-        self._marked = tuple(marked)
+        self._marked = marked
         self._strict = strict
         self._silent: dict[str, float] = {}
         self._seen: dict[str, Mapping[str, Pointer]] = {}
@@ -226,9 +234,8 @@ class AllReaders:
         answers = ask_all(asked, _SURVEY_WITHIN)
         for name in others:
             answer = answers.get(name)
-            # An error about one table's metadata or name does not mean that the catalog is silent. Of a marked one, it
-            # means that the readers are not known.
-            is_silent = isinstance(answer, LifecycleError if name in self._marked else OperationsUnavailable)
+            # An error about one table's metadata or name does not mean that the catalog is silent.
+            is_silent = isinstance(answer, OperationsUnavailable)
             if isinstance(answer, LifecycleError) and (self._strict or not is_silent):
                 raise answer
             if name not in answers or is_silent:
@@ -242,6 +249,8 @@ class AllReaders:
         return found
 
     def _last_known(self, name: str) -> Mapping[str, Pointer]:
+        if name in self._marked:
+            return self._marked[name].observed()
         known = [*self._known(name), *self._known(beside_catalog(name))]
         # What this object saw is newer than what a step recorded; a table may have come since either.
         recorded = {each.table: LastKnown(each.metadata_location) for each in known if each.missing_since is None}

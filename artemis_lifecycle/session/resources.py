@@ -497,8 +497,6 @@ class Resources:
         own, prefix = of.name, catalogs.prefix(of)
 
         def around(name: str) -> TablesOfCatalog:
-            if name in marked:
-                return marked[name]
             confirm = partial(self.confirm, prefix) if name == own else (lambda: None)
             return catalogs_of_database(catalogs, self.catalogs.reader(name), self.cold_catalog, confirm)
 

@@ -26,6 +26,7 @@ from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import ReachableSet, reachable_files, reachable_set
 from artemis_lifecycle.session.contexts import context_of, live_index
 from artemis_lifecycle.session.formats import Explanation, Kind, TableState
+from artemis_lifecycle.session.live_catalogs import MarkedTables
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.walk.marking import MarkedCatalog, mark_catalog
@@ -70,6 +71,9 @@ class _Readers:
 
     def pointers(self) -> Mapping[str, Pointer]:
         return self.nessie.marked().pointers()
+
+    def observed(self) -> Mapping[str, Pointer]:
+        return self.nessie.marked().observed()
 
     def others(self) -> Sequence[CatalogEntry]:
         """Return the folders with the metadata files of views."""
@@ -160,7 +164,7 @@ class NessieTables:
                     return tables
             return self.of_set(self.mark(wanted))
 
-    def readers(self) -> TablesOfCatalog:
+    def readers(self) -> MarkedTables:
         """Return the tables of the newest set that keeps what lifecycle.yaml says, however old it is, with what
         references show since. Without one, the first question marks."""
         return _Readers(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.errors import LifecycleError, NotApplicable
+from artemis_lifecycle_tests.guardian import GUARDIAN
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting
 
@@ -220,40 +223,89 @@ def test_a_nessie_table_has_the_walks_steps_and_refuses_those_that_its_reference
             lifecycle.plan_expiration(name)
 
 
-@pytest.mark.parametrize("reference", ["main", "idea"])
-@pytest.mark.parametrize("marked", ["never", "before", "after", "both"])
-def test_a_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World, marked: str, reference: str) -> None:
+def _live_table(world: World) -> list[str]:
+    """Make a table of the live catalog; its files."""
     spark, live = world.spark, world.config.catalogs.live.name
     spark.sql(f"CREATE NAMESPACE {live}.db")
     spark.sql(f"CREATE TABLE {live}.db.a (n int) USING iceberg")
     spark.sql(f"INSERT INTO {live}.db.a VALUES (1)")
-    files = [str(row[0]) for row in spark.sql(f"SELECT file_path FROM {live}.db.a.files").collect()]
+    return [str(row[0]) for row in spark.sql(f"SELECT file_path FROM {live}.db.a.files").collect()]
+
+
+def _take_up(world: World, files: list[str], reference: str) -> str:
+    """Append the files to a table of the server; its name in Spark."""
+    jvm: Any = world.spark._jvm
+    path = f"{world.catalog(reference)}.db.r"
+    reader = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(world.spark._jsparkSession, path)
+    for each in files:
+        file = jvm.org.apache.iceberg.DataFiles.builder(reader.spec()).withPath(each).withFormat("parquet")
+        size = Path(each.removeprefix("file:")).stat().st_size
+        reader.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(1).build()).commit()
+    return path
+
+
+def _expire_all(world: World, lifecycle: Lifecycle) -> int:
+    for row in (2, 3):
+        world.spark.sql(f"INSERT OVERWRITE {world.config.catalogs.live.name}.db.a VALUES ({row})")
+    plan = lifecycle.plan_expiration("db.a", now=datetime.now(UTC) + timedelta(days=60))
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    over = "UPDATE lifecycle.plans SET due_at = clock_timestamp() WHERE plan_id = :plan"
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text(over), {"plan": plan.plan_id})
+    return lifecycle.delete_files(plan).deleted
+
+
+@pytest.mark.parametrize("reference", ["main", "idea"])
+@pytest.mark.parametrize("marked", ["never", "before", "after", "both"])
+def test_a_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World, marked: str, reference: str) -> None:
+    files = _live_table(world)
     world.table("db.r")
     world.create("idea")
     if marked in ("before", "both"):
         with world.open() as lifecycle:
             lifecycle.mark(world.name)
-    jvm: Any = spark._jvm
-    path = f"{world.catalog(reference)}.db.r"
-    reader = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, path)
-    for each in files:
-        file = jvm.org.apache.iceberg.DataFiles.builder(reader.spec()).withPath(each).withFormat("parquet")
-        size = Path(each.removeprefix("file:")).stat().st_size
-        reader.newAppend().appendFile(file.withFileSizeInBytes(size).withRecordCount(1).build()).commit()
+    path = _take_up(world, files, reference)
     with world.open() as lifecycle:
         if marked in ("after", "both"):
             lifecycle.mark(world.name)
-        spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (2)")
-        spark.sql(f"INSERT OVERWRITE {live}.db.a VALUES (3)")
-        plan = lifecycle.plan_expiration("db.a", now=datetime.now(UTC) + timedelta(days=60))
-        lifecycle.hand_off(plan)
-        lifecycle.commit_expiration(plan)
-        over = "UPDATE lifecycle.plans SET due_at = clock_timestamp() WHERE plan_id = :plan"
-        with lifecycle.operations.engine.begin() as connection:
-            connection.execute(text(over), {"plan": plan.plan_id})
-        assert lifecycle.delete_files(plan).deleted > 0
+        assert _expire_all(world, lifecycle) > 0
     assert all(Path(each.removeprefix("file:")).exists() for each in files)
-    assert sorted(row[0] for row in spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
+    assert sorted(row[0] for row in world.spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("spoiled", ["another format", "a lost file", "no answer"])
+def test_a_live_table_keeps_its_files_where_a_server_cannot_be_read(world: World, spoiled: str, marked: bool) -> None:
+    files = _live_table(world)
+    world.table("db.r")
+    world.table("db.other")
+    world.create("idea")
+    path = _take_up(world, files, "idea")
+    if marked:
+        with world.open() as lifecycle:
+            lifecycle.mark(world.name)
+    if spoiled == "another format":
+        lake = {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": ["a"], "checkpointLocationHistory": []}
+        world.put("main", "db.delta", lake)
+    elif spoiled == "a lost file":
+        world.insert("db.other", 1)
+        lost = Path(str(world.content("db.other")["metadataLocation"]).removeprefix("file:"))
+        GUARDIAN.damaged.add(str(lost))
+        lost.unlink()
+    else:
+        silent = world.config.catalogs.others[world.name].model_copy(update={"uri": "http://127.0.0.1:9/api/v2"})
+        others = world.config.catalogs.model_copy(update={"others": {world.name: silent}})
+        world = replace(world, config=world.config.model_copy(update={"catalogs": others}))
+    with world.open() as lifecycle:
+        if spoiled == "no answer" and marked:
+            # As last observed, on each of its branches.
+            assert _expire_all(world, lifecycle) > 0
+        else:
+            with pytest.raises(LifecycleError):
+                _expire_all(world, lifecycle)
+    assert all(Path(each.removeprefix("file:")).exists() for each in files)
+    assert sorted(row[0] for row in world.spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
 
 
 def test_a_table_of_the_live_catalog_that_reads_a_dead_branch_keeps_its_files(world: World) -> None:
