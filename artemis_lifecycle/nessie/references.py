@@ -31,9 +31,9 @@ _TRIES = 3
 class NessieClient:
     """Reads `uri`, e.g. http://nessie:19120/api/v2. `token` is sent as the bearer. Safe for several threads.
 
-    Raises BadInput for a token that cannot be sent, OperationsUnavailable if Nessie does not answer or refuses,
-    UnreadableMetadata for an answer that is not what the API promises, or for a reference or commit that Nessie does
-    not have.
+    Raises BadInput for a token that cannot be sent, OperationsUnavailable if Nessie does not answer, Refused if it
+    refuses, UnreadableMetadata for an answer that is not what the API promises, or for a reference or commit that
+    Nessie does not have.
     """
 
     def __init__(self, uri: str, token: str | None = None) -> None:
@@ -68,7 +68,9 @@ class NessieClient:
                 hint="run the step again; if it stays, check the uri (it ends in /api/v2) and Nessie's version store",
             )
         if answer.status_code != requests.codes.ok:
-            raise OperationsUnavailable(
+            # What it refuses today it refuses tomorrow, too: that is no server that is down.
+            refuses = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
+            raise (Refused if refuses else OperationsUnavailable)(
                 f"Nessie answers with status {answer.status_code}: {answer.text[:200]}",
                 path=str(shown),
                 untouched="all files",
@@ -143,8 +145,8 @@ _KINDS: Mapping[str, Any] = {"BRANCH": "branch", "TAG": "tag"}
 class NessieReferences:
     """Implements `catalogs.references.ReferenceSource`.
 
-    Raises OperationsUnavailable and UnreadableMetadata as `NessieClient` does; Refused, with key and type, for a
-    content that is neither an Iceberg table nor an Iceberg view: nobody here knows which files it has.
+    Raises OperationsUnavailable, Refused and UnreadableMetadata as `NessieClient` does; Refused, with key and type, for
+    a content that is neither an Iceberg table nor an Iceberg view: nobody here knows which files it has.
     """
 
     def __init__(self, client: NessieClient) -> None:

@@ -241,7 +241,8 @@ class AllReaders:
             if name not in answers or is_silent:
                 if isinstance(answer, LifecycleError):
                     _log.warning("What catalog %s reads is currently unknown: %s", name, answer)
-                    self._silent[name] = elapsed() + _SILENT_FOR
+                    if name not in self._marked:  # Of its readers nothing else is left that waits.
+                        self._silent[name] = elapsed() + _SILENT_FOR
                 found[name] = instead(name)
             else:
                 self._silent.pop(name, None)

@@ -16,7 +16,9 @@ from artemis_lifecycle.errors import (
     BadInput,
     LifecycleError,
     NotApplicable,
+    OperationsUnavailable,
     PlanStateError,
+    Refused,
     StorageError,
     UnreadableMetadata,
 )
@@ -224,6 +226,14 @@ def test_a_token_that_no_header_can_have_is_refused_without_showing_it(token: st
     with pytest.raises(BadInput) as refused:
         NessieClient("http://127.0.0.1:9/api/v2", token).get("config")
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, Refused), (404, UnreadableMetadata), (500, OperationsUnavailable)])
+def test_a_server_that_refuses_is_none_that_is_down(
+    serve: Callable[[Answer], str], status: int, error: type[LifecycleError]
+) -> None:
+    with pytest.raises(error):
+        NessieReferences(NessieClient(serve(lambda count: (status, {}, {})))).references()
 
 
 def test_a_server_that_asks_to_wait_for_a_day_is_not_waited_for(serve: Callable[[Answer], str]) -> None:
