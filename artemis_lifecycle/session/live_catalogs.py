@@ -76,8 +76,8 @@ def _late(name: str, seconds: float) -> OperationsUnavailable:
 _SURVEY_WITHIN = 120.0
 """Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question
 of a sensor may take."""
-_SILENT_FOR = 600.0
-"""Seconds for which a catalog that did not answer is not asked again by the same process: each question may hang."""
+_SILENT_FOR, _HANGS = 600.0, 10.0
+"""Seconds for which a catalog is not asked again by the same process if a question to it hung, for so long."""
 
 
 def require_own_keys(catalogs: Catalogs, live: Iterable[str]) -> None:
@@ -231,7 +231,7 @@ class AllReaders:
         others, now = [name for name in names if name != self._own], elapsed()
         due = [name for name in others if self._silent.get(name, now) <= now]
         asked = {name: partial(_asked_of, self._around, name, ask) for name in due}
-        answers = ask_all(asked, _SURVEY_WITHIN)
+        answers, hung = ask_all(asked, _SURVEY_WITHIN), elapsed() - now > _HANGS
         for name in others:
             answer = answers.get(name)
             # An error about one table's metadata or name does not mean that the catalog is silent.
@@ -241,7 +241,8 @@ class AllReaders:
             if name not in answers or is_silent:
                 if isinstance(answer, LifecycleError):
                     _log.warning("What catalog %s reads is currently unknown: %s", name, answer)
-                    if name not in self._marked:  # Of its readers nothing else is left that waits.
+                    # Of a marked one's readers nothing else is left that waits.
+                    if hung and name not in self._marked:
                         self._silent[name] = elapsed() + _SILENT_FOR
                 found[name] = instead(name)
             else:
