@@ -88,7 +88,8 @@ def test_each_commit_wrote_what_the_store_got(lifecycle: Lifecycle, spark: Spark
     assert [(row.operation, row.files_changed) for row in rows] == [
         *[("append", 1)] * 4, (None, 0), ("delete", 1), ("append", 3),
     ]  # fmt: skip
-    assert rows[3].manifest_bytes > rows[0].manifest_bytes, "the merged manifest is written by the commit that merged"
+    # Its bytes vary with what its paths compress to.
+    assert (rows[3].manifests, rows[3].total_files) == (1, 4), "the commit that merged writes the merged manifest"
     assert found.unknown == 0 and len(found.to_pandas()) == len(found.rows)
     assert found.plot("svg").lstrip().startswith(b"<?xml")
     # A metadata file that is gone is unknown, and nothing else changes.
