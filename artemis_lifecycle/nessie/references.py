@@ -68,7 +68,7 @@ class NessieClient:
                 hint="run the step again; if it stays, check the uri (it ends in /api/v2) and Nessie's version store",
             )
         if answer.status_code != requests.codes.ok:
-            # What it refuses today it refuses tomorrow, too: that is no server that is down.
+            # A refusal does not pass by itself, as an outage does.
             refuses = 400 <= answer.status_code < 500 and answer.status_code not in (408, 429)
             raise (Refused if refuses else OperationsUnavailable)(
                 f"Nessie answers with status {answer.status_code}: {answer.text[:200]}",

@@ -77,7 +77,7 @@ _SURVEY_WITHIN = 120.0
 """Seconds for which a deletion waits for the readers of other catalogs. One with many tables needs more than a question
 of a sensor may take."""
 _SILENT_FOR, _HANGS = 600.0, 10.0
-"""Seconds for which a catalog is not asked again by the same process if a question to it hung, for so long."""
+"""Seconds for which a process does not ask a catalog again, and those after which a question counts as hung."""
 
 
 def require_own_keys(catalogs: Catalogs, live: Iterable[str]) -> None:
@@ -241,7 +241,7 @@ class AllReaders:
             if name not in answers or is_silent:
                 if isinstance(answer, LifecycleError):
                     _log.warning("What catalog %s reads is currently unknown: %s", name, answer)
-                    # Of a marked one's readers nothing else is left that waits.
+                    # No root of a marked catalog makes a deletion wait, so it is asked again each time.
                     if hung and name not in self._marked:
                         self._silent[name] = elapsed() + _SILENT_FOR
                 found[name] = instead(name)

@@ -229,7 +229,7 @@ def test_a_token_that_no_header_can_have_is_refused_without_showing_it(token: st
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, Refused), (404, UnreadableMetadata), (500, OperationsUnavailable)])
-def test_a_server_that_refuses_is_none_that_is_down(
+def test_a_server_that_refuses_does_not_count_as_one_that_is_down(
     serve: Callable[[Answer], str], status: int, error: type[LifecycleError]
 ) -> None:
     with pytest.raises(error):

@@ -91,7 +91,7 @@ class Death:
             folder = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}")
             unlink(path, dir_fd=dir_fd)
             gone = os.path.join(folder, path)
-            # What a write puts beside its target is no deletion.
+            # Removing the temporary file of a write is not a deletion.
             if self._asset == self.asset and fnmatch(gone, pattern) and not gone.endswith(".tmp"):
                 self._seen += 1
                 if self._seen == wanted:
