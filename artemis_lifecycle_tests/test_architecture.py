@@ -105,3 +105,19 @@ def _repeated(lines: int) -> list[dict[str, str]]:
 def test_no_six_lines_stand_in_two_rooms() -> None:
     assert _repeated(6) == []
     assert _repeated(3), "shorter ones are found, so that longer ones would be"
+
+
+def test_no_generator_keeps_a_connection_between_its_rows() -> None:
+    """A reader that fails would give it back when its error is forgotten; a context manager gives it back at once."""
+    found = [
+        f"{path}, line {block.lineno}: {function.name}"
+        for path, module in _modules().items()
+        for function in ast.walk(module)
+        if isinstance(function, ast.FunctionDef)
+        and not any("contextmanager" in ast.unparse(each) for each in function.decorator_list)
+        for block in ast.walk(function)
+        if isinstance(block, ast.With)
+        and any(name in ast.unparse(each.context_expr) for each in block.items for name in (".connect(", ".begin("))
+        and any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(block))
+    ]
+    assert not found

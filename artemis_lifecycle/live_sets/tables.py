@@ -395,9 +395,8 @@ class LiveTables:
 
         def merged(content_ids: Sequence[str]) -> list[tuple[str, MergedTable]]:
             try:
-                found = merged_tables(
-                    self._read, self._rows.versions(live_set_id, content_ids), self.live_set.snapshots
-                )
+                with self._rows.versions(live_set_id, content_ids) as versions:
+                    found = merged_tables(self._read, versions, self.live_set.snapshots)
             except UnreadableMetadata as error:
                 raise UnreadableMetadata(
                     f"A live version cannot be read: {error.what}",
@@ -413,7 +412,8 @@ class LiveTables:
                 self._add(name, table)
         views = [each.content_id for each in contents if each.type == VIEW]
         if views:
-            self._view_folders |= {parent(each.metadata_location) for each in self._rows.versions(live_set_id, views)}
+            with self._rows.versions(live_set_id, views) as versions:
+                self._view_folders |= {parent(each.metadata_location) for each in versions}
         if len(self._rows.contents(live_set_id)) != self.live_set.contents:
             raise PlanStateError(
                 f"Live-contents set {live_set_id} was deleted while it was read",

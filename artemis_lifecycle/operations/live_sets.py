@@ -8,6 +8,7 @@ many references share its commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
@@ -253,8 +254,10 @@ class LiveSets:
             self._engine, LiveContent, mine, order_by=(live_contents.c.table_name, live_contents.c.content_id)
         )
 
-    def versions(self, live_set_id: str, content_ids: Collection[str] | None = None) -> Iterator[LiveVersion]:
-        """Yield the live versions of the set, or of some contents in it, content by content. Holds few of them."""
+    @contextmanager
+    def versions(self, live_set_id: str, content_ids: Collection[str] | None = None) -> Iterator[Iterator[LiveVersion]]:
+        """Open the live versions of the set, or of some contents in it, content by content. Holds few of them, and a
+        connection, which a reader that fails gives back at once."""
         where = [live_versions.c.live_set_id == live_set_id]
         if content_ids is not None:
             where.append(live_versions.c.content_id.in_(sorted(content_ids)))
@@ -262,8 +265,7 @@ class LiveSets:
         query = sa.select(*columns).where(*where).order_by(*columns[1:4])
         with self._engine.connect() as connection:
             streamed = connection.execution_options(stream_results=True, max_row_buffer=_ROWS)
-            for row in streamed.execute(query):
-                yield LiveVersion(*row)
+            yield (LiveVersion(*row) for row in streamed.execute(query))
 
     def swept_tables(self, live_set_id: str) -> tuple[SweptTable, ...]:
         mine = swept_tables.c.live_set_id == live_set_id

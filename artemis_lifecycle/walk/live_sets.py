@@ -87,7 +87,8 @@ class LiveSets:
                 hint="list the sets: artemis live-sets list",
             )
         names = {each.content_id: each.table for live_set_id in (before, after) for each in sets.contents(live_set_id)}
-        return compared(before, after, sets.versions(before), sets.versions(after), names)
+        with sets.versions(before) as first_versions, sets.versions(after) as second_versions:
+            return compared(before, after, first_versions, second_versions, names)
 
     def delete(self, live_set_id: str) -> None:
         """Delete a set. Raises PlanStateError while a deferred deletion needs it, NoSuchPlan."""

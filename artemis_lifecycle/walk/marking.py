@@ -68,14 +68,15 @@ def mark_catalog(
             last_read[metadata.table_uuid] = metadata_location
             return metadata
 
-        for content in contents_of(live_set_id, catalog.prefix, sets.versions(live_set_id), default, read):
-            batch.append(content)
-            if content.table_uuid is not None:
-                seen.setdefault(content.table_uuid, Seen(content.table, last_read[content.table_uuid]))
-                locations |= {(content.table_uuid, each): content.table for each in content.locations}
-            if len(batch) == _BATCH:
-                sets.add_contents(batch)
-                batch = []
+        with sets.versions(live_set_id) as versions:
+            for content in contents_of(live_set_id, catalog.prefix, versions, default, read):
+                batch.append(content)
+                if content.table_uuid is not None:
+                    seen.setdefault(content.table_uuid, Seen(content.table, last_read[content.table_uuid]))
+                    locations |= {(content.table_uuid, each): content.table for each in content.locations}
+                if len(batch) == _BATCH:
+                    sets.add_contents(batch)
+                    batch = []
         sets.add_contents(batch)
         _remember(resources, catalog.name, seen, locations)
         sets.saw_locations(catalog.name, locations)
