@@ -119,7 +119,7 @@ public class Core {
                 Long first = file.firstRowId();
                 out.append("\t").append(file.location()).append("|").append(first == null ? -1L : first.longValue());
                 out.append("|").append(file.recordCount()).append("|").append(file.content());
-                out.append("|").append(file.dataSequenceNumber());
+                out.append("|").append(file.dataSequenceNumber()).append("|").append(file.fileSizeInBytes());
             }
             reader.close();
         } catch (Exception error) {

@@ -38,6 +38,7 @@ class Entry:
     records: int
     content: str
     sequence: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,9 @@ class Core:
 
     def _entry(self, line: str) -> Entry:
         if line not in self._entries:
-            path, first, records, content, sequence = line.rsplit("|", 4)
+            path, first, records, content, sequence, size = line.rsplit("|", 5)
             row_id = None if first == "-1" else int(first)
-            self._entries[line] = Entry(path, row_id, int(records), content, int(sequence))
+            self._entries[line] = Entry(path, row_id, int(records), content, int(sequence), int(size))
         return self._entries[line]
 
     def rows(self, location: str, snapshot: int, *, current: bool = False) -> tuple[Row, ...]:

@@ -39,7 +39,7 @@ class Plain:
         for each in entries:
             if each.content == "DATA":
                 continue
-            columns, _ = self._columns(each.path)
+            columns, _ = self._columns(each.path, each.size)
             if each.content == "EQUALITY_DELETES":
                 equal.append((each.sequence, set(columns[1])))
             else:
@@ -49,7 +49,7 @@ class Plain:
         for each in entries:
             if each.content != "DATA":
                 continue
-            columns, records = self._columns(each.path)
+            columns, records = self._columns(each.path, each.size)
             positions = {position for sequence, position in gone.get(each.path, ()) if sequence >= each.sequence}
             ids = [values for sequence, values in equal if sequence > each.sequence]
             for number in range(records):
@@ -58,12 +58,15 @@ class Plain:
                     found.append(row)
         return as_rows(found)
 
-    def _columns(self, path: str) -> tuple[Columns, int]:
+    def _columns(self, path: str, size: int) -> tuple[Columns, int]:
         if not path.endswith(".parquet"):
             raise BeyondError(path)
         place = on_disk(path)
         try:
             stat = os.stat(place)
+            if stat.st_size != size:
+                # Others wrote another file there: Iceberg reads none whose size is not the recorded one.
+                raise BeyondError(path)
             at = (path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
             if at not in self._read:
                 table = pq.ParquetFile(place).read()
