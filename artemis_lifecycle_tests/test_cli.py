@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
+import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.cli.command import instant, instant_ahead
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import ColdTier
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.operations.holds import holds
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
@@ -68,7 +74,7 @@ def test_tables_and_history_of_a_real_table(
     [
         (["history", "db.absent"], 2, "NoSuchTable"),
         (["history", "no_namespace"], 2, "BadInput"),
-        (["plan", "db.t", "--now", "yesterday"], 2, "is not an instant"),
+        (["plan", "db.t", "--now", "someday"], 2, "is not an instant"),
         (["plan", "db.t", "--now", "2026-01-31T00:00:00"], 2, "has no time zone"),
         (["commit", "0" * 32], 2, "NoSuchPlan"),
         (["release", "hold-of-nobody"], 2, "NoSuchPlan"),
@@ -206,6 +212,61 @@ def test_a_plan_says_what_goes_by_kind_and_why_the_rest_stays(run: Run, aged: li
     assert path in {row["path"] for row in files} and {row["change"] for row in files} == {"removed"}
 
 
+def test_each_command_explains_every_argument_and_shows_an_example_that_it_understands() -> None:
+    root: Any = typer.main.get_command(cli.app)
+    named = [((name,), each) for name, each in root.commands.items() if not hasattr(each, "commands")]
+    for group in (each for each in root.commands.values() if hasattr(each, "commands")):
+        named += [((group.name, name), each) for name, each in group.commands.items()]
+    assert len(named) > 90
+    for words, each in named:
+        assert all(parameter.help for parameter in each.params), words
+        artemis, *given = shlex.split(each.epilog.removeprefix("Example: "))
+        assert (artemis, *given[: len(words)]) == ("artemis", *words)
+        with each.make_context(words[-1], given[len(words) :]):
+            pass
+    assert all(each.rich_help_panel for each in root.commands.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "ago", "ahead"),
+    [("now", 0, 0), ("7d", 7, -7), ("36h", 1.5, -1.5), (str(datetime.now(UTC).date() - timedelta(days=9)), 9.5, 9.5)],
+)
+def test_an_instant_may_be_a_date_or_a_duration(text: str, ago: float, ahead: float) -> None:
+    for parse, days in ((instant, ago), (instant_ahead, ahead)):
+        found = parse(text)
+        assert found is not None and abs(datetime.now(UTC) - found - timedelta(days=days)) < timedelta(days=0.51)
+
+
+def test_a_step_says_what_is_next_and_takes_the_beginning_of_an_id_and_the_catalogs_name(
+    run: Run, aged: list[int], config: LifecycleConfig
+) -> None:
+    live = config.catalogs.live.name
+    said = run("plan", f"{live}.db.t")
+    plan = run("plans", "db.t", "--json")[0]["plan_id"]
+    assert f"Next: artemis hand-off {plan}" in said
+    assert f"Next: artemis commit {plan}" in run("hand-off", plan[:5])
+    assert f"Next: artemis delete {plan}" in run("commit", plan[:6], "--yes")
+    assert run("plans", "db.t", "--json")[0]["status"] == "committed"
+    assert "artemis retention-curve db.t" in run("plan", "db.t")
+    # What no id begins with, or too little of one, stands for nothing.
+    assert "NoSuchPlan" in run("commit", plan[:3], "--yes", code=2)
+    assert "did you mean db.t? artemis tables lists them" in run("history", "db.tt", code=2)
+
+
+def test_an_id_stands_for_itself_and_what_several_begin_with_for_none(lifecycle: Lifecycle) -> None:
+    columns = ("holds.hold_id",)
+    with lifecycle.operations.engine.begin() as connection:
+        for each in ("abcdef01", "abcdef02", "abcd", "wxyz99", "wx_z00"):
+            values = {"hold_id": each, "table_uuid": "u", "table_name": "db.t", "owner": "o", "reason": "r"}
+            connection.execute(sa.insert(holds).values(snapshot_ids=(), **values))
+    full = lifecycle.operations.full_id
+    assert [full(each, columns) for each in ("abcdef01", "abcd", "wxyz", "wx_z", "wx%9", "wxy")] == [
+        *("abcdef01", "abcd", "wxyz99", "wx_z00", "wx%9", "wxy")
+    ]
+    with pytest.raises(BadInput, match=r"Several ids begin with abcde.*abcdef01, abcdef02"):
+        full("abcde", columns)
+
+
 def test_an_approval_says_for_what(run: Run, aged: list[int]) -> None:
     plan = run("plan", "db.t", "--json")["plan_id"]
     by = ("--who", "ada", "--why", "looked")
@@ -252,7 +313,7 @@ def test_the_health_of_a_table_and_its_maintenance(
     past = run("snapshot-at", "db.t", datetime.now(UTC).isoformat(), "--json")
     assert (past["snapshot_id"], past["schema_id"], past["operation"]) == (aged[-1], 0, "append")
     assert str(aged[-1]) in run("snapshot-at", "db.t", datetime.now(UTC).isoformat())
-    assert "has no time zone" in run("snapshot-at", "db.t", "2026-01-01", code=2)
+    assert "has no time zone" in run("snapshot-at", "db.t", "2026-01-01T00:00:00", code=2)
     measured = run("health", "db.t", "--json")
     assert (measured["snapshots"], measured["data_files"], measured["small_files"]) == (4, 4, 4)
     assert "small files" in run("health", "db.t")

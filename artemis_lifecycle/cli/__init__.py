@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+from importlib.metadata import version
 from threading import Timer
+from typing import Annotated
 
 import typer
 
@@ -26,20 +28,53 @@ from artemis_lifecycle.cli import (
     tables,
     tags_and_holds,
 )
+from artemis_lifecycle.cli.command import ConfigOption
 from artemis_lifecycle.cli.output import err, interrupted, plain, show_json
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.spark.session import Terminated, interruptible
 
 app = typer.Typer(
     name="artemis",
-    help="Manages the life of Apache Iceberg tables: what is kept, expired, moved to the cold tier and deleted.",
     no_args_is_help=True,
-    add_completion=False,
+    # Click suggests a command, too.
+    suggest_commands=False,
     pretty_exceptions_enable=False,
 )
 # In the order of `artemis --help`.
-for commands in (tables, expiration, orphans, paimon, live_sets, reading, cold_tier, tags_and_holds, gate, operating):
-    app.add_typer(commands.app)
+for panel, commands in (
+    ("Walk", (expiration.app, orphans.app)),
+    ("Tables", (tables.app,)),
+    ("Archive", (cold_tier.app,)),
+    ("Questions", (reading.app,)),
+    ("Audit", (reading.audit,)),
+    ("Holds and tags", (tags_and_holds.app,)),
+    ("Operation", (operating.app,)),
+    ("Fleet", (tables.fleet_app,)),
+    ("Gate", (gate.app,)),
+    ("Formats and whole catalogs", (live_sets.app, paimon.app)),
+):
+    for each in commands:
+        for command in each.registered_commands:
+            command.rich_help_panel = panel
+        for group in each.registered_groups:
+            group.rich_help_panel = panel
+        app.add_typer(each)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(version("artemis-lifecycle"))
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    config: ConfigOption = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Manages the life of Apache Iceberg tables: what is kept, expired, moved to the cold tier and deleted."""
 
 
 _SHORT_SECONDS = 5.0

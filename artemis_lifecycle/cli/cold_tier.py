@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import command
+from artemis_lifecycle.cli.command import ASKS, WHO, WHY, command
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def restore(
     branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
     snapshot_id: Annotated[int | None, typer.Argument(help="An expired snapshot.", metavar="[SNAPSHOT]")] = None,
     as_of: datetime | None = None,
-    why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
+    why: Annotated[str, typer.Option(*WHY, help="Recorded with the restore.")] = "",
     ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
+    owner: Annotated[str | None, typer.Option(*WHO, help="Who requests it; default: you.")] = None,
 ) -> Iterator[object]:
     """Restore an expired snapshot from the cold tier, as a new snapshot on a branch of the live table."""
     done = lifecycle.restore(table, snapshot_id, branch, as_of=as_of, why=why, who=owner, ticket=ticket)
@@ -125,9 +125,9 @@ def renew_identities(lifecycle: Lifecycle, table: str, who: str, why: str) -> ob
 def thaw(
     lifecycle: Lifecycle,
     table: str,
-    case: Annotated[str, typer.Option(prompt=True, help="The case for which it is needed.")],
-    requester: Annotated[str, typer.Option(prompt=True, help="Who requests it.")],
-    reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Recorded with the thaw.")],
+    case: Annotated[str, typer.Option(prompt=ASKS, help="The case for which it is needed.")],
+    requester: Annotated[str, typer.Option("--requester", *WHO, prompt=ASKS, help="Who requests it.")],
+    reason: Annotated[str, typer.Option(*WHY, prompt=ASKS, help="Recorded with the thaw.")],
     snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
     as_of: datetime | None = None,
     tag: str | None = None,
@@ -151,7 +151,7 @@ def thaw(
 def approve_thaw(
     lifecycle: Lifecycle,
     thaw_id: str,
-    who: Annotated[str, typer.Option(prompt=True, help="You; not the requester.")],
+    who: Annotated[str, typer.Option(*WHO, prompt=ASKS, help="You; not the requester.")],
     why: str,
 ) -> Iterator[object]:
     """Approve a thaw as the second person, and request its files from the store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from artemis_lifecycle.operations.scans import ScanRecord
 
 app = typer.Typer()
+
+ExpiredOption = Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")]
 
 
 @command(app, "reading the policy of {table}")
@@ -42,8 +44,8 @@ def plan(
     table: str,
     now: datetime | None = None,
     older_than: datetime | None = None,
-    retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
-    snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
+    retain_last: int | None = None,
+    snapshot_id: ExpiredOption = None,
     files: bool = False,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
@@ -62,6 +64,35 @@ def plan(
     else:
         yield made
         _show_plan(made, limit)
+        say_next(lifecycle, made.plan_id)
+
+
+def say_next(lifecycle: Lifecycle, plan: str) -> None:
+    """Say what is next for a plan, and from when on."""
+    from artemis_lifecycle.fleet.fleet import next_step
+    from artemis_lifecycle.scheduling.maintenance_window import Step
+
+    record = lifecycle.operations.plans.get(plan)
+    has_cold_tier = lifecycle.resources.has_cold_tier(record.table)
+    if record.status in ("open", "handed_off"):
+        cleans = lifecycle.config.policy(record.table).retention.clean_metadata
+        step = next_step(record, cold_tier=has_cold_tier, cleans=cleans)
+        if step is None:
+            say(f"Nothing expires. Next: artemis retention-curve {record.table}, which shows other windows")
+        else:
+            say(f"Next: artemis {'hand-off' if step is Step.HANDOFF else 'commit'} {plan}", unbroken=True)
+    elif record.status in ("committed", "deleting"):
+        due = record.due_at or lifecycle.operations.clock.now()
+        left = timedelta(seconds=max(0, round((due - lifecycle.operations.clock.now()).total_seconds())))
+        when = f", from {cell(due)} UTC on, in {left}" if left else ""
+        say(f"Next: artemis delete {plan}{when}", unbroken=True)
+
+
+def _done(lifecycle: Lifecycle, done: object, plan: str, title: str) -> Iterator[object]:
+    """Show what a step has done with a plan (see `command`), and what is next."""
+    yield done
+    print_fields(done, title=title)
+    say_next(lifecycle, plan)
 
 
 def _show_plan(plan: ExpirationPlan, limit: int) -> None:
@@ -140,10 +171,10 @@ def approvals(record: PlanRecord | ScanRecord) -> list[str]:
     return [f"{what}: {who}, {cell(at)}: {why}" for what, who, at, why in given if who]
 
 
-@command(app, "copying to the cold tier", "Handoff of {plan}", name="hand-off")
-def hand_off(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
+@command(app, "copying to the cold tier", name="hand-off")
+def hand_off(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> Iterator[object]:
     """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
-    return lifecycle.hand_off(plan, dry_run=dry_run)
+    return _done(lifecycle, lifecycle.hand_off(plan, dry_run=dry_run), plan, f"Handoff of {plan}")
 
 
 @command(app, "checking")
@@ -161,26 +192,27 @@ def check(lifecycle: Lifecycle, plan: str) -> Iterator[object]:
     show_table(f"Checks of {plan}", *rows)
 
 
-@command(app, "committing", "Commit of {plan}", confirm="plan")
-def commit(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> object:
+@command(app, "committing", confirm="plan")
+def commit(lifecycle: Lifecycle, plan: str, dry_run: bool = False) -> Iterator[object]:
     """Remove a plan's snapshots from the table's metadata in one commit."""
-    return lifecycle.commit_expiration(plan, dry_run=dry_run)
+    return _done(lifecycle, lifecycle.commit_expiration(plan, dry_run=dry_run), plan, f"Commit of {plan}")
 
 
-@command(app, "deleting", "Deletion of {plan}", confirm="plan")
-def delete(lifecycle: Lifecycle, plan: str, now: datetime | None = None, dry_run: bool = False) -> object:
+@command(app, "deleting", confirm="plan")
+def delete(lifecycle: Lifecycle, plan: str, now: datetime | None = None, dry_run: bool = False) -> Iterator[object]:
     """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
-    return lifecycle.delete_files(plan, now=now, dry_run=dry_run)
+    return _done(lifecycle, lifecycle.delete_files(plan, now=now, dry_run=dry_run), plan, f"Deletion of {plan}")
 
 
-@command(app, "expiring {table}", "Expiration of {table}", confirm="table")
+@command(app, "expiring {table}", confirm="table")
 def expire(
     lifecycle: Lifecycle,
     table: str,
     now: datetime | None = None,
     older_than: datetime | None = None,
     retain_last: int | None = None,
-    snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
-) -> object:
+    snapshot_id: ExpiredOption = None,
+) -> Iterator[object]:
     """Plan, hand off, commit, and delete if the grace is over: all steps in order."""
-    return lifecycle.expire(table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id)
+    done = lifecycle.expire(table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id)
+    return _done(lifecycle, done, done.job_id, f"Expiration of {table}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import ConfigOption, JsonOption, command
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, chosen_config, command
 from artemis_lifecycle.cli.output import grid, say, show, show_list, show_table
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.embedded.addresses import fill
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from artemis_lifecycle.commits.requests import Finding
 
 app = typer.Typer()
-gate = typer.Typer(no_args_is_help=True)
-app.add_typer(gate, name="gate", help="Refuse commits without lineage.")
+gate = typer.Typer(name="gate", no_args_is_help=True)
+app.add_typer(gate, help="Refuse commits without lineage.")
 
 
-@gate.command()
+@gate.command(epilog="Example: artemis gate serve --upstream https://catalog.example/api")
 def serve(
     upstream: Annotated[str, typer.Option(help="The address of an Iceberg REST catalog, with its path.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -51,7 +51,7 @@ def serve(
             say(f"{did} {finding.table}: {'; '.join(finding.problems)} ({who})", unbroken=True)
 
     server.serve(
-        fill(load_config(config)),
+        fill(load_config(config or chosen_config())),
         upstream,
         host,
         port,

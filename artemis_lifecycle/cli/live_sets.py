@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
-sets = typer.Typer(help="Live-contents sets: what marks of whole catalogs found alive.", invoke_without_command=True)
-app.add_typer(sets, name="live-sets")
+sets = typer.Typer(
+    name="live-sets", help="Live-contents sets: what marks of whole catalogs found alive.", invoke_without_command=True
+)
+app.add_typer(sets)
 
 SetArgument = Annotated[str, typer.Argument(help="The id from `artemis mark`.", metavar="SET")]
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import ConfigOption, JsonOption, PlanOrScanArgument, command
+from artemis_lifecycle.cli.command import (
+    WHO,
+    ConfigOption,
+    JsonOption,
+    PersonOption,
+    PlanOrScanArgument,
+    ReasonOption,
+    chosen_config,
+    command,
+)
 from artemis_lifecycle.cli.expiration import approvals
 from artemis_lifecycle.cli.output import (
     grid,
@@ -98,7 +107,7 @@ def init(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     )
 
 
-@app.command()
+@app.command(epilog="Example: artemis doctor --write-probe")
 def doctor(
     write_probe: Annotated[
         bool,
@@ -112,7 +121,7 @@ def doctor(
     from artemis_lifecycle.doctor.diagnosis import diagnose
 
     with spinner("checking"):
-        found = diagnose(config, write_probe=write_probe)
+        found = diagnose(config or chosen_config(), write_probe=write_probe)
     if json:
         show_json(found)
     else:
@@ -126,8 +135,8 @@ def doctor(
 def pause(
     lifecycle: Lifecycle,
     table: Annotated[str | None, typer.Argument(help="namespace.table; default: every table.")] = None,
-    who: Annotated[str, typer.Option(prompt=True)] = "",
-    why: Annotated[str, typer.Option(prompt=True)] = "",
+    who: PersonOption = "",
+    why: ReasonOption = "",
 ) -> object:
     """Stop all work on a table, or on every table, on all machines. Workers notice within seconds."""
     return lifecycle.pause(table, who=who, why=why)
@@ -137,7 +146,7 @@ def pause(
 def resume(
     lifecycle: Lifecycle,
     table: Annotated[str | None, typer.Argument(help="namespace.table; default: end the pause of all tables.")] = None,
-    who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    who: Annotated[str | None, typer.Option(*WHO, help="Default: the account.")] = None,
     why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
 ) -> Iterator[object]:
     """End a pause. The next run continues what was stopped."""
@@ -216,7 +225,7 @@ def publish(lifecycle: Lifecycle) -> object:
     return {"plans_and_deletions": lifecycle.publish_results()}
 
 
-@app.command()
+@app.command(epilog="Example: artemis workers --count 2")
 def workers(
     count: Annotated[int, typer.Option(min=1, help="Processes, each with a Spark session of its own.")] = 2,
     recycle_after: Annotated[
@@ -229,7 +238,9 @@ def workers(
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    epilog="Example: artemis demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
 def demo(context: typer.Context) -> None:
     """Create three tables with 400 days of history and run the whole walk on them, through Dagster."""
     # A wheel has the demo inside the package, a clone beside it.

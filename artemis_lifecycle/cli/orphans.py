@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from artemis_lifecycle.cli.command import DroppedArgument, command, instant_option
-from artemis_lifecycle.cli.output import grid, show, show_list, show_rows, show_table
+from artemis_lifecycle.cli.output import grid, say, show, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+LocationOption = Annotated[str | None, typer.Option(help="A folder inside the table's locations.")]
+
 
 @command(app, "listing {table}", "Listing of {table}", name="list-objects")
 def list_objects(
     lifecycle: Lifecycle,
     table: str,
-    location: Annotated[str | None, typer.Option(help="A folder inside the table's locations.")] = None,
+    location: LocationOption = None,
 ) -> object:
     """List the files below the table's locations, and seal the listing."""
     return lifecycle.list_objects(table, location)
@@ -36,7 +38,7 @@ def scan_orphans(
     table: str,
     now: datetime | None = None,
     older_than: datetime | None = None,
-    location: str | None = None,
+    location: LocationOption = None,
     inventory: Annotated[
         str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
     ] = None,
@@ -67,7 +69,9 @@ def scan_orphans(
     scan = lifecycle.scan_orphans(
         table, now=now, older_than=older_than, location=location, listing=given, listed_at=listed_at
     )
-    return _show_scan(scan, f"Orphan scan of {table}", f"Orphans of scan {scan.scan_id}", limit if files else None)
+    yield from _show_scan(scan, f"Orphan scan of {table}", f"Orphans of scan {scan.scan_id}", limit if files else None)
+    if scan.summary.orphan_files:
+        say(f"Next: artemis delete-orphans {scan.scan_id}", unbroken=True)
 
 
 def _show_scan(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
 
 app = typer.Typer()
-paimon = typer.Typer(no_args_is_help=True)
-app.add_typer(paimon, name="paimon", help="Expire snapshots and tags of Paimon tables, remove orphans, roll back.")
+paimon = typer.Typer(name="paimon", no_args_is_help=True)
+app.add_typer(paimon, help="Expire snapshots and tags of Paimon tables, remove orphans, roll back.")
 
 PaimonTable = Annotated[str, typer.Argument(help="catalog:database.table", metavar="TABLE")]
 

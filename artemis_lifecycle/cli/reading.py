@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command, instant_option, picture
+from artemis_lifecycle.cli.command import INSTANT, WHO, WHY, command, instant_option, picture
 from artemis_lifecycle.cli.output import (
     as_json,
     collected,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.cold_tier.reads import Route
 
 app = typer.Typer()
+audit = typer.Typer()
 
 
 @command(app, "searching for the file")
@@ -86,10 +87,10 @@ def query(
     table: Annotated[str | None, typer.Option(help="The table of a TAG statement without one.")] = None,
     as_of: Annotated[
         datetime | None,
-        instant_option("--as-of", help="An instant with its time zone, for tables without a FOR clause."),
+        instant_option("--as-of", help="An instant, for tables without a FOR clause."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with a tag.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who is responsible for a tag; default: you.")] = None,
+    reason: Annotated[str, typer.Option(*WHY, help="Recorded with a tag.")] = "",
+    owner: Annotated[str | None, typer.Option(*WHO, help="Who is responsible for a tag; default: you.")] = None,
     translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
     limit: int = 20,
 ) -> Iterator[object]:
@@ -164,7 +165,7 @@ def _show_in_archive(found: Mapping[str, Route]) -> Iterator[object]:
         say(f"{table}: snapshot {source.snapshot_id} is in {where}: not read")
         if source.thaw is None:
             say(f"readable about {hours:.0f} hours after a second person approves a thaw; request one:")
-            how = f"artemis thaw {quote(table)} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
+            how = f"artemis thaw {quote(table)} --snapshot-id {source.snapshot_id} --case … --who … --why …"
             say(f"    {how}", unbroken=True)
         else:
             say(f"readable in about {hours:.0f} hours: {source.thaw}")
@@ -185,7 +186,6 @@ def _show_latency(sources: Sequence[Route], seconds: float) -> None:
 # --- audit ------------------------------------------------------------------------------------------------------------
 # Commands that answer audit questions: who ingested, what is downstream, who overwrote; and the incident report.
 
-SnapshotArgument = Annotated[int, typer.Argument(help="The snapshot's id.", metavar="SNAPSHOT")]
 StatesOption = Annotated[
     bool,
     typer.Option(
@@ -206,7 +206,7 @@ GraphOption = Annotated[
 ]
 
 
-@command(app, "reading the lineage ledger")
+@command(audit, "reading the lineage ledger")
 def ingested(
     lifecycle: Lifecycle,
     table: str,
@@ -225,11 +225,11 @@ def ingested(
     _show_notes(found.unrecorded)
 
 
-@command(app, "reading the lineage ledger")
+@command(audit, "reading the lineage ledger")
 def downstream(
     lifecycle: Lifecycle,
     table: str,
-    snapshot_id: SnapshotArgument,
+    snapshot_id: int,
     states: StatesOption = True,
     plot: GraphOption = None,
 ) -> Iterator[object]:
@@ -237,11 +237,11 @@ def downstream(
     return _show_lineage(lifecycle.downstream(table, snapshot_id, states=states), plot)
 
 
-@command(app, "reading the lineage ledger")
+@command(audit, "reading the lineage ledger")
 def upstream(
     lifecycle: Lifecycle,
     table: str,
-    snapshot_id: SnapshotArgument,
+    snapshot_id: int,
     states: StatesOption = False,
     plot: GraphOption = None,
 ) -> Iterator[object]:
@@ -249,11 +249,11 @@ def upstream(
     return _show_lineage(lifecycle.upstream(table, snapshot_id, states=states), plot)
 
 
-@command(app, "reading the lineage ledger")
+@command(audit, "reading the lineage ledger")
 def overwrites(
     lifecycle: Lifecycle,
-    since: Annotated[datetime, instant_option(help="An instant with its time zone, e.g. 2026-01-31T00:00:00Z.")],
-    until: Annotated[datetime | None, instant_option(help="An instant with its time zone; default: now.")] = None,
+    since: Annotated[datetime, instant_option(help=INSTANT)],
+    until: Annotated[datetime | None, instant_option(help="An instant; default: now.")] = None,
     table: Annotated[str | None, typer.Option(help="One table; default: all.")] = None,
 ) -> Iterator[object]:
     """Show who triggered overwrites and deletes, why and under which ticket, and what their summaries miss."""
@@ -265,11 +265,11 @@ def overwrites(
     _show_notes(found.unrecorded)
 
 
-@command(app, "reading the lineage ledger")
+@command(audit, "reading the lineage ledger")
 def incident(
     lifecycle: Lifecycle,
     table: str,
-    snapshot_id: SnapshotArgument,
+    snapshot_id: int,
     html: Annotated[Path | None, typer.Option("--html", help="Write the report with its graph to this file.")] = None,
     states: StatesOption = True,
 ) -> Iterator[object]:

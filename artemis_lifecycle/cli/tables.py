@@ -11,7 +11,7 @@ import typer
 from click import STRING
 from rich.filesize import decimal
 
-from artemis_lifecycle.cli.command import ConfigOption, command, instant
+from artemis_lifecycle.cli.command import ConfigOption, chosen_config, command, instant
 from artemis_lifecycle.cli.output import Result, grid, opened, say, show_table
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.planning.plan import QueryPlan
 
 app = typer.Typer()
+fleet_app = typer.Typer()
 
 
 @command(app, "reading the catalogs")
@@ -37,7 +38,7 @@ def tables(lifecycle: Lifecycle) -> Iterator[object]:
     show_table("Tables", ("table", "governed by"), rows)
 
 
-@command(app, "reading the fleet")
+@command(fleet_app, "reading the fleet")
 def fleet(
     lifecycle: Lifecycle,
     html: Annotated[Path | None, typer.Option(help="Also write the fleet page to this file.")] = None,
@@ -58,7 +59,7 @@ def fleet(
     say(*found.sentences)
 
 
-@app.command()
+@fleet_app.command(epilog="Example: artemis metrics --port 9477")
 def metrics(
     port: Annotated[int | None, typer.Option(help="Serve them on this port of 127.0.0.1, until Ctrl-C.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -67,7 +68,7 @@ def metrics(
     """Print the fleet as Prometheus metrics by table, or serve them at /metrics. Starts no Spark."""
     from artemis_lifecycle.cli.output import serve
 
-    with opened(config, "reading the fleet") as lifecycle:
+    with opened(config or chosen_config(), "reading the fleet") as lifecycle:
         if port is None:
             typer.echo(lifecycle.metrics(), nl=False)
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from artemis_lifecycle.cli.command import command, instant_option
+from artemis_lifecycle.cli.command import ASKS, WHO, WHY, command, instant_ahead, instant_option
 from artemis_lifecycle.cli.output import cell, grid, print_fields, say, show_list, show_table
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def tag(
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the tag.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
+    reason: Annotated[str, typer.Option(*WHY, help="Recorded with the tag.")] = "",
+    owner: Annotated[str | None, typer.Option(*WHO, help="Who is responsible for it; default: you.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
 ) -> Iterator[object]:
     """Tag a snapshot, so that it is kept for that long. Records who, when and why: see `artemis tags`."""
@@ -60,8 +60,8 @@ def untag(
     lifecycle: Lifecycle,
     table: str,
     name: str,
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the removal.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
+    reason: Annotated[str, typer.Option(*WHY, help="Recorded with the removal.")] = "",
+    owner: Annotated[str | None, typer.Option(*WHO, help="Who is responsible for it; default: you.")] = None,
 ) -> Iterator[object]:
     """Remove a tag. From then on, its snapshot expires by the table's rule."""
     return show_tag(lifecycle.untag(table, name, why=reason, who=owner))
@@ -89,14 +89,17 @@ def tags(
 def hold(
     lifecycle: Lifecycle,
     table: str,
-    reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may be removed.")],
-    owner: Annotated[str, typer.Option(prompt=True, help="Who is responsible for it.")],
+    reason: Annotated[str, typer.Option(*WHY, prompt=ASKS, help="Why nothing may be removed.")],
+    owner: Annotated[str, typer.Option(*WHO, prompt=ASKS, help="Who is responsible for it.")],
     kind: Annotated[
         HoldKind,
         typer.Option(help="legal; lease: for a reader, for a time; consumer: its next snapshot and all later ones."),
     ] = HoldKind.LEGAL,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
-    until: Annotated[datetime | None, instant_option(help="An instant; without it, until released.")] = None,
+    until: Annotated[
+        datetime | None,
+        instant_option(help="An instant, or so long from now: 7d; without it, until released.", callback=instant_ahead),
+    ] = None,
     ttl: Annotated[str | None, typer.Option(help="How long from now, such as 2h; a lease must have an end.")] = None,
 ) -> object:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
@@ -144,7 +147,7 @@ def advance(
 def release(
     lifecycle: Lifecycle,
     hold_id: str,
-    who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    who: Annotated[str | None, typer.Option(*WHO, help="Default: the account.")] = None,
     why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
 ) -> object:
     """Release a hold. Records who, when and why."""

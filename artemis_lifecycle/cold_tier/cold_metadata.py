@@ -26,6 +26,7 @@ from artemis_lifecycle.cold_tier.cold_split import (
     history_order,
     log_between,
 )
+from artemis_lifecycle.cold_tier.cold_split import UNKNOWN_SNAPSHOT as UNKNOWN_SNAPSHOT
 from artemis_lifecycle.cold_tier.evolution import NAME_MAPPING, NO_MAPPING, ORDERS, SCHEMAS, SPECS, Joint, merged
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.errors import HandoffFailed, StorageError, UnreadableMetadata
@@ -136,9 +137,6 @@ def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterato
     if not reached:
         yield after_ms + 1, None
 
-
-UNKNOWN_SNAPSHOT = 0
-"""The id in the log for a period of which nothing is known. No snapshot has it."""
 
 COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 """A property of the cold table: up to this time its snapshot log is the live table's complete log."""

@@ -27,6 +27,9 @@ Period = Literal["year", "month"]
 CLOSED_TABLES = "artemis.cold-tables"
 """A property of the newest cold table: the closed tables in time order, as JSON `[[name, until-ms], …]`."""
 
+UNKNOWN_SNAPSHOT = 0
+"""The id in the log for a period of which nothing is known. No snapshot has it."""
+
 _LABELS: Mapping[Period, str] = {"year": "%Y", "month": "%Y_%m"}
 
 
@@ -149,8 +152,13 @@ def _piece(whole: Json, since: int | None, until: int | None) -> Json:
         "snapshots": snapshots,
         "current-snapshot-id": newest,
         "refs": refs,
-        "snapshot-log": log_between(whole["snapshot-log"], since, until),
+        "snapshot-log": log_between(whole["snapshot-log"], since, until) + ([] if until is None else [_end(until)]),
     }
+
+
+def _end(until: int) -> Json:
+    """Return the last entry of a closed table's log: an engine that is asked for a later instant fails."""
+    return {"timestamp-ms": until, "snapshot-id": UNKNOWN_SNAPSHOT}
 
 
 def history_order(snapshot: Json) -> tuple[int, int, int]:

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.guard import publishing_by_hand
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, history_of, metadata_path, snapshot_ids
-from artemis_lifecycle.cold_tier.cold_split import ClosedTable, Json, closed_tables, covering
+from artemis_lifecycle.cold_tier.cold_split import UNKNOWN_SNAPSHOT, ClosedTable, Json, closed_tables, covering
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
@@ -296,6 +297,8 @@ class ColdTables:
         tables = [table.metadata for table in self][::-1]
         if len(tables) == 1:
             return self.newest.metadata
+        logs = (table.snapshot_log for table in tables)
+        ends = {LogEntry(closed.until_ms, UNKNOWN_SNAPSHOT) for closed in self.closed}
         return replace(
             self.newest.metadata,
             snapshots=tuple(
@@ -306,7 +309,8 @@ class ColdTables:
             ),
             refs={name: ref for table in tables for name, ref in table.refs.items()},
             # A table that was closed because of its name mapping has the log of the table from which it was split.
-            snapshot_log=tuple(dict.fromkeys(entry for table in tables for entry in table.snapshot_log)),
+            # Each of the others ends with an entry about no snapshot, where the next one begins.
+            snapshot_log=tuple(each for each in dict.fromkeys(chain(*logs)) if each not in ends),
             statistics=tuple(file for table in tables for file in table.statistics),
             metadata_log=tuple(
                 entry

@@ -258,7 +258,7 @@ def entries(config: LifecycleConfig) -> Iterator[Check]:
         if any(fnmatchcase(table, entry) for table in tables):
             yield Check("tables", "ok", f"{entry} matches only tables that a more exact entry governs")
             continue
-        near = _near(entry, tables, names)
+        near = near_tables(entry, tables, names)
         said = f"; near: {', '.join(near)}" if near else ""
         do = f"write {near[0]}" if near else "remove it, or correct the name: artemis tables lists them"
         yield Check("tables", "warning", f"entry {entry!r} of lifecycle.yaml matches no table{said}", do)
@@ -266,8 +266,8 @@ def entries(config: LifecycleConfig) -> Iterator[Check]:
         yield Check("tables", "ok", f"{len(config.tables)} entries, each with a table")
 
 
-def _near(entry: str, tables: Sequence[str], catalogs: Sequence[str]) -> list[str]:
-    """Tables that the entry may mean: but for case, blanks, a catalog's name before it, or a slip of the pen."""
+def near_tables(entry: str, tables: Sequence[str], catalogs: Sequence[str]) -> list[str]:
+    """Return tables that the entry may mean: but for case, blanks, a catalog's name before it, or a slip of the pen."""
     plain = {"".join(table.replace("`", "").casefold().split()): table for table in tables}
     meant = "".join(entry.replace("`", "").casefold().split())
     texts = [meant, *(meant.removeprefix(f"{name.casefold()}.") for name in catalogs)]

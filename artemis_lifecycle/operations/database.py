@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self
 
@@ -42,6 +42,9 @@ _log = escaping.logger(__name__)
 Purpose = Literal["lifecycle", "ingest", "gate"]
 
 # Ingest commits are many and short. The lifecycle's are few, and its locks hold a connection for a while.
+_FEWEST = 4
+"""Characters of an id that may stand for it."""
+
 _POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8), "gate": (2, 0)}
 # Clients of the REST gate wait while it records what it refused; they get their answer without a record, too.
 _SECONDS: dict[Purpose, tuple[float, int, float]] = {
@@ -282,6 +285,21 @@ class Operations:
             raise
         sa.event.listen(engine, "before_cursor_execute", opened._before, retval=True)
         return opened
+
+    def full_id(self, given: str, columns: Iterable[str]) -> str:
+        """Return the id that begins with `given`, four characters or more, in any of `columns` (`plans.plan_id`); and
+        `given` if none does. Raises BadInput for several."""
+        found: set[str] = set()
+        with self.engine.connect() as connection:
+            for table, column in (each.split(".") for each in columns if len(given) >= _FEWEST):
+                known = metadata.tables[f"{SCHEMA}.{table}"].c[column]
+                query = sa.select(known).where(known.startswith(given, autoescape=True)).order_by(known).limit(4)
+                found.update(connection.execute(query).scalars())
+        if given in found or not found:
+            return given
+        if len(found) > 1:
+            raise BadInput(f"Several ids begin with {given}", hint=f"write more of it: {', '.join(sorted(found)[:4])}")
+        return found.pop()
 
     def make(self) -> None:
         """Make or migrate the schema. Raises Refused, with the statement for the owner, where this login may not."""

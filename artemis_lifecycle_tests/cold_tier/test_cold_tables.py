@@ -129,6 +129,12 @@ def test_divided_tables_answer_as_the_undivided_one(data: st.DataObject) -> None
     for when in range(quarter + 2):
         for instant in (at(when) - 1, at(when), at(when) + 1):
             assert current_at(cold, instant) == snapshot_at(expected, instant), instant
+    # An engine that opens one year answers no instant of another year with a snapshot of its own.
+    for table in cold.closed:
+        log = [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in tables[table.name]["snapshot-log"]]
+        assert not snapshot_at(log, table.until_ms) and not snapshot_at(log, at(quarter + 2))
+    log = [(entry.timestamp_ms, entry.snapshot_id) for entry in cold.whole().snapshot_log]
+    assert all(snapshot_at(log, at(when)) == snapshot_at(expected, at(when)) for when in range(quarter + 2))
     for each in ids:
         holder = cold.holding(each)
         assert (holder is not None) == (each in gone)
@@ -253,6 +259,8 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
         catalog = config.catalogs.cold
         frame = spark.read.option("timestampAsOf", "2024-01-20 00:00:00").table(f"{catalog.name}.db.t_2024")
         assert fingerprint(frame) == before[ids[2]]
+        with pytest.raises(Exception, match=r"[Ss]napshot"):
+            spark.read.option("timestampAsOf", "2024-06-01 00:00:00").table(f"{catalog.name}.db.t_2023").collect()
         by_tag = spark.read.option("versionAsOf", "flood").table(f"{catalog.name}.db.t_2024")
         assert fingerprint(by_tag) == before[ids[3]]
         python = load_catalog(catalog.name, **pyiceberg_properties(catalog)).load_table("db.t_2024")
