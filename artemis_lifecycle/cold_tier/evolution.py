@@ -156,18 +156,19 @@ def merged(live: Json, cold: Json | None, ids: Ids) -> dict[str, list[Json]]:
 
 def field_ids(schema: Json) -> dict[int, Any]:
     """Return the types of a schema's fields by id, including nested fields."""
-    return dict(_fields(schema))
+    return {number: kind for number, kind, _ in _fields(schema)}
 
 
-def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
+def _fields(kind: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the id, type and initial default (None without one) of each field."""
     if not isinstance(kind, dict):
         return
     for each in kind.get("fields") or ():
-        yield each["id"], each["type"]
+        yield each["id"], each["type"], each.get("initial-default")
         yield from _fields(each["type"])
     for id_key, type_key in (("element-id", "element"), ("key-id", "key"), ("value-id", "value")):
         if id_key in kind:
-            yield kind[id_key], kind[type_key]
+            yield kind[id_key], kind[type_key], None
             yield from _fields(kind[type_key])
 
 
@@ -265,9 +266,14 @@ _PROMOTIONS = {("int", "long"), ("float", "double"), ("date", "timestamp"), ("da
 
 
 def unreadable_fields(then: Json, now: Json) -> list[int]:
-    """Return the fields of the schema `then` whose type in `now` cannot read their values."""
-    types = field_ids(now)
-    return [number for number, kind in field_ids(then).items() if number in types and not _reads(kind, types[number])]
+    """Return the fields of the schema `then` whose values `now` reads otherwise: by a type that cannot, or, in files
+    that lack them, by another initial default."""
+    known = {number: (kind, default) for number, kind, default in _fields(now)}
+    return [
+        number
+        for number, kind, default in _fields(then)
+        if number in known and not (_reads(kind, known[number][0]) and default == known[number][1])
+    ]
 
 
 def _reads(then: Any, now: Any) -> bool:

@@ -207,7 +207,11 @@ class Reuse:
                     why = "it is gone, and another file was archived from its path"
                 elif (later := self._successor(path, use, by, head.since, mapping.rules)) is not None:
                     when = of_microseconds(head.since).isoformat()
-                    why = f"it was overwritten (the file at its path is of {when}, and snapshot {later} added it there)"
+                    # A file that was only touched since looks the same.
+                    why = (
+                        f"it was overwritten, or touched, after snapshot {later} added a file at its path, too (the "
+                        f"one there changed at {when})"
+                    )
                 elif (other := self.archived_before(copies, use, head.since, path)) is not None:
                     why = ARCHIVED_BEFORE.format(other)
                 elif held is None:

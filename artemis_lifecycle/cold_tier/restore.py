@@ -37,6 +37,7 @@ from artemis_lifecycle.cold_tier.restore_ids import (
     RestoreMapping,
     RestoreRequest,
     live_ids,
+    require_readable,
 )
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferErrors
 from artemis_lifecycle.contracts.summary import OPERATION, Operation
@@ -304,9 +305,13 @@ def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
 
     def change(base: BaseState) -> Change | None:
         _check_table(request, base)
-        ref = read_table_metadata(context.live_stores, base.metadata_location).refs.get(request.branch)
+        now = read_table_metadata(context.live_stores, base.metadata_location)
+        ref, snapshot = now.refs.get(request.branch), now.snapshot(request.snapshot_id)
         if ref is not None and not (ref.is_branch and ref.snapshot_id == request.snapshot_id):
             raise taken(request, ref)
+        schema = None if snapshot is None or snapshot.schema_id is None else now.schemas.get(snapshot.schema_id)
+        if schema is not None:
+            require_readable(request.table, request.snapshot_id, schema, now)
         return None if ref is not None else Change(set_branches=(BranchChange(request.branch, request.snapshot_id),))
 
     noted = context.noted({**request.summary, OPERATION: "branch"})

@@ -151,22 +151,38 @@ class Placement:
         return self.marks.exceeds(Marks.of(live))
 
 
+def require_readable(table: str, snapshot_id: int, schema: str, live: TableMetadata) -> None:
+    """Raise RestoreFailed if the live table's present columns, under which a branch is read, would read values of a
+    snapshot with that `schema` (JSON) otherwise. A table that was replaced keeps the ids of columns by their names."""
+    fields = unreadable_fields(json.loads(schema), json.loads(live.schemas[live.current_schema_id]))
+    if fields:
+        raise _refusal(
+            table,
+            snapshot_id,
+            live,
+            f"The live table's columns with the ids {', '.join(map(str, fields))} have another type or default: "
+            "a branch would read the snapshot's values otherwise",
+        )
+
+
+def _refusal(table: str, snapshot_id: int, live: TableMetadata, what: str) -> RestoreFailed:
+    return RestoreFailed(
+        what,
+        table=table,
+        path=live.metadata_location,
+        untouched="the live table",
+        hint=f"read it in place (lifecycle.read, artemis query … FOR VERSION AS OF {snapshot_id}) and insert what you "
+        "need",
+    )
+
+
 def live_ids(
     context: RestoreContext, request: RestoreRequest, source: Snapshot, cold: TableMetadata, live: TableMetadata
 ) -> Placement:
     """Return what the snapshot needs in the live table. Raises RestoreFailed if its files cannot be read there as they
     were written, or if the live table has given ids of their columns, partition fields or rows to something else."""
 
-    def refusal(what: str) -> RestoreFailed:
-        return RestoreFailed(
-            what,
-            table=request.table,
-            path=live.metadata_location,
-            untouched="the live table",
-            hint=f"read it in place (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
-            "insert what you need",
-        )
-
+    refusal = partial(_refusal, request.table, source.snapshot_id, live)
     if source.manifest_list is None:
         raise refusal(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
@@ -202,12 +218,7 @@ def live_ids(
             "The table's catalog was put back and written to: it has given the snapshot's row ids to other rows"
         )
     if read is not None:
-        fields = unreadable_fields(then, json.loads(live.schemas[live.current_schema_id]))
-        if fields:
-            raise refusal(
-                f"The live table's columns with the ids {', '.join(map(str, fields))} have another type: the "
-                "snapshot's values cannot be read with it"
-            )
+        require_readable(request.table, source.snapshot_id, read, live)
         _require_mapping(context, source, then, cold, live, refusal)
     wanted = {} if read is None else {read_as: read}
     known = {number for text in (*live.schemas.values(), *wanted.values()) for number in field_ids(json.loads(text))}

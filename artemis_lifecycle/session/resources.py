@@ -51,7 +51,7 @@ from artemis_lifecycle.session.formats import Kind, OtherTables
 from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.local.store import local_path
+from artemis_lifecycle.storage.local.store import local_path, status_of
 from artemis_lifecycle.storage.location import LocationRules, normalize, split
 from artemis_lifecycle.storage.roots import require_apart
 from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local
@@ -150,9 +150,9 @@ class Folder:
             place = split(self.path)
             return f"{place.scheme}://{place.authority}"
         existing = Path(local_path(self.path))
-        while not existing.exists():
+        while (status := status_of(self.path, str(existing))) is None:
             existing = existing.parent
-        return f"device {existing.stat().st_dev}"
+        return f"device {status.st_dev}"
 
 
 def host_now() -> datetime:

@@ -200,6 +200,36 @@ def test_finding_2_a_restore_goes_by_what_a_spec_says(make_place: Callable[[str]
         assert place.sql(f"SELECT id, k FROM {{t}} VERSION AS OF 'back' WHERE {where}") == [(1, "x")], where
 
 
+@pytest.mark.parametrize("tier", ["cold", "live"])
+def test_a_restore_is_refused_where_a_branch_would_read_another_default(
+    make_place: Callable[[str], Place], tier: str
+) -> None:
+    """A table that was replaced keeps the ids of its columns by their names, and not their defaults (format v3)."""
+    place = make_place(f"defaults_{tier}")
+    place.sql("CREATE TABLE {t} (id INT) USING iceberg TBLPROPERTIES ('format-version'='3')")
+    place.sql("INSERT INTO {t} VALUES (1)")
+    jvm: Any = place.spark._jvm
+    live = f"{place.lifecycle.config.catalogs.live.name}.{place.table}"
+    literal = jvm.org.apache.iceberg.expressions.Literal
+    change = core_tables.java_table(place.spark, live).updateSchema()
+    change.addColumn("c", jvm.org.apache.iceberg.types.Types.IntegerType.get(), literal.of(42)).commit()
+    place.spark.catalog.refreshTable(live)
+    place.sql("INSERT INTO {t} VALUES (2, 5)")
+    with_default, where = place.current(), "true"
+    assert place.asked(with_default, where) == [(1, 42), (2, 5)]
+    place.lifecycle.restore(place.table, with_default, "before")
+    replaced = "CREATE OR REPLACE TABLE {t} USING iceberg TBLPROPERTIES ('format-version'='3') AS SELECT id, c FROM {t}"
+    place.sql(replaced)
+    place.sql("ALTER TABLE {t} DROP BRANCH IF EXISTS before")
+    if tier == "cold":
+        place.lifecycle.expire(place.table)
+    with pytest.raises(RestoreFailed, match="another type or default"):
+        place.lifecycle.restore(place.table, with_default, "back")
+    assert "back" not in {each.name for each in place.lifecycle.tags(place.table).refs}
+    if tier == "cold":
+        assert set(map(str, place.answers(with_default, where).values())) == {"[(1, 42), (2, 5)]"}
+
+
 @pytest.mark.nightly
 def test_finding_4_an_id_that_means_something_else_by_now_stops_nothing(make_place: Callable[[str], Place]) -> None:
     place = make_place("f4")

@@ -3,6 +3,7 @@ the clocks of Postgres, this host and the store agree."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import ClocksDisagree
+from artemis_lifecycle.errors import ClocksDisagree, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage import instants
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import StoredFile
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
@@ -170,6 +172,20 @@ def test_a_store_whose_clock_is_off_stops(
             with _store_off(monkeypatch, by), pytest.raises(ClocksDisagree, match="the store of file:"):
                 lifecycle.scan_orphans(table)
         lifecycle.scan_orphans(table)
+
+
+def test_a_disk_that_does_not_say_which_it_is_is_an_error_about_its_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = resources.Folder(str(tmp_path / "made" / "later"), Stores())
+    assert folder.clock == f"device {tmp_path.stat().st_dev}"
+
+    def broken(path: object, **_: object) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(os, "stat", broken)
+    with pytest.raises(StorageError, match=r"made/later.*Input/output error|Input/output error.*made/later"):
+        folder.clock  # noqa: B018
 
 
 def test_stores_are_asked_once_a_minute_and_again_in_a_long_step(
