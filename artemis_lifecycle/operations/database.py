@@ -85,6 +85,9 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> sa.Engine:
 
     @sa.event.listens_for(engine, "handle_error")
     def _gone(context: ExceptionContext) -> None:
+        if context.is_pre_ping:
+            # The pool makes a new connection in place of one that a restarted server has forgotten.
+            return
         # Only for errors that mean that Postgres is unavailable; a failed statement keeps its error.
         broken = context.is_disconnect or (
             context.connection is None and isinstance(context.sqlalchemy_exception, OperationalError)

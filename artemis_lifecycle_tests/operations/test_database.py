@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import ExitStack
 from datetime import UTC
 
 import pytest
@@ -181,3 +182,19 @@ def test_the_clock_runs_inside_a_transaction_too(operations: Operations) -> None
     first = operations.clock.now()
     assert first.tzinfo is UTC
     assert operations.clock.now() > first
+
+
+def test_a_restarted_server_fails_no_step_whose_connection_was_idle(postgres_uri: str) -> None:
+    engine = connect(postgres_uri)
+    others = connect(postgres_uri)
+    with ExitStack() as several:
+        idle = [several.enter_context(engine.connect()) for _ in range(3)]
+        pids = [each.execute(text("SELECT pg_backend_pid()")).scalar_one() for each in idle]
+    with others.begin() as connection:
+        for pid in pids:
+            connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+    with ExitStack() as several:
+        for _ in pids:
+            assert several.enter_context(engine.connect()).execute(text("SELECT 1")).scalar() == 1
+    engine.dispose()
+    others.dispose()
