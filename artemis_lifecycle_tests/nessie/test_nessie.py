@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.errors import LifecycleError, NotApplicable
+from artemis_lifecycle.walk.nessie import NessieTables
 from artemis_lifecycle_tests.guardian import GUARDIAN
 from artemis_lifecycle_tests.nessie.conftest import MakeWorld
 from artemis_lifecycle_tests.nessie.world import World, deleting
@@ -272,6 +273,19 @@ def test_a_table_keeps_what_it_reads_of_a_table_of_the_live_catalog(world: World
         assert _expire_all(world, lifecycle) > 0
     assert all(Path(each.removeprefix("file:")).exists() for each in files)
     assert sorted(row[0] for row in world.spark.sql(f"SELECT n FROM {path}").collect()) == [0, 1]
+
+
+@pytest.mark.nightly
+def test_a_loss_without_the_readers_of_the_server_is_real(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard of the test above, taken out."""
+    monkeypatch.setattr(NessieTables, "readers", lambda _: None)
+    files = _live_table(world)
+    world.table("db.r")
+    _take_up(world, files, "main")
+    with world.open() as lifecycle:
+        GUARDIAN.damaged.update(each.removeprefix("file:") for each in files)
+        assert _expire_all(world, lifecycle) > 0
+    assert not any(Path(each.removeprefix("file:")).exists() for each in files)
 
 
 @pytest.mark.parametrize("marked", [False, True])
