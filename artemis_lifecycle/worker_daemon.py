@@ -14,14 +14,11 @@ fork, and a collection does not need to visit them. Everything else is Spark's d
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 _LOADED = (
     # What tasks load, and `pyspark.worker` with them: its Arrow functions ask for pandas.
@@ -37,16 +34,10 @@ def main() -> None:
     """Serve workers until Spark closes standard input."""
     for archive in leave_out_archives(sys.path, os.environ.get("SPARK_HOME")):
         sys.path_importer_cache.pop(archive, None)
-    for name in _LOADED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            # Where a cluster lacks one, the task that needs it says so.
-            continue
-    daemon: Any = importlib.import_module("pyspark.daemon")
-    gc.collect()
-    gc.freeze()
-    daemon.manager()
+    from artemis_lifecycle.spark.isolated import load  # not from an archive
+
+    load((*_LOADED, "pyspark.daemon"))
+    sys.modules["pyspark.daemon"].manager()
 
 
 def leave_out_archives(path: list[str], spark_home: str | None) -> list[str]:

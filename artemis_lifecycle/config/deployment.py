@@ -271,7 +271,7 @@ class Spark(Model):
 
 
 class Reachability(Model):
-    """How metadata is read: threads of this process, concurrent Spark tasks (null: one for each core), and a Redis
+    """How metadata is read: threads of this process, concurrent tasks (null: one for each core), and a Redis
     cache of the manifest index (redis://…)."""
 
     threads: int = Field(default=8, ge=1)

@@ -19,7 +19,8 @@ from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG, table_of
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.session.resources import Resources
-from artemis_lifecycle.spark.session import KeptSession, live_session, local_cores, open_session, session_conf
+from artemis_lifecycle.spark.executors import local_cores
+from artemis_lifecycle.spark.session import KeptSession, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 
 OWNER = "dagster"

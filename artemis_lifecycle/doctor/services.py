@@ -44,8 +44,8 @@ from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.session.resources import Folder, Resources, require_agreement
-from artemis_lifecycle.spark.executors import require_executors
-from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
+from artemis_lifecycle.spark.executors import local_cores, require_executors
+from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import Stores, StoreSettings, is_local

@@ -19,12 +19,15 @@ from functools import cache
 from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.schemes import on_s3
 from artemis_lifecycle.embedded.java_classes import CLASS_PATHS, SOURCES, class_path, compile_folder
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import EnvironmentMissing
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.config.models import LifecycleConfig
 
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that already has the jars; nothing is resolved then."""

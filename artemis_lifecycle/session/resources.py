@@ -49,6 +49,8 @@ from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
 from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
+from artemis_lifecycle.spark.isolated import end_children
+from artemis_lifecycle.spark.runner import Starter
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local.store import local_path, status_of
@@ -295,10 +297,12 @@ class Resources:
             return guard_state(connection, cold.name)
 
     def close(self) -> None:
-        """Stop the Spark session that this object started, and close its connections."""
+        """Stop the Spark session and the processes that this object started, and close its connections."""
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
+        if self._sessions is None:
+            end_children()
         for other in self.others.values():
             other.close()
         self._rest.clear()
@@ -332,9 +336,12 @@ class Resources:
             call(session)
         return session
 
-    def start_spark(self) -> SparkSession:
-        """Return `spark`. For functions that start it only for large work."""
-        return self.spark
+    @property
+    def start_spark(self) -> Starter:
+        """What starts `spark`, for functions that do so only for large work."""
+        started, own = self.started_spark(), self.config.spark
+        master = own.conf.get("spark.master", own.master) if started is None else started.sparkContext.master
+        return Starter(master, lambda: self.spark)
 
     @contextmanager
     def calling_with_spark(self, call: Callable[[SparkSession], None]) -> Iterator[None]:

@@ -51,6 +51,16 @@ class ExecutorPython:
     lacking: tuple[str, ...]
 
 
+def local_cores(master: str | None) -> int | None:
+    """Return how many tasks a local master runs at once; None for any other master."""
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", (master or "").strip())
+    if match is None:
+        return None
+    if match[1] == "*":
+        return os.cpu_count() or 1
+    return int(match[1] or 1)
+
+
 def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[ExecutorPython, ...]:
     """Return the interpreters of the current executors; none for a local master.
 
@@ -58,8 +68,8 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
     within `seconds`, a warning is logged. Raises EnvironmentMissing for one without the packages, or with another
     version of Python.
     """
-    master = spark.sparkContext.master or ""
-    if re.match(r"local(\[|\Z)", master):
+    master = spark.sparkContext.master
+    if local_cores(master) is not None:
         return ()
     found = _ask_executors(spark, seconds)
     if found is None:

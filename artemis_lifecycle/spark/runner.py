@@ -8,7 +8,6 @@ whose result outgrows this process runs again on executors.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artemis_lifecycle.spark.executors import local_cores
+from artemis_lifecycle.spark.isolated import spread
 from artemis_lifecycle.spark.java_errors import worker_errors
 
 if TYPE_CHECKING:
@@ -30,6 +31,18 @@ if TYPE_CHECKING:
 
 Spark: TypeAlias = "SparkSession | Callable[[], SparkSession]"
 """A session, or a function that starts one when work is large or a DataFrame is requested."""
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A function that starts a session of `master`."""
+
+    master: str | None
+    start: Callable[[], SparkSession]
+
+    def __call__(self) -> SparkSession:
+        return self.start()
+
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
@@ -150,7 +163,13 @@ class Runner:
     @property
     def cores(self) -> int:
         """The number of concurrent tasks."""
-        return int(self.session.sparkContext.defaultParallelism)
+        return self._local_cores or int(self.session.sparkContext.defaultParallelism)
+
+    @property
+    def _local_cores(self) -> int | None:
+        """`local_cores` of the session, which this does not start if its starter knows."""
+        known = self._session if isinstance(self._session, Starter) else self.session.sparkContext
+        return local_cores(known.master)
 
     def rows(self, data: pa.Table | DataFrame, schema: pa.Schema | None = None) -> Rows:
         """Return an Arrow table, or a DataFrame of `schema`, as the input of a stage."""
@@ -250,18 +269,14 @@ class Runner:
 
     def tasks(
         self, function: Callable[[Input], Output], inputs: Sequence[Input], at_once: int | None = None
-    ) -> Iterator[Output]:
-        """Apply `function` to each of `inputs` on executors, in one task each or in `at_once` tasks. Results have the
-        order of the inputs; both are pickled. For work for which `fits_in_process` is False."""
-        schema = pa.schema([("number", pa.int64()), ("value", pa.binary())])
-        values = [pickle.dumps(each) for each in inputs]
-        rows = pa.table([range(len(values)), values], schema=schema)
-        partitions = max(1, min(len(values), at_once or len(values)))
-        # From one partition, Spark distributes the rows evenly.
-        frame = self.rows(rows).frame().coalesce(1).repartition(partitions)
-        done = Rows(schema, frame.mapInArrow(partial(_task, function, schema), _spark_schema(schema)), self).table()
-        for value in done.sort_by("number").column("value").to_pylist():
-            yield pickle.loads(value)
+    ) -> list[Output]:
+        """Return the result of `function` for each of `inputs`, from one task each or `at_once` tasks: in processes
+        beside a local session, else on executors. For work for which `fits_in_process` is False."""
+        if not force_executors and (cores := self._local_cores) is not None:
+            return spread(function, inputs, min(at_once or cores, len(inputs)))
+        with worker_errors():
+            rows = self.session.sparkContext.parallelize(inputs, min(at_once or len(inputs), len(inputs)))
+            return rows.map(function).collect()
 
     @contextmanager
     def keeping(self) -> Iterator[Callable[[Rows], Rows]]:
@@ -342,15 +357,6 @@ def _among(column: str, values: pa.Array, batches: Iterable[pa.RecordBatch]) -> 
     wanted = set(values.to_pylist())
     for batch in batches:
         yield batch.filter(pa.array([value in wanted for value in batch.column(column).to_pylist()], pa.bool_()))
-
-
-def _task(
-    function: Callable[[Input], Output], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Apply `function` to batches of numbered pickles."""
-    for batch in batches:
-        for number, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield record_batch([(number, pickle.dumps(function(pickle.loads(value))))], schema)
 
 
 def _typed(

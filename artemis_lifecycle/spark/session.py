@@ -30,7 +30,7 @@ from artemis_lifecycle.embedded.jars import (
     export_java,
 )
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.spark.executors import require_executors, use_python
+from artemis_lifecycle.spark.executors import local_cores, require_executors, use_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,16 +139,6 @@ def session_conf(
         "spark.sql.extensions": _joined([EXTENSIONS], own.get("spark.sql.extensions")),
         **({"spark.jars": _joined([str(jar) for jar in jars], own.get("spark.jars"))} if jars is not None else {}),
     }
-
-
-def local_cores(master: str) -> int | None:
-    """Return how many tasks a local master runs at once; None for any other master."""
-    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master.strip())
-    if match is None:
-        return None
-    if match[1] == "*":
-        return os.cpu_count() or 1
-    return int(match[1] or 1)
 
 
 def live_session() -> SparkSession | None:

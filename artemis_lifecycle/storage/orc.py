@@ -7,9 +7,9 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.spark.isolated import isolated
 from artemis_lifecycle.storage.bounded import Allowance, ReadLimits, within_memory
 from artemis_lifecycle.storage.columnar import ROWS, VALUE, naming, require_text_names
-from artemis_lifecycle.storage.isolated import isolated
 
 if TYPE_CHECKING:
     import pyarrow as pa

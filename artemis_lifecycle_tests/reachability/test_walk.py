@@ -17,7 +17,7 @@ from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
-from artemis_lifecycle.spark.runner import Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Starter
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import on_executors, open_lifecycle
@@ -89,17 +89,22 @@ def test_all_snapshots_reach_what_icebergs_own_metadata_tables_name(
         assert row["size_in_bytes"] == Stores().head(row["path"]).size_in_bytes  # type: ignore[union-attr]
 
 
-def test_the_executors_and_this_process_find_the_same(
-    spark: SparkSession, metadata: TableMetadata, tmp_path: Path
+def test_executors_processes_beside_a_local_session_and_this_process_find_the_same(
+    spark: SparkSession, metadata: TableMetadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     local_view, spark_view = _view(metadata, tmp_path / "here"), _view(metadata, tmp_path / "there", spark)
-    assert (spark_view.lists_read, spark_view.manifests_read) == (local_view.lists_read, local_view.manifests_read)
+    monkeypatch.setattr("artemis_lifecycle.spark.runner.IN_PROCESS", Cost(1, 1, 1))
+    unstarted = Starter("local[3]", lambda: pytest.fail("a local session is not started to read metadata"))
+    beside_view = indexed(unstarted, Stores(), metadata, RULES, f"file://{tmp_path}/beside", IndexSettings())
+    for view in (spark_view, beside_view):
+        assert (view.lists_read, view.manifests_read) == (local_view.lists_read, local_view.manifests_read)
     assert spark_view.lists_read == len(ids)
+    monkeypatch.undo()
     assert _rows(reachable_files(Runner(spark), local_view, ids)) == _on_executors(spark, spark_view, ids)
     for count in range(len(ids)):
-        one, other = (deletable(view, ids[:count]).sort_by("path") for view in (local_view, spark_view))
-        assert one.equals(other)
+        one, *others = (deletable(view, ids[:count]).sort_by("path") for view in (local_view, spark_view, beside_view))
+        assert all(one.equals(other) for other in others)
 
 
 def test_a_frame_of_a_damaged_index_is_read_from_the_metadata(

@@ -14,11 +14,11 @@ from pyspark.sql.functions import udf
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.spark.executors import local_cores
 from artemis_lifecycle.spark.session import (
     EXTENSIONS,
     add_catalogs,
     live_session,
-    local_cores,
     open_session,
     session_conf,
 )

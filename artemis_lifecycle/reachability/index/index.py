@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, StorageError
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex
 from artemis_lifecycle.storage.location import HASH_NAME, LocationRules
 from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.config.models import LifecycleConfig
 
 # --- cache ------------------------------------------------------------------------------------------------------------
 # A Redis cache in front of the index's segments, for slow object stores.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -278,7 +278,7 @@ def _read_new_lists(index: ManifestIndex, state: IndexState, new: Sequence[Snaps
         usual = float(state.list_sizes.mean()) if len(state.list_sizes) else None
         threads = index.stores.readers(new[0].manifest_list or index.folder, index.settings.threads, usual)
         chunks = _chunks(new, min(-(-len(new) // (threads * 2)), 256))
-        read = threaded(lambda chunk: read_lists(index.stores, chunk), chunks, threads)
+        read: Iterable[ListChunk] = threaded(lambda chunk: read_lists(index.stores, chunk), chunks, threads)
     else:
         runner, chunks = Runner(spark), _chunks(new, _LISTS_PER_TASK)
         task = partial(_list_task, index.shared_by(min(runner.cores, len(chunks))))
@@ -309,14 +309,14 @@ def _read_new_manifests(
 
 
 def _list_task(index: ManifestIndex, snapshots: Sequence[Snapshot]) -> ListChunk:
-    """`read_lists` of one chunk of snapshots, on an executor."""
+    """`read_lists` of one chunk of snapshots, in another process."""
     return read_lists(index.stores, snapshots, _threads_of_task(index, snapshots[0].manifest_list))
 
 
 def _manifest_task(
     index: ManifestIndex, entries: Sequence[tuple[int, ManifestListEntry]]
 ) -> list[tuple[Segment, Blocks]]:
-    """`write_segments` of one group of manifests, on an executor."""
+    """`write_segments` of one group of manifests, in another process."""
     return list(write_segments(index, entries, _threads_of_task(index, entries[0][1].manifest_path)))
 
 
