@@ -52,8 +52,7 @@ from artemis_lifecycle.session.live_catalogs import ask_all
 from artemis_lifecycle.session.policies import PolicyExplanation, effective_policy
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps, noted_wait
-from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.storage.frames import frame_of
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.upkeep.maintenance import Maintenance, Measuring
 from artemis_lifecycle.upkeep.publishing import Publishing, ResultTablesCompacted
@@ -393,7 +392,7 @@ class Lifecycle:
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """Return DataFrame[path, size_in_bytes] of the files of a thaw. Raises NoSuchPlan."""
         location = self.operations.thaws.get(thaw_id).files_location
-        return read_frame(Runner(self.resources.start_spark), location, self.live_stores).frame()
+        return frame_of(self.resources.start_spark, location, self.live_stores)
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Return thaws that have not ended (with `ended`, all), of one table or of all, newest first."""

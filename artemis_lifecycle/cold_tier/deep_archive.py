@@ -40,7 +40,14 @@ from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_batches, write_frame
+from artemis_lifecycle.storage.frames import (
+    arrow_schema,
+    frame_batches,
+    frame_of,
+    read_frame,
+    write_batches,
+    write_frame,
+)
 from artemis_lifecycle.storage.location import hash_column, with_locations
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -204,7 +211,7 @@ def deep_archive(
         failed_files=len(failures),
         failures=tuple(failures[:_FAILURES_SHOWN]),
         files_location=move.files_location,
-        _files=lambda: read_frame(Runner(context.spark), move.files_location, context.records).frame(),
+        _files=lambda: frame_of(context.spark, move.files_location, context.records),
     )
 
 

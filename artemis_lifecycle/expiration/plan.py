@@ -36,12 +36,12 @@ from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.retention.views import Reason
-from artemis_lifecycle.spark.runner import Runner, Spark
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.frames import (
     drop_frame,
     frame_batches,
+    frame_of,
     owner_folder,
-    read_frame,
     rows_digest,
     write_batches,
 )
@@ -148,7 +148,7 @@ class ExpirationPlan:
     def files(self) -> DataFrame:
         """Return DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the
         commit."""
-        return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
+        return frame_of(self._spark, self.files_location, self._stores)
 
     @property
     def deletable_data_files(self) -> DataFrame:

@@ -26,7 +26,7 @@ from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Runner, Spark
-from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, read_frame, write_batches
+from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, frame_of, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ColdScan:
 
     def files(self) -> DataFrame:
         """Return DataFrame[path, size_in_bytes, last_modified], one row per unreferenced file in cold."""
-        return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
+        return frame_of(self._spark, self.files_location, self._stores)
 
 
 def scan_cold(

@@ -60,6 +60,7 @@ from artemis_lifecycle.storage.frames import (
     arrow_schema,
     describe_frame,
     frame_batches,
+    frame_of,
     map_parts,
     owner_folder,
     read_frame,
@@ -128,13 +129,13 @@ class OrphanScanResult:
     def files(self) -> DataFrame:
         """Return DataFrame[path, kind, size_in_bytes, last_modified, reason, origin], one row per orphan. `kind` and
         `origin` are guesses from the name."""
-        return read_frame(Runner(self._spark), self.files_location, self._stores).frame().drop("tag")
+        return frame_of(self._spark, self.files_location, self._stores).drop("tag")
 
     def unreferenced(self) -> DataFrame:
         """Return DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not
         reach, with `orphan` or the reason why it is kept."""
         folder = f"{owner_folder(self.files_location)}/unreferenced"
-        return read_frame(Runner(self._spark), folder, self._stores).frame().drop("tag")
+        return frame_of(self._spark, folder, self._stores).drop("tag")
 
     @property
     def orphan_data_files(self) -> DataFrame:

@@ -8,6 +8,7 @@ whose result outgrows this process runs again on executors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -79,6 +80,7 @@ _TASKS_PER_CORE = 4
 _THREADS = 8
 _PIECES_PER_THREAD = 4
 _BUCKET = "_bucket"
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,14 @@ class Runner:
             return Rows(data.schema, data, self)
         assert schema is not None
         return Rows(schema, data, self)
+
+    def parquet(self, files: Sequence[str], schema: pa.Schema) -> DataFrame | None:
+        """Return the rows of Parquet files on this machine, if its session reads these itself: a local one does, but
+        not names that Spark takes for patterns."""
+        if force_executors or not files or self._local_cores is None or _PATTERN.search("".join(files)):
+            return None
+        reader = self.session.read.schema(_spark_schema(schema)).option("datetimeRebaseMode", "CORRECTED")
+        return reader.parquet(*(f"file://{file}" for file in files))
 
     def map(
         self,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.spark.runner import BatchFunction, Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import BatchFunction, Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import text_buffers
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SEAL = "_sealed.json"
 _PART = "name string, rows bigint, size_in_bytes bigint, sha256 string"
@@ -165,6 +169,19 @@ def read_frame(runner: Runner, folder: str, stores: Stores, masks: Sequence[NDAr
         packed = [np.packbits(mask).tobytes() if mask.any() else None for mask in masks]
         parts = parts.append_column("mask", pa.array(packed, pa.binary())).filter(pc.field("mask").is_valid())
     return runner.map(parts, partial(_read_parts, folder, stores), schema, cost)
+
+
+def frame_of(spark: Spark, folder: str, stores: Stores) -> DataFrame:
+    """Return the rows under `folder`. A session that can read the parts itself does so, without Python; they are
+    verified now. Raises what `read_frame` raises."""
+    runner, sealed = Runner(spark), _require_frame(folder, stores)
+    paths = [local_path(f"{folder}/{part.name}") for part in sealed.parts] if is_local(folder) else []
+    frame = runner.parquet(paths, arrow_schema(_ddl(sealed.schema)))
+    if frame is None:
+        return read_frame(runner, folder, stores).frame()
+    for part in sealed.parts:
+        sealed_part(f"{folder}/{part.name}", part.sha256, stores)
+    return frame
 
 
 def map_parts(

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage import frames
 from artemis_lifecycle.storage.frames import (
     SealedFrame,
+    frame_of,
     map_parts,
     read_frame,
     rows_digest,
@@ -54,6 +56,21 @@ def test_rows_are_read_as_they_were_written_wherever_that_was(spark: SparkSessio
         assert again.sort_by("path").equals(table.sort_by("path"))
         # A plan has one id, wherever its files were put together.
         assert rows_digest(again) == rows_digest(table)
+        shown = frame_of(spark, stored.folder, Stores()).sort("path").toArrow().cast(table.schema)
+        assert shown.equals(table.sort_by("path"))
+
+
+def test_a_local_session_reads_verified_parts_without_python(spark: SparkSession, tmp_path: Path) -> None:
+    table = _rows()
+    for name in ("plain", "odd name: é%20[1]{a,b}*"):
+        sealed = _write(table, f"file://{tmp_path}/{name}")
+        frame = frame_of(spark, sealed.folder, Stores())
+        assert bool(frame.inputFiles()) == (name == "plain")
+        assert frame.sort("path").toArrow().cast(table.schema).equals(table.sort_by("path"))
+    part = next((tmp_path / "plain").glob("part-*"))
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match="differs from its checksum"):
+        frame_of(spark, f"file://{tmp_path}/plain", Stores())
 
 
 def _rows() -> pa.Table:
