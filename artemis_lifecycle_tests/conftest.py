@@ -233,13 +233,14 @@ def postgres_uri(request: pytest.FixtureRequest, postgres: EmbeddedPostgres) -> 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session. Its jars are resolved once, into the repository's .artemis."""
-    from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
+    from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP, POSTGRES, resolve
     from artemis_lifecycle.spark.session import open_session, session_conf
 
+    jars = (ICEBERG, POSTGRES, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP)
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))
     (home / "owner").write_text(str(os.getpid()))
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
-    conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS)))
+    conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis", jars))
     conf["spark.sql.shuffle.partitions"] = "2"
     # Spark formats each statement's plan for its UI, even without one; this mode costs least.
     conf["spark.sql.ui.explainMode"] = "simple"

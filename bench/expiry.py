@@ -223,7 +223,7 @@ def _measured(
             "cold_tier": {"enabled": False},
             "deletion": {"grace": "0s", "requests_per_second": 1e9},
             # Iceberg's own clients draw from the same bucket: neither side is to wait for it.
-            "budgets": {"object_store_iops": 1_000_000_000},
+            "budgets": {"object_store_iops": 1_000_000_000, "object_store_writes": 1_000_000_000},
         },
         warehouse=f"{location.rpartition('/')[0]}/{{}}" if access else None,
         memory=HEAP,

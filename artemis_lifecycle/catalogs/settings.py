@@ -16,11 +16,12 @@ from sqlalchemy.exc import ArgumentError
 from artemis_lifecycle.catalogs.sql import ensure_tables, is_v0
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.schemes import on_s3
+from artemis_lifecycle.config.schemes import kind_of
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.database import Purpose, connect, connected, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
+from artemis_lifecycle.storage.settings import StoreSettings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+_FILE_IOS = {
+    "s3": _S3_FILE_IO,
+    "abfss": "org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+    "gs": "org.apache.iceberg.gcp.gcs.GCSFileIO",
+}
 
 # The Spark driver's commits are serial; discovery and the writers of a demo add a few.
 _CLIENTS = {"lifecycle": "2", "ingest": "4"}
@@ -109,8 +115,9 @@ def spark_conf(
     A live catalog in SQL asks the lineage gate of its database, where that is enabled. `lineage.default.KEY` among its
     `properties` are summary keys of every snapshot that a session with these settings commits.
 
-    Catalogs are not cached: a step must see what is committed now. For a warehouse on S3, the session needs Iceberg's
-    `iceberg-aws-bundle` jar in addition to the runtime; other stores need their own `io-impl` in `properties`.
+    Catalogs are not cached: a step must see what is committed now. For a warehouse in an object store, the session
+    needs Iceberg's bundle for it (`iceberg-aws-bundle`, `iceberg-azure-bundle`, `iceberg-gcp-bundle`) in addition to
+    the runtime.
     """
     found: dict[str, str] = {}
     for catalog in (*catalogs.iceberg, catalogs.cold):
@@ -135,8 +142,12 @@ def catalog_conf(
     options["cache-enabled"] = "false"
     if catalog.warehouse is not None:
         options["warehouse"] = catalog.warehouse
-    if catalog.root is not None and on_s3(catalog.root):
-        options.setdefault("io-impl", _S3_FILE_IO)
+    kind = kind_of(catalog.root or "")
+    if kind is not None:
+        options.setdefault("io-impl", _FILE_IOS[kind])
+    if kind == "abfss":
+        options = _adls(catalog, options) | options
+    if kind == "s3":
         if "s3.region" in options:
             options.setdefault("client.region", options["s3.region"])
         options = _keys(options, "s3") | options
@@ -254,6 +265,21 @@ def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 def _glue(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     region = options.get("client.region") or options.get("glue.region")
     return {"type": "glue", **({"client.region": region} if region else {}), **_credentials(options)}
+
+
+def _adls(catalog: deployment.Catalog, options: dict[str, str]) -> dict[str, str]:
+    """Return the `adls.…` keys of pyiceberg as Iceberg's Java names them, by the hosts of the catalog's places."""
+    found = {}
+    if "adls.account-name" in options and "adls.account-key" in options:
+        found["adls.auth.shared-key.account.name"] = options["adls.account-name"]
+        found["adls.auth.shared-key.account.key"] = options["adls.account-key"]
+    azure = StoreSettings.from_catalog(catalog).azure
+    for host in {place.partition("://")[2].partition("/")[0].rpartition("@")[2] for place in catalog.places}:
+        if azure.authority is not None:
+            found[f"adls.connection-string.{host}"] = azure.endpoint(host)
+        if azure.sas_token is not None:
+            found[f"adls.sas-token.{host}"] = azure.sas_token
+    return found
 
 
 def _keys(options: dict[str, str], service: str) -> dict[str, str]:

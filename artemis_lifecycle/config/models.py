@@ -28,7 +28,7 @@ from artemis_lifecycle.config.deployment import (
 from artemis_lifecycle.config.model import Model
 from artemis_lifecycle.config.names import spelled
 from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
-from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
+from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES, kind_of, one_authority
 from artemis_lifecycle.errors import ConfigError
 
 
@@ -88,6 +88,14 @@ class LifecycleConfig(Model):
                 self._policies[pattern] = overlay(self.defaults, overrides)
             except ValidationError as error:
                 wrong += (f"tables.{pattern}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors())
+        if kind_of(self.catalogs.cold.root or "") not in (None, S3_SCHEMES[0]):
+            own = {f"tables.{key}": self._policies.get(key) for key, each in self.tables.items() if each.cold_tier}
+            wrong += [
+                f"{key}.cold_tier.then is deep-archive, but the cold warehouse is not on S3: no other store has an "
+                "archive that is thawed for some days; set it to keep"
+                for key, policy in {"defaults": self.defaults, **own}.items()
+                if policy is not None and policy.cold_tier.enabled and policy.cold_tier.then == "deep-archive"
+            ]
         if wrong:
             raise ValueError("\n".join(wrong))
         return self
@@ -177,4 +185,5 @@ def _root_form(root: str) -> str:
         # On S3 these are ordinary names, but clients may resolve them.
         authority, _, path = rest.partition("/")
         rest = authority + posixpath.normpath(f"/{path}").rstrip("/")
-    return f"{scheme}://{rest}"
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{one_authority(scheme, authority)}{slash}{path}"

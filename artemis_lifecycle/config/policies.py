@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from artemis_lifecycle.config.calendar_units import Every
 from artemis_lifecycle.config.durations import Duration, format_duration
 from artemis_lifecycle.config.model import Model
-from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES
+from artemis_lifecycle.config.schemes import KINDS
 
 
 class Thin(Model):
@@ -127,7 +127,7 @@ class Orphans(Model):
     missing_files: Literal["error", "ignore"] = "error"
     hidden: Literal["keep", "scan"] = "keep"
     max_share: float = Field(default=0.1, ge=0, le=1)
-    equal_schemes: dict[str, str] = {",".join(EQUAL_SCHEMES): S3_SCHEMES[0]}
+    equal_schemes: dict[str, str] = {",".join(kind[1:]): kind[0] for kind in KINDS if kind[1:]}
     equal_authorities: dict[str, str] = {}
     scan_every: ScanEvery = ScanEvery()
     in_flight: InFlight = InFlight()
@@ -144,6 +144,8 @@ class Dropped(Model):
 class Budgets(Model):
     read_share: float = Field(default=0.2, gt=0, le=1)
     object_store_iops: int = Field(default=5500, ge=1)
+    write_share: float = Field(default=0.5, gt=0, le=1)
+    object_store_writes: int = Field(default=3500, ge=1)
     object_store_bytes_per_second: int | None = Field(default=None, ge=1)
     compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
 

@@ -360,6 +360,8 @@ class _Run:
         # If the worker died while it deleted this batch, files may be gone without a recorded outcome.
         interrupted = record.state == BatchState.DELETING
         size = self.bucket.piece
+        if todo.num_rows:
+            size = min(size, context.stores.deletes_at_once(todo.column("path")[0].as_py()))
         pieces = deque(todo.slice(start, size).combine_chunks() for start in range(0, max(1, todo.num_rows), size))
         begun = False
         while pieces:
@@ -373,6 +375,7 @@ class _Run:
                 self.bucket.take(piece.num_rows)
                 before = look(context.stores, piece.column("path").combine_chunks()).now
                 aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
+            context.stores.reserve_deletes(piece.column("path"))
             protection.refresh_neighbors()
             with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.config.schemes import on_s3
+from artemis_lifecycle.config.schemes import kind_of
 from artemis_lifecycle.embedded.java_classes import CLASS_PATHS, SOURCES, class_path, compile_folder
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -85,12 +85,30 @@ ICEBERG_AWS = Jar(
 )
 """AWS clients of Iceberg, only for warehouses on S3 and for Glue."""
 
+ICEBERG_AZURE = Jar(
+    "org.apache.iceberg",
+    "iceberg-azure-bundle",
+    "1.10.0",
+    "f143be94b94bb380e76d1c45ee9a63e143f4a7f813c6aa1ed72f5bfd44f52d05",
+)
+ICEBERG_GCP = Jar(
+    "org.apache.iceberg",
+    "iceberg-gcp-bundle",
+    "1.11.0",
+    "d9248fc76d94d232e153bf760631229cd3b7c6bc3b20f47d4b2caffe011a8a2f",
+)
+"""Clients of Azure and Google for warehouses there, in the newest versions that Maven has."""
+
+_BUNDLES = {"s3": ICEBERG_AWS, "abfss": ICEBERG_AZURE, "gs": ICEBERG_GCP}
+
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """Return the jars that the catalogs of `config` need."""
     catalogs = (*config.catalogs.iceberg, config.catalogs.cold)
-    on_aws = any(each.type == "glue" or each.is_signed or (each.root and on_s3(each.root)) for each in catalogs)
-    return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
+    kinds = {kind_of(place) for each in catalogs for place in each.places}
+    if any(each.type == "glue" or each.is_signed for each in catalogs):
+        kinds.add("s3")
+    return ICEBERG, POSTGRES, *(bundle for kind, bundle in _BUNDLES.items() if kind in kinds)
 
 
 def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:

@@ -29,7 +29,7 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.schemes import on_s3
+from artemis_lifecycle.config.schemes import kind_of
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
@@ -440,13 +440,14 @@ class Resources:
         for catalog in self.config.catalogs.iceberg:
             settings = replace(self._settings(catalog), storage_class=own.storage_class)
             roots = (*catalog.places, *((self.root,) if catalog is self.config.catalogs.live else ()))
-            for bucket in (split(root).authority for root in roots if root is not None and on_s3(root)):
+            for bucket in (split(root).authority for root in roots if root is not None and kind_of(root) is not None):
                 if buckets.setdefault(bucket, settings) != settings:
                     raise ConfigError(
-                        f"Bucket {bucket} belongs to live catalogs with different S3 settings, catalog {catalog.name} "
-                        "among them",
+                        f"Bucket {bucket} belongs to live catalogs with different settings of its store, catalog "
+                        f"{catalog.name} among them",
                         untouched="everything",
-                        hint="give them the same s3.* and client.* properties, or each a bucket of its own",
+                        hint="give them the same s3.*, client.*, adls.* and gcs.* properties, or each a bucket of its "
+                        "own",
                     )
         elsewhere = tuple((name, each) for name, each in sorted(buckets.items()) if each != own)
         return Stores(replace(own, elsewhere=elsewhere), self.s3_client_factory)

@@ -4,7 +4,8 @@ the same file. Pure: no I/O.
 A path is the string exactly as metadata records it. A location is its normal form:
 
 - a path without a scheme that starts with `/` is a local file, and `file:/x` becomes `file:///x`;
-- the scheme is in lower case, equal schemes and equal authorities are replaced, repeated slashes become one;
+- the scheme is in lower case, equal schemes and equal authorities are replaced, an Azure account has one host
+  (dfs), repeated slashes become one;
 - in local paths `.` and `..` are resolved as text, as Hadoop's `Path` does before it opens a file; on S3 they are
   ordinary names and stay;
 - no percent-decoding, no case folding except for the scheme, no Unicode normalization: names that only look alike are
@@ -28,14 +29,14 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from artemis_lifecycle.config.schemes import EQUAL_SCHEMES
+from artemis_lifecycle.config.schemes import AZURE_SCHEMES, EQUAL_SCHEMES, kind_of, one_authority
 from artemis_lifecycle.errors import ConfigError
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config.policies import Orphans
 
 
-NORMALIZER_VERSION = 2
+NORMALIZER_VERSION = 3
 """Incremented whenever `normalize` changes its result for any path. Hashes of another version are rebuilt."""
 
 # Patterns that Python, Java and Rust interpret the same way: no `.`, whose line terminators differ, and no lookaround.
@@ -77,7 +78,12 @@ class LocationRules:
     def __post_init__(self) -> None:
         lowered = {names.lower(): target.lower() for names, target in self.equal_schemes.items()}
         schemes = _expand(lowered, what="schemes")
-        authorities = _expand(self.equal_authorities, what="authorities")
+        azure = AZURE_SCHEMES[0]
+        given = {
+            ",".join(one_authority(azure, name.strip()) for name in names.split(",")): one_authority(azure, target)
+            for names, target in self.equal_authorities.items()
+        }
+        authorities = _expand(given, what="authorities")
         for name in [*schemes, *schemes.values()]:
             if re.fullmatch(_SCHEME, name) is None:
                 raise ConfigError(f"{name!r} is not a scheme of a path", hint="see orphans.equal_schemes")
@@ -147,6 +153,7 @@ def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
     # Also if the scheme maps to file, or file maps to it: a location must be its own location.
     if "/." in rest and "file" in (spelled, scheme) and _DOTS.search(rest):
         rest = _resolve_dots(rest)
+    authority = one_authority(scheme, authority)
     authority = rules.equal_authorities.get(authority, authority)
     return f"{scheme}://{authority}{rest}"
 
@@ -258,16 +265,17 @@ def parent(path: str) -> str:
 def ambiguity(path: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
     """Return why engines may disagree on which file `path` names. None for an ordinary path.
 
-    Iceberg's S3FileIO cuts a path at `?` and `#`; other readers do not. On S3, `.` and `..` are ordinary names, but
-    Hadoop's S3A resolves them. Deletion should not touch such a path, nor trust that a listing shows it under that
-    name.
+    Iceberg's S3FileIO and GCSFileIO cut a path at `?` and `#`; other readers do not. In object stores, `.` and `..`
+    are ordinary names, but Hadoop's S3A resolves them, and so do Azure's addresses. Deletion should not touch such a
+    path, nor trust that a listing shows it under that name.
     """
     parts = split(path)
     if not parts.scheme and not path.startswith("/"):
         return "it is relative"
-    if rules.equal_schemes.get(parts.scheme, parts.scheme) == "s3":
+    kind = kind_of(f"{rules.equal_schemes.get(parts.scheme, parts.scheme)}://")
+    if kind is not None:
         if "?" in parts.path or "#" in parts.path:
-            return "S3FileIO cuts it at ? and #"
+            return "S3FileIO cuts it at ? and #" if kind == "s3" else "some readers cut it at ? and #"
         if _DOTS.search(parts.path):
             return "it has . or .. as a name"
     return None

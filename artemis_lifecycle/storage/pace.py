@@ -1,12 +1,13 @@
-"""The request rate to a store: a token bucket with one token per request. A bulk delete costs one token per key, like
-the store's limits. One shared bucket in Postgres covers all workers on all machines."""
+"""The request rate to a store, in the store's own units: reads (GET, HEAD, a page of a listing) and writes have budgets
+of their own, and a bulk delete is one write for each key. One shared bucket for each in Postgres covers all workers on
+all machines."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,17 +19,23 @@ if TYPE_CHECKING:
 
 
 def requests_per_second(policy: TablePolicy) -> float:
-    """Return the rate of a table's policy: its own, or the read share of the object store's request budget."""
+    """Return the rate of a table's deletions: its own, or the lifecycle's share of the writes. On an object store, the
+    shared budget bounds both."""
     own = policy.deletion.requests_per_second
-    return own if own is not None else read_rate(policy.budgets)
+    return own if own is not None else write_rate(policy.budgets)
 
 
 def read_rate(budgets: Budgets) -> float:
-    """Return the lifecycle's share of the requests per second that the object store accepts."""
+    """Return the lifecycle's share of the reads per second that the object store accepts."""
     return budgets.read_share * budgets.object_store_iops
 
 
-_PIECE = 5_000
+def write_rate(budgets: Budgets) -> float:
+    """Return the lifecycle's share of the writes per second that the object store accepts."""
+    return budgets.write_share * budgets.object_store_writes
+
+
+PIECE = 5_000
 
 
 @dataclass
@@ -48,9 +55,9 @@ class TokenBucket:
     @property
     def piece(self) -> int:
         """The maximum tokens of one `take`: one second's worth, at least 1, at most 5,000."""
-        return _PIECE if self.rate is None else max(1, min(_PIECE, int(self.rate)))
+        return PIECE if self.rate is None else max(1, min(PIECE, int(self.rate)))
 
-    def take(self, tokens: int) -> float:
+    def take(self, tokens: float) -> float:
         """Wait until `tokens` may be spent, and spend them. Return the seconds waited."""
         if self.rate is None or tokens <= 0:
             return 0.0
@@ -73,17 +80,18 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class PaceSettings:
-    """The bucket that all workers of a configuration share: at `uri`, under `name`. A limit of None means no limit."""
+    """The buckets that all workers of a configuration share: at `uri`, under `name`. A limit of None means no limit."""
 
     uri: str = field(repr=False)
-    requests_per_second: float | None
+    reads_per_second: float | None
+    writes_per_second: float | None = None
     bytes_per_second: float | None = None
     name: str = "object_store"
 
     @classmethod
     def of(cls, budgets: Budgets, uri: str) -> PaceSettings:
-        """Return the bucket of a configuration's budgets: the read share of the requests, and the bytes."""
-        return cls(uri, read_rate(budgets), budgets.object_store_bytes_per_second)
+        """Return the buckets of a configuration's budgets."""
+        return cls(uri, read_rate(budgets), write_rate(budgets), budgets.object_store_bytes_per_second)
 
 
 _SLOT = 0.05
@@ -93,7 +101,10 @@ slightly."""
 _KEEPS = 0.5
 """Seconds for which drawn tokens are valid. Later they would add to the tokens that others have drawn since."""
 
-_SLACK = {"requests": 0.97, "bytes": 0.9}
+_RESERVED = 10.0
+"""The same for what was reserved for a delete, which is checked in between."""
+
+_SLACK = {"reads": 0.97, "writes": 0.97, "bytes": 0.9}
 """Share of the rate that is given out: drawn tokens may be spent slightly late, and response bytes are paid for
 afterward."""
 
@@ -133,56 +144,64 @@ def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None]
         "user": user,
         "password": password,
         "draw": _STATEMENT.format(name="?", cost="?"),
-        "requests-per-second": settings.requests_per_second,
-        "requests-slack": _SLACK["requests"],
-        "bytes-per-second": settings.bytes_per_second,
-        "bytes-slack": _SLACK["bytes"],
     }
+    for kind, slack in _SLACK.items():
+        options |= {f"{kind}-per-second": getattr(settings, f"{kind}_per_second"), f"{kind}-slack": slack}
     return {f"artemis.pace.{key}": str(value) for key, value in options.items() if value is not None}
 
 
-class SharedPace:
-    """One process' access to the shared bucket, for all its threads. Source: the generic cell rate algorithm (ITU-T
-    I.371), with its state in one row of Postgres.
+class Pace:
+    """One process' access to the shared buckets, for all its threads. Source: the generic cell rate algorithm (ITU-T
+    I.371), with its state in one row of Postgres for each kind.
 
-    If Postgres does not answer, a local limit applies instead (`alone`, requests per second): work must not wait for
-    the database forever, and the request rate must stay bounded.
+    Without shared buckets, or if Postgres does not answer, local limits apply instead (`alone`, per second): work must
+    not wait for the database forever, and the request rate must stay bounded.
     """
 
-    def __init__(self, settings: PaceSettings, alone: float | None) -> None:
+    def __init__(self, settings: PaceSettings | None, alone: Mapping[str, float | None]) -> None:
         self._settings = settings
-        self._alone = TokenBucket(alone)
+        self._alone = {kind: TokenBucket(alone.get(kind)) for kind in _SLACK}
         self._locks = {kind: threading.Lock() for kind in _SLACK}
         self._drawn: dict[str, tuple[float, float]] = {}
         self._engine: Engine | None = None
         self._down_until = 0.0
 
-    def request(self, count: int = 1) -> None:
-        """Wait until `count` requests may be made."""
-        self._take("requests", self._settings.requests_per_second, count)
+    def rate(self, kind: str) -> float | None:
+        """Return the limit per second."""
+        return getattr(self._settings, f"{kind}_per_second") if self._settings else self._alone[kind].rate
 
-    def carry(self, size_in_bytes: int) -> None:
-        """Wait until this number of bytes may be transferred, or pay for bytes already transferred."""
-        self._take("bytes", self._settings.bytes_per_second, size_in_bytes)
+    def take(self, kind: str, count: float) -> None:
+        """Wait until so many reads or writes may be made, or bytes be transferred, or pay for bytes already
+        transferred."""
+        self._ready(kind, count, count, _KEEPS)
 
-    def _take(self, kind: str, rate: float | None, count: float) -> None:
-        if rate is None or count <= 0:
+    def reserve(self, kind: str, count: float) -> None:
+        """Wait like `take`, for a `take` that follows within ten seconds and then need not wait."""
+        self._ready(kind, count, 0.0, _RESERVED)
+
+    def put_back(self, kind: str, count: float) -> None:
+        """Return what was taken and not used."""
+        self._ready(kind, 0.0, -count, _RESERVED)
+
+    def _ready(self, kind: str, needed: float, spent: float, keeps: float) -> None:
+        rate, shared = self.rate(kind), self._settings is not None
+        if rate is None:
             return
         with self._locks[kind]:
             tokens, expires = self._drawn.get(kind, (0.0, 0.0))
-            tokens = tokens if time.monotonic() < expires else 0.0
-            if tokens < count:
-                draw = max(count - tokens, rate * _SLOT)
-                wait = self._draw(kind, draw / (rate * _SLACK[kind]))
+            now = time.monotonic()
+            tokens = tokens if now < expires else 0.0
+            if tokens < needed:
+                missing = max(needed - tokens, rate * _SLOT if shared else 0.0)
+                wait = self._draw(kind, missing / (rate * _SLACK[kind])) if shared else None
                 if wait is None:
-                    if kind == "requests":
-                        self._alone.take(int(count))
-                    return
-                if wait > 0:
+                    self._alone[kind].take(missing)
+                elif wait > 0:
                     time.sleep(wait)
-                tokens += draw
-                expires = time.monotonic() + _KEEPS
-            self._drawn[kind] = (tokens - count, expires)
+                tokens += missing
+                now = time.monotonic()
+                expires = max(expires, now + keeps)
+            self._drawn[kind] = (tokens - spent, max(expires, now + keeps) if spent <= 0 else expires)
 
     def _draw(self, kind: str, cost: float) -> float | None:
         """Return the seconds until this process' turn; None if Postgres does not answer."""
@@ -190,6 +209,7 @@ class SharedPace:
 
         from artemis_lifecycle.postgres import engine_for
 
+        assert self._settings is not None
         if time.monotonic() < self._down_until:
             return None
         try:
@@ -209,14 +229,15 @@ class SharedPace:
             return None
 
 
-_shared: dict[tuple[PaceSettings, int], SharedPace] = {}
-_shared_lock = threading.Lock()
+_paces: dict[tuple[object, ...], Pace] = {}
+_paces_lock = threading.Lock()
 
 
-def shared_pace(settings: PaceSettings, alone: float | None) -> SharedPace:
-    """Return the shared pace of this process. Its first caller sets the local limit."""
-    key = (settings, os.getpid())  # Connections do not survive a fork.
-    with _shared_lock:
-        if key not in _shared:
-            _shared[key] = SharedPace(settings, alone)
-        return _shared[key]
+def pace_of(settings: PaceSettings | None, alone: Mapping[str, float | None]) -> Pace:
+    """Return the pace of this process for these settings and, without shared buckets, for these local limits. Its first
+    caller sets the local limits."""
+    key = (settings or tuple(alone.items()), os.getpid())  # Connections do not survive a fork.
+    with _paces_lock:
+        if key not in _paces:
+            _paces[key] = Pace(settings, alone)
+        return _paces[key]

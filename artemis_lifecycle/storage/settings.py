@@ -9,13 +9,46 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
-from artemis_lifecycle.storage.pace import PaceSettings, read_rate
+from artemis_lifecycle.storage.pace import PaceSettings, read_rate, write_rate
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config.deployment import Catalog, Reading
     from artemis_lifecycle.config.policies import Budgets
 
 MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class AzureSettings:
+    """Access to one storage account. Without `key`, `sas_token`, `token` and `client_secret`, azure-identity finds
+    credentials. `authority`: `.blob.…` follows the account's name; a host and port has the account in its path."""
+
+    account: str | None = None
+    key: str | None = field(default=None, repr=False)
+    sas_token: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    tenant_id: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scheme: str = "https"
+    authority: str | None = None
+
+    def endpoint(self, host: str) -> str:
+        """Return the address of the blob service of an account, by its host in a path."""
+        account, _, rest = host.partition(".")
+        if self.authority is not None and not self.authority.startswith("."):
+            return f"{self.scheme}://{self.authority}/{account}"
+        domain = rest.removeprefix("dfs.").removeprefix("blob.") or "core.windows.net"
+        return f"{self.scheme}://{account}{self.authority or f'.blob.{domain}'}"
+
+
+@dataclass(frozen=True)
+class GcsSettings:
+    """Access to Google Cloud Storage. Without `token`, google-auth finds credentials."""
+
+    endpoint: str | None = None
+    project: str | None = None
+    token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,12 +80,16 @@ class StoreSettings:
     deadline_seconds: float = 60.0
     copy_attempts: int = 3
     requests_per_second: float | None = None
-    """Maximum requests per second of one process to S3; None means no limit."""
+    """Maximum reads per second of one process from S3; None means no limit."""
+    writes_per_second: float | None = None
+    """The same for writes, of which a bulk delete is one for each key."""
     limits: ReadLimits = DEFAULT_LIMITS
     pace: PaceSettings | None = None
-    """The bucket that all processes share. Without it, or while it does not answer, each process has a separate one."""
+    """The buckets that all processes share. Without them, or while they do not answer, each process has its own."""
+    azure: AzureSettings = AzureSettings()
+    gcs: GcsSettings = GcsSettings()
     elsewhere: tuple[tuple[str, StoreSettings], ...] = ()
-    """The settings of S3 buckets that other ones reach, by name: those of the other live catalogs."""
+    """The settings of buckets that other ones reach, by authority: those of the other live catalogs."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:
@@ -78,12 +115,11 @@ class StoreSettings:
         operations_uri: str | None = None,
         reading: Reading | None = None,
     ) -> StoreSettings:
-        """Return the settings from a catalog's properties, in pyiceberg's spelling (`s3.endpoint`, …; `client.…` is the
-        fallback for credentials and region). With `operations_uri`, all workers share the budget. Raises ConfigError
-        for a value of the wrong type."""
+        """Return the settings from a catalog's properties, in pyiceberg's spelling (`s3.endpoint`, `adls.account-key`,
+        `gcs.oauth2.token`, …; `client.…` is the fallback for credentials and region on S3). With `operations_uri`, all
+        workers share the budget. Raises ConfigError for a value of the wrong type."""
         properties = _Properties(catalog.properties)
         virtual = properties.flag("s3.force-virtual-addressing")
-        rate = None if budgets is None else read_rate(budgets)
         path_style = properties.flag("s3.path-style-access")
         return cls(
             s3_endpoint=properties.text("s3.endpoint"),
@@ -92,8 +128,25 @@ class StoreSettings:
             s3_secret_access_key=properties.text("s3.secret-access-key", "client.secret-access-key"),
             s3_session_token=properties.text("s3.session-token", "client.session-token"),
             s3_path_style=path_style if path_style is not None or virtual is None else not virtual,
+            azure=AzureSettings(
+                account=properties.text("adls.account-name"),
+                key=properties.text("adls.account-key"),
+                sas_token=(properties.text("adls.sas-token") or "").lstrip("?") or None,
+                token=properties.text("adls.token"),
+                tenant_id=properties.text("adls.tenant-id"),
+                client_id=properties.text("adls.client-id"),
+                client_secret=properties.text("adls.client-secret"),
+                scheme=properties.text("adls.blob-storage-scheme") or "https",
+                authority=properties.text("adls.blob-storage-authority"),
+            ),
+            gcs=GcsSettings(
+                endpoint=properties.text("gcs.service.host"),
+                project=properties.text("gcs.project-id"),
+                token=properties.text("gcs.oauth2.token"),
+            ),
             storage_class=catalog.storage_class,
-            requests_per_second=rate,
+            requests_per_second=None if budgets is None else read_rate(budgets),
+            writes_per_second=None if budgets is None else write_rate(budgets),
             limits=DEFAULT_LIMITS if reading is None else ReadLimits(**reading.model_dump()),
             pace=None if budgets is None or operations_uri is None else PaceSettings.of(budgets, operations_uri),
         )
@@ -101,12 +154,24 @@ class StoreSettings:
     def shared_by(self, tasks: int) -> StoreSettings:
         """Return the settings for each of `tasks` processes that read at the same time: together they keep to the
         budget."""
-        rate, others = self.requests_per_second, tuple((name, each.shared_by(tasks)) for name, each in self.elsewhere)
-        return self if rate is None else replace(self, requests_per_second=rate / max(1, tasks), elsewhere=others)
+        others = tuple((name, each.shared_by(tasks)) for name, each in self.elsewhere)
+        reads, writes = (
+            None if rate is None else rate / max(1, tasks)
+            for rate in (self.requests_per_second, self.writes_per_second)
+        )
+        return replace(self, requests_per_second=reads, writes_per_second=writes, elsewhere=others)
+
+    @property
+    def paced_by(self) -> tuple[PaceSettings | None, dict[str, float | None]]:
+        """The arguments of `pace.pace_of`."""
+        return self.pace, {"reads": self.requests_per_second, "writes": self.writes_per_second}
 
     def secrets(self) -> tuple[str, ...]:
         """Values that must never be shown."""
-        return tuple(s for s in (self.s3_access_key_id, self.s3_secret_access_key, self.s3_session_token) if s)
+        azure, gcs = self.azure, self.gcs
+        s3 = (self.s3_access_key_id, self.s3_secret_access_key, self.s3_session_token)
+        others = (azure.key, azure.sas_token, azure.token, azure.client_secret, gcs.token)
+        return tuple(secret for secret in (*s3, *others) if secret)
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from artemis_lifecycle.config.schemes import S3_SCHEMES
+from artemis_lifecycle.config.schemes import AZURE_SCHEMES, KINDS, S3_SCHEMES, kind_of
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalize, split
+from artemis_lifecycle.storage.pace import PIECE
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
     CHUNK,
+    UNREADABLE_CLASSES,
     ArchiveState,
     Children,
     CopyOutcome,
@@ -43,6 +45,7 @@ from artemis_lifecycle.storage.types import (
 )
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.storage.objects import ObjectStore
     from artemis_lifecycle.storage.s3.store import S3Store
 
 __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores", "is_local"]
@@ -80,6 +83,7 @@ class Stores:
         self._local = LocalStore()
         self._elsewhere = dict(settings.elsewhere)
         self._s3: dict[StoreSettings, S3Store] = {}
+        self._objects: dict[tuple[str, StoreSettings], ObjectStore] = {}
 
     def __getstate__(self) -> StoreSettings:
         return self.settings
@@ -227,12 +231,12 @@ class Stores:
                 untouched="the file",
                 hint="choose another destination",
             )
-        if chosen in ARCHIVE_CLASSES and split(destination).scheme in S3_SCHEMES:
+        if chosen in UNREADABLE_CLASSES.get(kind_of(destination) or "", ()):
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
                 untouched="source and destination",
-                hint="copy to GLACIER_IR or another class with immediate access, and change the class after that",
+                hint="copy to a class with immediate access (GLACIER_IR, Cold), and change the class after that",
             )
         found = found or origin.head(source)
         if found is None:
@@ -301,20 +305,19 @@ class Stores:
         overwrite: bool,
     ) -> str:
         size = found.size_in_bytes
-        if split(source).scheme in S3_SCHEMES and split(destination).scheme in S3_SCHEMES:
-            target, start = self._s3_store(destination), origin._s3_store(source)
-            if target.same_endpoint(start):
-                expected = origin.checksum(source)
-                confirm(expected)
-                if target.copy_within(
-                    source,
-                    destination,
-                    source_etag=found.etag,
-                    storage_class=storage_class,
-                    verify=_verifier(size, lambda: (size, expected)),
-                    overwrite=overwrite,
-                ):
-                    return expected
+        target = self._copier(origin, source, destination)
+        if target is not None:
+            expected = origin.checksum(source)
+            confirm(expected)
+            if target.copy_within(
+                source,
+                destination,
+                source_etag=found.etag,
+                storage_class=storage_class,
+                verify=_verifier(size, lambda: (size, expected)),
+                overwrite=overwrite,
+            ):
+                return expected
         digest = hashlib.sha256()
         streamed = 0
 
@@ -332,6 +335,28 @@ class Stores:
             destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
         )
         return f"sha256:{digest.hexdigest()}"
+
+    def _copier(self, origin: Stores, source: str, destination: str) -> S3Store | ObjectStore | None:
+        """Return the store of `destination` if its server also has `source` in `origin`, and so can copy."""
+        kind = kind_of(destination)
+        if kind is None or kind_of(source) != kind:
+            return None
+        if kind == S3_SCHEMES[0]:
+            target = self._s3_store(destination)
+            return target if target.same_endpoint(origin._s3_store(source)) else None
+        other = self._object_store(destination)
+        return other if other.same_server(destination, origin._object_store(source), source) else None
+
+    def deletes_at_once(self, path: str) -> int:
+        """Return how many files like `path` may be deleted at once: those of about one second."""
+        store = self._remote(path)
+        return PIECE if store is None else store.deletes_at_once()
+
+    def reserve_deletes(self, paths: pa.Array) -> None:
+        """Wait until the store's budget allows these deletes, so that nobody waits for it later, with a lock."""
+        store = self._remote(paths[0].as_py()) if len(paths) else None
+        if store is not None:
+            store.reserve_deletes(len(paths))
 
     def delete(
         self, paths: Sequence[str], *, until: float | None = None, etags: Mapping[int, str] | None = None
@@ -396,9 +421,14 @@ class Stores:
 
     def _found(self, path: str) -> Store | None:
         """Return the store of the path's scheme. Another kind of store is added here."""
-        if is_local(path):
-            return self._local
-        return self._s3_store(path) if split(path).scheme in S3_SCHEMES else None
+        return self._local if is_local(path) else self._remote(path)
+
+    def _remote(self, path: str) -> S3Store | ObjectStore | None:
+        """Return the object store of the path; None for a local path or an unknown scheme."""
+        kind = kind_of(path)
+        if kind is None:
+            return None
+        return self._s3_store(path) if kind == S3_SCHEMES[0] else self._object_store(path)
 
     def _place(self, path: str) -> tuple[str, str]:
         """Return what paths of one store have in common."""
@@ -413,7 +443,7 @@ class Stores:
             raise StorageError(
                 f"No store here answers to {split(path).scheme}:",
                 path=path,
-                hint="use file:, s3:, s3a: or s3n: paths",
+                hint=f"use file:, {', '.join(f'{scheme}:' for kind in KINDS for scheme in kind)} paths",
             )
         return store
 
@@ -425,8 +455,29 @@ class Stores:
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
         )
 
+    def _settings_of(self, path: str) -> StoreSettings | None:
+        """Return the settings of another catalog's bucket; None for those of this one."""
+        return self._elsewhere.get(split(path).authority) if self._elsewhere else None
+
+    def _object_store(self, path: str) -> ObjectStore:
+        kind, settings = kind_of(path) or "", self._settings_of(path) or self.settings
+        if (kind, settings) not in self._objects:
+            from artemis_lifecycle.storage.objects import ObjectStore, Requests
+
+            requests: Requests
+            if kind == AZURE_SCHEMES[0]:
+                from artemis_lifecycle.storage.azure import AzureRequests
+
+                requests = AzureRequests(settings)
+            else:
+                from artemis_lifecycle.storage.gcs import GcsRequests
+
+                requests = GcsRequests(settings)
+            self._objects[kind, settings] = ObjectStore(settings, requests)
+        return self._objects[kind, settings]
+
     def _s3_store(self, path: str = "") -> S3Store:
-        other = self._elsewhere.get(split(path).authority) if self._elsewhere else None
+        other = self._settings_of(path)
         settings = other or self.settings
         if settings not in self._s3:
             # boto3 takes a fifth of a second to load, and a local warehouse never needs it.

@@ -109,6 +109,9 @@ def disk_tag(device: Any, inode: Any, nanoseconds: Any) -> Any:
 ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """S3 storage classes whose objects are not readable until they are thawed ("restored" in S3's terms)."""
 
+UNREADABLE_CLASSES = {"s3": ARCHIVE_CLASSES, "abfss": frozenset({"Archive"})}
+"""Storage classes whose objects are not readable at once, by a store's first scheme."""
+
 CHUNK = 1 << 20
 """Bytes that are read or written at a time when a file is streamed."""
 

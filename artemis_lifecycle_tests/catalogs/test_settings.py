@@ -105,6 +105,23 @@ def test_a_warehouse_on_s3_is_read_by_icebergs_own_client_with_the_same_properti
     assert f"{prefix}.py-io-impl" not in catalog_conf(own)
 
 
+def test_a_warehouse_on_azure_or_gcs_has_its_file_io_and_pyicebergs_names_in_javas() -> None:
+    host, given = "acct.dfs.core.windows.net", {"adls.account-name": "acct", "adls.account-key": "a2V5"}
+    catalog = Catalog(name="c", uri="postgresql://db/cat", warehouse=f"abfss://data@{host}/w", properties=given)
+    conf, prefix = catalog_conf(catalog), "spark.sql.catalog.c."
+    assert conf[f"{prefix}io-impl"] == "org.apache.iceberg.azure.adlsv2.ADLSFileIO"
+    assert conf[f"{prefix}adls.auth.shared-key.account.name"] == "acct"
+    assert conf[f"{prefix}adls.auth.shared-key.account.key"] == "a2V5"
+    assert not [key for key in conf if "connection-string" in key or "sas-token" in key]
+    properties = {"adls.sas-token": "?sig=x", "adls.blob-storage-authority": "h:1", "adls.blob-storage-scheme": "http"}
+    other = catalog_conf(catalog.model_copy(update={"properties": properties}))
+    assert other[f"{prefix}adls.sas-token.{host}"] == "sig=x"
+    assert other[f"{prefix}adls.connection-string.{host}"] == "http://h:1/acct"
+    google = catalog.model_copy(update={"warehouse": "gs://b/w", "properties": {"gcs.oauth2.token": "t"}})
+    assert catalog_conf(google)[f"{prefix}io-impl"] == "org.apache.iceberg.gcp.gcs.GCSFileIO"
+    assert catalog_conf(google)[f"{prefix}gcs.oauth2.token"] == "t"
+
+
 @pytest.mark.parametrize(
     ("catalog", "expected"),
     [

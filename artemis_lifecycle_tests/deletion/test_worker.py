@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
@@ -129,15 +130,19 @@ def test_a_pause_stops_between_batches_and_the_next_run_goes_on(world: World, ta
 def test_the_pace_never_holds_more_than_a_second_of_files_under_the_lock(world: World, table: str) -> None:
     job = world.job_of(table, _garbage(world, table, "paced", 7))
     calls: list[int] = []
+    reserved: list[int] = []
 
     class Counting(Stores):
+        def reserve_deletes(self, paths: pa.Array) -> None:
+            reserved.append(len(paths))
+
         def delete(self, paths: Sequence[str], *, until: float | None = None, **_: object) -> list[DeleteOutcome]:
             calls.append(len(_without_sidecars(paths)))
             return super().delete(paths, until=until)
 
     report = world.delete(job, stores=Counting(), requests_per_second=3.0)
 
-    assert [call for call in calls if call] == [3, 3, 1]
+    assert [call for call in calls if call] == [3, 3, 1] == reserved
     assert report.deleted == 7
 
 

@@ -20,6 +20,8 @@ from artemis_lifecycle.embedded.jars import (
     GIVEN_CREDENTIALS,
     ICEBERG,
     ICEBERG_AWS,
+    ICEBERG_AZURE,
+    ICEBERG_GCP,
     PACED_CLIENTS,
     POSTGRES,
     Jar,
@@ -188,7 +190,20 @@ def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, mon
     assert not list((tmp_path / "home" / "jars").glob("*.jar"))
 
 
-def test_warehouses_on_s3_need_one_jar_more() -> None:
-    on_s3 = LifecycleConfig.model_validate({"catalogs": {"cold": {"name": "cold", "warehouse": "s3://bucket/cold"}}})
+@pytest.mark.parametrize(
+    ("warehouse", "bundle"),
+    [
+        ("s3a://bucket/cold", ICEBERG_AWS),
+        ("wasbs://container@account.blob.core.windows.net/cold", ICEBERG_AZURE),
+        ("gs://bucket/cold", ICEBERG_GCP),
+    ],
+)
+def test_a_warehouse_in_an_object_store_needs_its_bundle(warehouse: str, bundle: Jar) -> None:
+    config = LifecycleConfig.model_validate(
+        {
+            "catalogs": {"cold": {"name": "cold", "warehouse": warehouse}},
+            "defaults": {"cold_tier": {"then": "keep"}},
+        }
+    )
     assert needed(LifecycleConfig()) == (ICEBERG, POSTGRES)
-    assert needed(on_s3) == (ICEBERG, POSTGRES, ICEBERG_AWS)
+    assert needed(config) == (ICEBERG, POSTGRES, bundle)

@@ -159,10 +159,20 @@ def test_parts_keep_the_spelling() -> None:
 
 def test_equalities_of_the_configuration_override_icebergs_own() -> None:
     rules = LocationRules.from_config(Orphans(equal_schemes={"wasb,wasbs": "abfs"}, equal_authorities={"a,b": "c"}))
-    assert normalize("wasbs://a/x", rules) == "abfs://c/x"
+    assert normalize("wasbs://a/x", rules) == "abfss://c/x"
     assert normalize("s3a://k/x", rules) == "s3://k/x"
     apart = LocationRules.from_config(Orphans(equal_schemes={"s3a": "s3a"}))
     assert normalize("s3a://k/x", apart) == "s3a://k/x"
+
+
+def test_the_two_hosts_of_an_azure_account_are_one_place() -> None:
+    one = "abfss://c@a.dfs.core.windows.net/t/x"
+    for path in ("wasbs://c@a.blob.core.windows.net/t/x", "WASB://c@a.blob.core.windows.net//t/x", one):
+        assert normalize(path) == one and normalize(normalize(path)) == one
+    for other in ("abfss://c@a.blob.core.example/t/x", "abfss://d@a.dfs.core.windows.net/t/x", "abfss://blob.a/t/x"):
+        assert normalize(other) != one
+    rules = LocationRules(equal_authorities={"c@a.blob.core.windows.net": "c@b.blob.core.windows.net"})
+    assert normalize(one, rules) == normalize(normalize(one, rules), rules) == one.replace("@a", "@b")
 
 
 def test_chains_of_equal_schemes_are_followed_and_circles_refused() -> None:

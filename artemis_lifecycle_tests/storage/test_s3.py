@@ -16,6 +16,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.s3.client import make_client, prepared
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import FAILED, REMOVED, FileIdentity, Removals
@@ -127,6 +128,48 @@ def test_a_server_that_repeats_its_page_does_not_list_for_ever(s3: S3Server, buc
     injected.after("ListObjectsV2", repeating)
     with pytest.raises(StorageError, match="repeats its page"):
         list(stores.list(f"s3://{bucket}/t"))
+
+
+_NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+_AT = "2024-03-01T10:00:00.250Z"
+_ONE = f"<LastModified>{_AT}</LastModified><ETag>&quot;a-2&quot;</ETag><Size>7</Size>"
+_PAGES = [
+    f"<ListBucketResult {_NAMESPACE}>{text}</ListBucketResult>"
+    for text in (
+        "<KeyCount>0</KeyCount><IsTruncated>false</IsTruncated>",
+        f"<IsTruncated>true</IsTruncated><Contents><Key>t/a</Key>{_ONE}</Contents>"
+        f"<Contents>{_ONE}<Key>t/b</Key><Owner><ID>x</ID></Owner></Contents><CommonPrefixes><Prefix>t/c/</Prefix>"
+        "</CommonPrefixes><NextContinuationToken>&amp;1</NextContinuationToken>",
+        f"<EncodingType>url</EncodingType><Contents><Key>t/a%26%3D%0D+b</Key>{_ONE}</Contents>",
+        f"<Contents><Key>t/&lt;&amp;amp;&#xe9;\t</Key>{_ONE}</Contents>",
+        f"<Contents><Key><![CDATA[t/<&]]></Key>{_ONE}</Contents>",
+        f'<Contents><Key a="b">t/a</Key>{_ONE}</Contents>',
+        f"<Contents><Key>t/a</Key>{_ONE.replace(_AT, 'Fri, 01 Mar 2024 10:00:00 GMT')}</Contents>",
+        f"<Contents><Key>t/a</Key>{_ONE.replace('.250Z', '+01:00')}</Contents>",
+    )
+]
+_PAGES += [
+    '<s:ListBucketResult xmlns:s="x"><s:Contents><s:Key>t</s:Key></s:Contents></s:ListBucketResult>',
+    "<Error><Code>InternalError</Code><Message>later</Message></Error>",
+    _PAGES[1][:-60],
+]
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_a_page_says_what_botocore_reads_in_it(s3: S3Server, page: str) -> None:
+    def said(client: Any) -> Any:
+        answer = reply(200, {"content-type": "application/xml"}, page.encode())
+        client.meta.events.register_first("before-send.s3.ListObjectsV2", lambda **_: answer)
+        try:
+            parsed = client.list_objects_v2(Bucket="bucket", Prefix="t")
+        except Exception as error:
+            return repr(error)
+        named = ("Key", "LastModified", "ETag", "Size")
+        objects = [[each.get(name) for name in named] for each in parsed.pop("Contents", [])]
+        del parsed["ResponseMetadata"]
+        return objects, parsed
+
+    assert said(prepared(make_client(s3.settings()), s3.settings())) == said(make_client(s3.settings()))
 
 
 def test_a_missing_bucket_is_an_error_and_not_an_empty_store(stores: Stores) -> None:

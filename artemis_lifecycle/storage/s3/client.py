@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
 import boto3
@@ -20,7 +21,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_afte
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import split
-from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
+from artemis_lifecycle.storage.pace import pace_of
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import missing
 
@@ -66,6 +67,29 @@ def is_too_long(key: str) -> bool:
 
 
 _DELETED = re.compile(rb"<Deleted>.*?</Deleted>", re.DOTALL)
+_FIELDS = re.compile("<(Key|LastModified|ETag|Size)>([^<&]*)</")
+
+
+def _shorten(
+    operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """Take a thousand keys out of an answer before botocore parses it, which takes longer than the request. Of a
+    listing, read them here; if the server writes them in another form, leave them to botocore. Of a bulk delete, drop
+    them: some servers include the deleted keys against the request."""
+    if operation_model.name == "DeleteObjects":
+        response_dict["body"] = _DELETED.sub(b"", response_dict["body"])
+    if operation_model.name != "ListObjectsV2":
+        return
+    try:
+        head, *rest = response_dict["body"].decode().split("<Contents>")
+        objects = [dict(_FIELDS.findall(each.replace("&quot;", '"'))) for each in rest]
+        for each in objects:
+            each.update(LastModified=datetime.fromisoformat(each["LastModified"]), Size=int(each["Size"]))
+    except (KeyError, ValueError):
+        return
+    left = "".join((head, *(each.partition("</Contents>")[2] for each in rest)))
+    if objects and "Contents" not in left and all(len(each) == 4 for each in objects):
+        customized_response_dict["Contents"], response_dict["body"] = objects, left.encode()
 
 
 def make_client(settings: StoreSettings) -> Any:
@@ -112,46 +136,35 @@ def shared_client(settings: StoreSettings) -> Any:
         return _clients[key]
 
 
-_paces: dict[tuple[float | None, int], TokenBucket] = {}
-
-
-def _own_pace(rate: float | None) -> TokenBucket:
-    """Return the only bucket of this process for a rate."""
-    with _clients_lock:
-        return _paces.setdefault((rate, os.getpid()), TokenBucket(rate))
-
-
 def prepared(client: Any, settings: StoreSettings) -> Any:
-    """Rate-limit `client`: each request (a page, a part, a retry) and its bytes wait for their turn. Removes deleted
-    keys from the answer to a bulk delete, which some servers include against the request: for a thousand files, parsing
-    them takes as long as the request."""
-    if getattr(client.meta, "artemis_pace", None) == (settings.pace, settings.requests_per_second):
+    """Rate-limit `client`: each request (a page, a part, a retry), each key of a bulk delete, and their bytes wait for
+    their turn."""
+    if getattr(client.meta, "artemis_pace", None) == settings.paced_by:
         return client
-    rate, shared = settings.requests_per_second, settings.pace
 
-    def ask(request: Any, **_: Any) -> None:
-        if shared is None:
-            _own_pace(rate).take(1)
-        else:
-            pace = shared_pace(shared, rate)
-            pace.request()
-            pace.carry(int(request.headers.get("Content-Length") or 0))
-        require_time()
+    def ask(request: Any, event_name: str, **_: Any) -> None:
+        pace, kind, count = pace_of(*settings.paced_by), "reads" if request.method in ("GET", "HEAD") else "writes", 1
+        if event_name.endswith(".DeleteObjects"):
+            count = (request.body if isinstance(request.body, bytes) else request.body.encode()).count(b"<Key>")
+        pace.take(kind, count)
+        pace.take("bytes", int(request.headers.get("Content-Length") or 0))
+        try:
+            require_time()
+        except TimeIsOver:
+            pace.put_back(kind, count)
+            raise
 
     def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
         # The size of the response is known only now; the next request pays for it.
-        if shared is not None and response_dict is not None and response_dict.get("body") is not None:
-            shared_pace(shared, rate).carry(int(response_dict["headers"].get("content-length") or 0))
+        if response_dict is not None and response_dict.get("body") is not None:
+            pace_of(*settings.paced_by).take("bytes", int(response_dict["headers"].get("content-length") or 0))
 
-    def shorten(response_dict: dict[str, Any], **_: Any) -> None:
-        body = response_dict.get("body")
-        if isinstance(body, bytes) and b"<Deleted>" in body:
-            response_dict["body"] = _DELETED.sub(b"", body)
-
-    client.meta.events.register("before-parse.s3.DeleteObjects", shorten, unique_id="artemis-quiet")
-    client.meta.events.register("before-send.s3", ask, unique_id="artemis-pace")
-    client.meta.events.register("response-received.s3", answered, unique_id="artemis-pace-bytes")
-    client.meta.artemis_pace = (settings.pace, settings.requests_per_second)
+    events = client.meta.events
+    # Before botocore's own handlers for S3, of which one parses the whole body: handlers for any service come first.
+    events.register("before-parse.*", _shorten, unique_id="artemis-shorten")
+    events.register("before-send.s3", ask, unique_id="artemis-pace")
+    events.register("response-received.s3", answered, unique_id="artemis-pace-bytes")
+    client.meta.artemis_pace = settings.paced_by
     return client
 
 

@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.pace import pace_of
 from artemis_lifecycle.storage.s3.client import (
     TRANSIENT_CODES,
     BusyKeys,
@@ -170,6 +171,15 @@ class Deletes:
                 for path in spellings:
                     outcomes[path] = DeleteOutcome(path, "deleted" if reason is None else "failed", reason)
         return [outcomes[path] for path in paths]
+
+    def at_once(self) -> int:
+        """Return the keys of one second, at most a request for each thread, and whole requests if there is one."""
+        most, rate = _DELETERS * _DELETES_PER_REQUEST, pace_of(*self._s3.settings.paced_by).rate("writes")
+        keys = most if rate is None else max(1, min(most, int(rate)))
+        return keys // _DELETES_PER_REQUEST * _DELETES_PER_REQUEST or keys
+
+    def reserve(self, keys: int) -> None:
+        pace_of(*self._s3.settings.paced_by).reserve("writes", keys)
 
     def _honors(self, bucket: str, beside: str) -> bool:
         """Return True if the server deletes by ETag, as an object shows that is put `beside` a key: it survives a wrong
@@ -358,7 +368,7 @@ class S3Store:
         uploads, deletes = Uploads(self._s3), Deletes(self._s3)
         archive = Archive(self._s3, uploads)
         self.write, self.put_stream, self.copy_within = uploads.write, uploads.put_stream, uploads.copy_within
-        self.delete = deletes.delete
+        self.delete, self.deletes_at_once, self.reserve_deletes = deletes.delete, deletes.at_once, deletes.reserve
         self.archive, self.thaw, self.archive_state = archive.archive, archive.thaw, archive.state
 
     @property

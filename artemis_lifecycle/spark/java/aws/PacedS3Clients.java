@@ -22,9 +22,11 @@ import software.amazon.awssdk.core.exception.AbortedException;
 import software.amazon.awssdk.core.interceptor.Context;
 import software.amazon.awssdk.core.interceptor.ExecutionAttributes;
 import software.amazon.awssdk.core.interceptor.ExecutionInterceptor;
+import software.amazon.awssdk.http.SdkHttpMethod;
 import software.amazon.awssdk.services.s3.S3AsyncClient;
 import software.amazon.awssdk.services.s3.S3Client;
 import software.amazon.awssdk.services.s3.S3ClientBuilder;
+import software.amazon.awssdk.services.s3.model.DeleteObjectsRequest;
 
 /**
  * Clients of S3 for Iceberg's S3FileIO, made as Iceberg's default factory makes them, each of whose requests (a part,
@@ -87,7 +89,11 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
 
         @Override
         public void beforeTransmission(Context.BeforeTransmission context, ExecutionAttributes attributes) {
-            this.pace.requests.take(1.0);
+            SdkHttpMethod method = context.httpRequest().method();
+            boolean reads = method == SdkHttpMethod.GET || method == SdkHttpMethod.HEAD;
+            double count = context.request() instanceof DeleteObjectsRequest
+                ? ((DeleteObjectsRequest) context.request()).delete().objects().size() : 1.0;
+            (reads ? this.pace.reads : this.pace.writes).take(count);
             Optional length = context.httpRequest().firstMatchingHeader("Content-Length");
             if (length.isPresent()) {
                 this.pace.bytes.take(Double.parseDouble((String) length.get()));
@@ -153,20 +159,23 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
         }
     }
 
-    /** The two buckets of one configuration, in this JVM. */
+    /** The buckets of one configuration, in this JVM. */
     static final class Pace {
         private static final ConcurrentHashMap<String, Pace> ALL = new ConcurrentHashMap<String, Pace>();
-        final Bucket requests;
+        final Bucket reads;
+        final Bucket writes;
         final Bucket bytes;
 
         private Pace(Properties settings) {
-            this.requests = new Bucket(settings, "requests", true);
+            this.reads = new Bucket(settings, "reads", true);
+            this.writes = new Bucket(settings, "writes", true);
             this.bytes = new Bucket(settings, "bytes", false);
         }
 
         static Pace of(Properties settings) {
             String key = settings.getProperty("artemis.pace.uri") + " " + settings.getProperty("artemis.pace.name") + " "
-                + settings.getProperty("artemis.pace.requests-per-second") + " "
+                + settings.getProperty("artemis.pace.reads-per-second") + " "
+                + settings.getProperty("artemis.pace.writes-per-second") + " "
                 + settings.getProperty("artemis.pace.bytes-per-second");
             Pace made = new Pace(settings);
             Pace there = (Pace) ALL.putIfAbsent(key, made);
@@ -175,7 +184,7 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
     }
 
     /**
-     * One JVM's hand in one shared bucket. The numbers, and what each is for, are those of `SharedPace`. Where Postgres
+     * One JVM's hand in one shared bucket. The numbers, and what each is for, are those of `Pace`. Where Postgres
      * does not answer, requests keep to the rate by this JVM's own count.
      */
     static final class Bucket {
