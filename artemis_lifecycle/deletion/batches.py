@@ -178,7 +178,8 @@ def waiting_rows(outcomes: pa.Table) -> pa.Array:
 
 BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp, tag bigint"
 
-MOST_PER_BATCH = 5_000
+MOST_PER_BATCH = 4_000
+"""What S3 deletes at once: a request of a thousand keys for each thread."""
 
 _ORDER = (*NAMED_BY_SNAPSHOT.values(), MANIFEST, MANIFEST_LIST, METADATA)
 _WRITTEN = "rank bigint, first string, name string, files bigint, bytes bigint, sha256 string"

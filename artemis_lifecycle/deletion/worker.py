@@ -168,8 +168,6 @@ _LOOKS = 5
 _DELETES_LAST = 30.0
 """Seconds after the reachability check until which delete requests may be sent: well below a lease's duration."""
 
-_MANY = 4_000
-
 _CHECKED_EVERY = 1.0
 """Seconds of deletes between two checks that the table's lock is still held."""
 
@@ -177,9 +175,9 @@ _CHECKED_EVERY = 1.0
 @dataclass(frozen=True)
 class DeletionSettings:
     """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times.
-    `files_per_batch` applies to jobs of up to 4,000 files; for a larger job it is a quarter of its files, at most
-    5,000. With a `quarantine`, files are moved there instead of deleted. With `remove_empty_folders`, a finished job
-    removes the local folders that it emptied."""
+    `files_per_batch` applies to jobs of up to 4,000 files; for a larger job it is 4,000. With a `quarantine`, files are
+    moved there instead of deleted. With `remove_empty_folders`, a finished job removes the local folders that it
+    emptied."""
 
     requests_per_second: float | None = None
     files_per_batch: int = 1000
@@ -243,9 +241,9 @@ class _Run:
         paused = None
         if known is None or known.finished_at is None:
             per_batch = self.settings.files_per_batch
-            if job.files > _MANY:
+            if job.files > MOST_PER_BATCH:
                 # The fixed cost per batch should occur a few times, not for every thousand files.
-                per_batch = max(per_batch, min(MOST_PER_BATCH, job.files // 4))
+                per_batch = max(per_batch, MOST_PER_BATCH)
             batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
             if known is None:
                 begun = JobRecord(job.job_id, job.kind, job.table_uuid, job.table, job.files_location)

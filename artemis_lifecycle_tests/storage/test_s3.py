@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import pickle
+import threading
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -821,6 +822,15 @@ def test_many_statuses_come_from_listings_and_scattered_ones_from_single_request
     sparse = pa.array([f"s3://{bucket}/t/data/{number:05}" for number in range(0, 3_000, 150)])
     assert stores.statuses(sparse).found.all()
     assert injected.requests.count("ListObjectsV2") == 1 and injected.requests.count("HeadObject") <= 20
+
+
+def test_the_pages_of_many_statuses_are_asked_for_at_once(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3)
+    s3.fill(bucket, [f"t/{number:05}" for number in range(2_000)])
+    both = threading.Barrier(2)
+    injected.answer("ListObjectsV2", lambda _: [both.wait(60)] and None)
+    found = stores.statuses(pa.array([f"s3://{bucket}/t/{number:05}" for number in range(2_000)]))
+    assert found.found.all() and injected.requests == ["ListObjectsV2", "ListObjectsV2"]
 
 
 def test_without_the_right_to_list_statuses_come_from_single_requests(s3: S3Server, bucket: str) -> None:

@@ -483,30 +483,44 @@ class S3Store:
             address = address_of(path)
             if refusal(address.key) is None and not is_too_long(address.key) and not address.key.endswith("/"):
                 stems.setdefault(address.stem, {})[address.key] = path
-        for stem, wanted in stems.items():
-            keys, bucket = sorted(wanted), address_of(f"{stem}/").bucket
-            common = os.path.commonprefix([keys[0], keys[-1]]).rpartition("/")  # noqa: RUF071  (keys are text)
-            while len(keys) >= _PAGE_PAYS_FROM:
-                request = {"Bucket": bucket, "Prefix": "".join(common[:2]), "StartAfter": keys[0][:-1]}
-                try:
-                    page = self._s3.call(
-                        "A prefix cannot be listed",
-                        f"{stem}/{request['Prefix']}",
-                        partial(self._s3.client.list_objects_v2, MaxKeys=_PAGE, **request),
-                    )
-                except StorageError:
-                    break  # Single requests show whether the objects can be read.
-                listed = {item["Key"]: item for item in page.get("Contents", ())}
-                names = list(listed)
-                if names != sorted(names):
-                    break  # Not in the order of keys: one that is not listed may come later.
-                covered = bisect_right(keys, names[-1]) if page.get("IsTruncated") and names else len(keys)
-                for key in keys[:covered]:
-                    item, path = listed.get(key), wanted[key]
-                    found[path] = None if item is None else _stored(path, item["Size"], item)
-                keys = keys[covered:]
-                if covered < _PAGE_PAYS_FROM:
-                    break
+        runs = [
+            (stem, wanted, keys[at : at + _PAGE])
+            for stem, wanted in stems.items()
+            for keys in [sorted(wanted)]
+            for at in range(0, len(keys), _PAGE)
+        ]
+        for part in threaded(lambda run: self._listed_between(*run), runs, _HEADS):
+            found.update(part)
+        return found
+
+    def _listed_between(
+        self, stem: str, wanted: Mapping[str, str], keys: Sequence[str]
+    ) -> dict[str, StoredFile | None]:
+        """Return the statuses of objects with sorted keys, as far as listing them page by page is cheaper."""
+        found: dict[str, StoredFile | None] = {}
+        bucket = address_of(f"{stem}/").bucket
+        common = os.path.commonprefix([keys[0], keys[-1]]).rpartition("/")  # noqa: RUF071  (keys are text)
+        while len(keys) >= _PAGE_PAYS_FROM:
+            request = {"Bucket": bucket, "Prefix": "".join(common[:2]), "StartAfter": keys[0][:-1]}
+            try:
+                page = self._s3.call(
+                    "A prefix cannot be listed",
+                    f"{stem}/{request['Prefix']}",
+                    partial(self._s3.client.list_objects_v2, MaxKeys=_PAGE, **request),
+                )
+            except StorageError:
+                break  # Single requests show whether the objects can be read.
+            listed = {item["Key"]: item for item in page.get("Contents", ())}
+            names = list(listed)
+            if names != sorted(names):
+                break  # Not in the order of keys: one that is not listed may come later.
+            covered = bisect_right(keys, names[-1]) if page.get("IsTruncated") and names else len(keys)
+            for key in keys[:covered]:
+                item, path = listed.get(key), wanted[key]
+                found[path] = None if item is None else _stored(path, item["Size"], item)
+            keys = keys[covered:]
+            if covered < _PAGE_PAYS_FROM:
+                break
         return found
 
     # --- reading
