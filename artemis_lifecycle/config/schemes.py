@@ -16,7 +16,7 @@ EQUAL_SCHEMES = {spelling: kind[0] for kind in KINDS for spelling in kind[1:]}
 
 def kind_of(path: str) -> str | None:
     """Return the first scheme of the path's kind of object store; None for a local path or an unknown scheme."""
-    scheme, separator, _ = path.partition("://")
+    scheme, separator, _ = path.partition(":")
     return next((kind[0] for kind in KINDS if separator and scheme.lower() in kind), None)
 
 

@@ -828,7 +828,11 @@ def test_the_pages_of_many_statuses_are_asked_for_at_once(s3: S3Server, bucket: 
     stores, injected = _injected(s3)
     s3.fill(bucket, [f"t/{number:05}" for number in range(2_000)])
     both = threading.Barrier(2)
-    injected.answer("ListObjectsV2", lambda _: [both.wait(60)] and None)
+
+    def together(_: object) -> None:
+        both.wait(60)
+
+    injected.answer("ListObjectsV2", together)
     found = stores.statuses(pa.array([f"s3://{bucket}/t/{number:05}" for number in range(2_000)]))
     assert found.found.all() and injected.requests == ["ListObjectsV2", "ListObjectsV2"]
 

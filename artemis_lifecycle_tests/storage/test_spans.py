@@ -38,7 +38,7 @@ class Bucket:
     def __init__(self, keys: list[str]) -> None:
         self.keys = sorted(set(keys))
         self.requests = 0
-        self.meta = SimpleNamespace(artemis_pace=(None, None))
+        self.meta = SimpleNamespace(artemis_pace=StoreSettings().paced_by)
 
     def list_objects_v2(self, **request: Any) -> dict[str, Any]:
         self.requests += 1
