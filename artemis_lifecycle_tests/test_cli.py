@@ -238,7 +238,7 @@ def test_an_instant_may_be_a_date_or_a_duration(text: str, ago: float, ahead: fl
 
 
 def test_a_step_says_what_is_next_and_takes_the_beginning_of_an_id_and_the_catalogs_name(
-    run: Run, aged: list[int], config: LifecycleConfig
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
 ) -> None:
     live = config.catalogs.live.name
     said = run("plan", f"{live}.db.t")
@@ -251,17 +251,29 @@ def test_a_step_says_what_is_next_and_takes_the_beginning_of_an_id_and_the_catal
     # What no id begins with, or too little of one, stands for nothing.
     assert "NoSuchPlan" in run("commit", plan[:3], "--yes", code=2)
     assert "did you mean db.t? artemis tables lists them" in run("history", "db.tt", code=2)
+    # Once a namespace has the catalog's name, the name in front is the namespace's: also of a table that was dropped.
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.{live}")
+    spark.sql(f"CREATE TABLE {live}.{live}.other (id int) USING iceberg")
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        lifecycle.observe_catalog()
+        spark.sql(f"DROP TABLE {live}.{live}.other")
+        lifecycle.observe_catalog()
+    assert "NoSuchTable" in run("history", f"{live}.db.t", code=2)
 
 
 def test_an_id_stands_for_itself_and_what_several_begin_with_for_none(lifecycle: Lifecycle) -> None:
     columns = ("holds.hold_id",)
     with lifecycle.operations.engine.begin() as connection:
-        for each in ("abcdef01", "abcdef02", "abcd", "wxyz99", "wx_z00"):
+        for each in ("abcdef01", "abcdef02", "abcd", "wxyz99", "wx_z00", "hold-77aa12"):
             values = {"hold_id": each, "table_uuid": "u", "table_name": "db.t", "owner": "o", "reason": "r"}
             connection.execute(sa.insert(holds).values(snapshot_ids=(), **values))
     full = lifecycle.operations.full_id
     assert [full(each, columns) for each in ("abcdef01", "abcd", "wxyz", "wx_z", "wx%9", "wxy")] == [
         *("abcdef01", "abcd", "wxyz99", "wx_z00", "wx%9", "wxy")
+    ]
+    # The word of its kind names none, nor do three characters after it.
+    assert [full(each, columns) for each in ("hold", "hold-", "hold-77a", "hold-77aa")] == [
+        *("hold", "hold-", "hold-77a", "hold-77aa12")
     ]
     with pytest.raises(BadInput, match=r"Several ids begin with abcde.*abcdef01, abcdef02"):
         full("abcde", columns)

@@ -149,7 +149,7 @@ class Past:
         location = self.resources.catalogs.entry(table).metadata_location
         # Parsing a metadata file with a million snapshots takes seconds. Its uuid is in its first bytes.
         head = _UUID.match(self.resources.live_stores.read_range(location, 0, _HEAD).decode("utf-8", "replace"))
-        table_uuid = self.steps.table_uuid(table) if head is None else head[1]
+        table_uuid = self.steps.table_uuid(table) if head is None else head[1].lower()
         found = self.at(
             table,
             table_uuid,

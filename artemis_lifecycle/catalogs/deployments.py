@@ -345,14 +345,22 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def require_deployment(
-    records: DeploymentRecords, catalog: str, ours: Deployment, *, who: str, record: bool = True
+    records: DeploymentRecords,
+    catalog: str,
+    ours: Deployment,
+    *,
+    who: str,
+    record: bool = True,
+    first: Callable[[], None] = lambda: None,
 ) -> None:
-    """Raise OtherDeployment if the catalog belongs to another deployment. At its first use it is assigned to `ours`,
-    unless `record` is False.
+    """Raise OtherDeployment if the catalog belongs to another deployment. At its first use, which `first` may refuse,
+    it is assigned to `ours`, unless `record` is False.
 
     Raises Refused for a role without rights to the record; UnreadableMetadata, StorageError.
     """
     found = records.newest()
+    if not found:
+        first()
     if not found and record:
         records.add(ours, who, "first use of the catalog", first=True)
         # If two deployments were first at the same time, only one has the record.

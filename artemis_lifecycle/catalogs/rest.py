@@ -66,7 +66,7 @@ class MetadataFile:
     @property
     def table_uuid(self) -> str:
         """The table's uuid."""
-        return str(self.node.get("table-uuid"))
+        return str(self.node.get("table-uuid")).lower()
 
     @cached_property
     def snapshots(self) -> dict[int, Mapping[str, Any]]:

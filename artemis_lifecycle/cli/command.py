@@ -256,10 +256,11 @@ def _without_catalog(lifecycle: Lifecycle, given: str) -> str:
     prefixes = {each.name: lifecycle.config.catalogs.prefix(each) for each in lifecycle.config.catalogs.iceberg}
     if catalog not in prefixes or "." not in rest:
         return given
-    # A namespace may have the catalog's name.
-    tables = lifecycle.answering_tables()[0]
+    tables, known = lifecycle.answering_tables()[0], lifecycle.operations.known_tables
     key = prefixes[catalog] + rest
-    return key if given not in tables and key in tables else given
+    # A namespace may have, or may have had, the catalog's name.
+    names = [*tables, *(each.table for name in prefixes for each in known.of_catalog(name))]
+    return key if key in tables and not any(each.startswith(f"{catalog}.") for each in names) else given
 
 
 @contextmanager

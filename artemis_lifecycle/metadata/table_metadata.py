@@ -85,12 +85,16 @@ def read_metadata_json(stores: Stores, metadata_location: str) -> dict[str, Any]
 
 
 def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
-    """Return a metadata file's bytes, plain or gzip, as a JSON object, including unknown fields.
+    """Return a metadata file's bytes, plain or gzip, as a JSON object, including unknown fields. A table-uuid is in
+    small letters, however the file has it: writers spell one uuid in either, and compare them without case.
 
     Raises UnreadableMetadata; its subclass TooLarge if the content exceeds `limits`.
     """
     with within_memory(metadata_location):
-        return _object(_plain(data, metadata_location, limits), metadata_location)
+        node = _object(_plain(data, metadata_location, limits), metadata_location)
+        if isinstance(node.get(_UUID_KEY), str):
+            node[_UUID_KEY] = node[_UUID_KEY].lower()
+        return node
 
 
 def _plain(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
@@ -155,6 +159,7 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
 
 _PLACE = re.compile(r"[^/]+://.|/.")
 _TABLE_FIELDS = frozenset({"table-uuid", "last-column-id", "current-snapshot-id", "snapshots"})
+_UUID_KEY = "table-uuid"
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -307,7 +312,7 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     return TableMetadata(
         metadata_location=metadata_location,
         location=node.location.rstrip("/") or "/",
-        table_uuid=node.table_uuid,
+        table_uuid=node.table_uuid.lower(),
         format_version=version,
         last_updated_ms=node.last_updated_ms,
         last_sequence_number=last_sequence_number,

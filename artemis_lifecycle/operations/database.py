@@ -290,14 +290,17 @@ class Operations:
         return opened
 
     def full_id(self, given: str, columns: Iterable[str]) -> str:
-        """Return the id that begins with `given`, four characters or more, in any of `columns` (`plans.plan_id`); and
-        `given` if none does. Raises BadInput for several."""
+        """Return the id that begins with `given`, with four characters or more after the word with which all ids of
+        its kind begin (`hold-`), in any of `columns` (`plans.plan_id`); and `given` if none does. Raises BadInput for
+        several."""
         found: set[str] = set()
         with self.engine.connect() as connection:
             for table, column in (each.split(".") for each in columns if len(given) >= _FEWEST):
                 known = metadata.tables[f"{SCHEMA}.{table}"].c[column]
                 query = sa.select(known).where(known.startswith(given, autoescape=True)).order_by(known).limit(4)
-                found.update(connection.execute(query).scalars())
+                # Nothing but the word of their kind names none.
+                ids = connection.execute(query).scalars()
+                found.update(each for each in ids if len(given) >= each.rfind("-") + 1 + _FEWEST)
         if given in found or not found:
             return given
         if len(found) > 1:

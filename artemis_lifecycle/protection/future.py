@@ -233,7 +233,7 @@ def _folders(others: Mapping[str, Described], rules: LocationRules) -> list[str]
 
 def _others(stores: Stores, paths: Sequence[str], table_uuid: str) -> dict[str, Described]:
     """Return what those metadata files say that are not the table's. Files that are not JSON are left out."""
-    ours = re.compile(rb'"table-uuid"\s*:\s*"%b"' % re.escape(table_uuid).encode())
+    ours = re.compile(rb'"table-uuid"\s*:\s*"%b"' % re.escape(table_uuid).encode(), re.IGNORECASE)
 
     def read(path: str) -> Described | None:
         try:

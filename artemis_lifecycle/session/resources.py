@@ -9,7 +9,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
@@ -35,17 +35,19 @@ from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
     ClocksDisagree,
     ConfigError,
+    LifecycleError,
     NaiveDatetime,
     OperationsUnavailable,
     OtherDeployment,
     UnreadableMetadata,
 )
-from artemis_lifecycle.metadata.table_metadata import read_metadata_json
+from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
-from artemis_lifecycle.operations.known_tables import Swaps
+from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.operations.roles import where_allowed
 from artemis_lifecycle.protection.context import TablesOfCatalog
 from artemis_lifecycle.session.formats import Kind, OtherTables
 from artemis_lifecycle.session.live_catalogs import AllReaders, LiveCatalogs, catalogs_of_database
@@ -429,9 +431,34 @@ class Resources:
             of = table if name == own and self.other(table) is None else ""
             destroys = destructive and name == own
             records = self.catalogs.reader(name).deployments(self.live_stores, of, destructive=destroys)
-            require_deployment(records, name, ours, who=self.owner, record=record)
+            first = partial(self._require_known, name)
+            require_deployment(records, name, ours, who=self.owner, record=record, first=first)
         self._deployment_seen_at = elapsed()
         return ours if known else None
+
+    def _require_known(self, name: str) -> None:
+        """Raise OtherDeployment if a catalog has no record of a deployment, and none of the tables that the operations
+        database knows of a catalog of that name: it is another one, and not one that has lost its tables."""
+        if not self.unchecked_operations.exists:
+            return
+        known: dict[str, KnownTable] = {}
+        # A login that may not read them records nothing of them either.
+        with where_allowed():
+            rows = self.unchecked_operations.known_tables.of_catalog(name)
+            known = {each.table: each for each in rows if each.missing_since is None}
+        reader = self.catalogs.reader(name)
+        for table in known.keys() & set(reader.tables()) if known else ():
+            with suppress(LifecycleError):
+                pointer = reader.entry(table).metadata_location
+                if read_table_metadata(self.live_stores, pointer).table_uuid == known[table].table_uuid:
+                    return
+        if known:
+            raise OtherDeployment(
+                f"Catalog {name} is not the one that this operations database knows: it has no record of this "
+                f"deployment, and none of the known tables ({', '.join(sorted(known)[:3])}, {len(known)} in all)",
+                hint=f"correct the address of catalogs.{name} in lifecycle.yaml. If the catalog was moved, or begun "
+                "anew, and all of them are really dropped: artemis take-over --who … --why …",
+            )
 
     @cached_property
     def live_stores(self) -> Stores:

@@ -95,8 +95,8 @@ class DroppedTables:
         name begins so, or if that is given: of those that its last sweep missed."""
         other = table.partition(":")[0] if self.resources.other(table) is not None else catalog
         missing = self._observed()[0] if other is None else self.resources.operations.known_tables.missing(other)
-        missing = [known for known in missing if table_uuid in (None, known.table_uuid)]
-        having = [known for known in missing if table in (known.table_uuid, known.table)]
+        missing = [known for known in missing if table_uuid is None or table_uuid.lower() == known.table_uuid]
+        having = [known for known in missing if table == known.table or table.lower() == known.table_uuid]
         if table_uuid is not None and not having:
             having = missing
         if len(having) == 1:

@@ -9,10 +9,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
+from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.contracts.summary import COMMIT_PROPERTY
 from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
@@ -35,6 +39,7 @@ from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.protection.foreign import set_pointer
 
 POLICY: dict[str, Any] = {
     **AT_ONCE,
@@ -377,3 +382,29 @@ def test_an_undrop_passes_the_gate_only_with_what_was_in_the_catalog_before(
         with pytest.raises(LineageRejected):
             lifecycle.undrop(unseen)
         assert unseen not in lifecycle.tables() and lifecycle.read(seen).count() == 1
+
+
+def test_a_uuid_in_capital_letters_is_the_same_table_once_a_writer_spells_it_small(lifecycle: Lifecycle) -> None:
+    """Iceberg compares uuids without case, and pyiceberg writes them in small letters."""
+    table = make_table(lifecycle, "t", 4)
+    catalog = lifecycle.config.catalogs.live
+    pointer = local(lifecycle.snapshot_history(table).metadata_location)
+    metadata = json.loads(pointer.read_text())
+    small = metadata["table-uuid"]
+    spelled = pointer.with_name("00009-capitals.metadata.json")
+    spelled.write_text(json.dumps({**metadata, "table-uuid": small.upper()}))
+    set_pointer(lifecycle, table, f"file://{spelled}")
+    held = ids_of(lifecycle, table)
+    lifecycle.hold(table, "legal", "case")
+    with lifecycle.operations.engine.begin() as connection:
+        beat = "(table_uuid, writer_id, table_name, expires_at) VALUES (:uuid, 'w', 't', now())"
+        connection.execute(text(f"INSERT INTO lifecycle.heartbeats {beat}"), {"uuid": small.upper()})
+        assert connection.execute(text("SELECT table_uuid FROM lifecycle.heartbeats")).scalars().all() == [small]
+    with load_catalog(catalog.name, **pyiceberg_properties(catalog)) as python:
+        written = python.load_table(table)
+        written.append(pa.Table.from_pylist([{"id": 9}], schema=written.schema().as_arrow()))
+    assert json.loads(local(lifecycle.snapshot_history(table).metadata_location).read_text())["table-uuid"] == small
+    assert [hold.reason for hold in lifecycle.holds(table)] == ["case"]
+    assert lifecycle.dropped_tables() == []
+    lifecycle.expire(table)
+    assert set(held) <= set(ids_of(lifecycle, table))

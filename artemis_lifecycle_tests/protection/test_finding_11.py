@@ -10,17 +10,21 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, make_url, text
 
 from artemis_lifecycle import cli
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import DeploymentsInFiles, require_deployment, take_over
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.database import Operations, connect
+from artemis_lifecycle.operations.database import Operations, connect, connected
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.storage.stores import Stores
@@ -108,6 +112,39 @@ def test_one_operations_database_with_another_root_is_refused(
     spelled = with_operations(first, root=str(first.operations.root).replace("file:///", "file:/"))
     with open_lifecycle(spelled, spark=spark) as same:
         same.plan_expiration(table)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["no table", "a table of the same name"])
+def test_an_operations_database_takes_no_other_catalog_of_the_name_for_the_one_that_it_knows(
+    first: LifecycleConfig, databases: Databases, make_config: MakeConfig, spark: SparkSession, own: bool
+) -> None:
+    """An address that was mistyped, or a catalog that was made anew: the known tables are not dropped."""
+    with open_lifecycle(first, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        lifecycle.observe_catalog()
+        files = _files(first)
+    uri, live = databases.make(), first.catalogs.live.name
+    catalogs = {tier: {"name": getattr(first.catalogs, tier).name, "uri": uri} for tier in ("live", "cold")}
+    catalogs["live"]["warehouse"] = str(first.catalogs.live.warehouse)
+    there = {"uri": str(first.operations.uri), "root": str(first.operations.root)}
+    other = make_config(defaults=NOW, catalogs=catalogs, operations=there)
+    with open_lifecycle(other, spark=spark) as elsewhere:
+        if own:
+            with connected(uri) as engine:
+                ensure_tables(engine)
+            catalog = load_catalog(live, **pyiceberg_properties(other.catalogs.live))
+            with catalog:
+                catalog.create_namespace("db")
+                catalog.create_table(
+                    table, pa.schema([("n", pa.int64())]), location=f"{first.catalogs.live.warehouse}/own"
+                )
+        for step in (elsewhere.observe_catalog, elsewhere.dropped_tables, elsewhere.clear_dropped):
+            with pytest.raises(OtherDeployment, match=r"not the one that this operations database knows.*db\.t"):
+                step()
+        # A person may say that it was begun anew.
+        elsewhere.take_over(who="ann", why="the lake begins anew")
+        elsewhere.observe_catalog()
+    assert _files(first) >= files
 
 
 def test_a_copy_of_the_operations_database_is_another_deployment(

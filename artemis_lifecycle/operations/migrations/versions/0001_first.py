@@ -69,6 +69,7 @@ _LOCKS = (
     CREATE FUNCTION lifecycle.hold_begins() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
+        NEW.table_uuid := lower(NEW.table_uuid);
         PERFORM lifecycle.take_table_lock(NEW.table_uuid);
         RETURN NEW;
     END $$
@@ -85,6 +86,8 @@ _HEARTBEATS = (
         waited INTERVAL;
         comes_alive BOOLEAN;
     BEGIN
+        -- One uuid has one spelling here.
+        NEW.table_uuid := lower(NEW.table_uuid);
         IF TG_OP = 'INSERT' THEN
             -- INSERT … ON CONFLICT DO UPDATE renews what is there.
             comes_alive := NOT EXISTS (
