@@ -19,7 +19,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.sql import publish
 from artemis_lifecycle.catalogs.triggers import Condition, Function, Parts, Problem, Trigger, installing, worst
-from artemis_lifecycle.errors import Busy, Refused
+from artemis_lifecycle.errors import Busy, ConfigError, Refused
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
 VERSION = 3
@@ -199,7 +199,22 @@ def ensure_guard(engine: sa.Engine, catalog: str, live_catalog: str) -> None:
         hint="try again, or end the transactions that keep iceberg_tables locked",
     )
     with installing(engine, "artemis-cold-guard", busy=busy, refused=refused) as connection:
+        _require_not_live(connection, catalog)
         _install(connection, catalog, live_catalog)
+
+
+def _require_not_live(connection: sa.Connection, catalog: str) -> None:
+    """Raise ConfigError if a deployment works on `catalog` as a live one: its writers would be refused for good."""
+    may = "SELECT to_regnamespace('artemis_live') IS NOT NULL AND has_schema_privilege('artemis_live', 'USAGE')"
+    if not connection.execute(sa.text(may)).scalar_one():
+        return
+    query = sa.text("SELECT count(*) FROM artemis_live.deployments WHERE catalog_name = :catalog")
+    if connection.execute(query, {"catalog": catalog}).scalar_one():
+        raise ConfigError(
+            f"Catalog {catalog} is a deployment's live catalog, and cannot be a cold one: only handoffs write to those",
+            untouched="both catalogs",
+            hint="correct catalogs.cold.name, and what else differs from that deployment's lifecycle.yaml",
+        )
 
 
 def verify_guard(engine: sa.Engine, catalog: str, live_catalog: str) -> None:

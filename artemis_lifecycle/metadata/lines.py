@@ -200,6 +200,15 @@ def _out_of_turn(one: Line, other: Line) -> bool:
     )
 
 
+_ONCE = re.compile(r"\d+-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.gz)?\.metadata\.json(\.gz)?")
+
+
+def is_written_once(metadata_location: str) -> bool:
+    """Return True if a metadata file's name has a UUID, as catalogs give it: nobody writes another file there. A name
+    with a number alone (`v3.metadata.json`) may be that of a table that was made again in its folder."""
+    return _ONCE.fullmatch(file_name(metadata_location)) is not None
+
+
 def file_name(path: str) -> str:
     """Return the last part of a path. Names of metadata files and lists have a UUID, so they survive a move."""
     return path.rpartition("/")[2]

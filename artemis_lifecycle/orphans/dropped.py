@@ -23,6 +23,7 @@ import numpy as np
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
+from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -102,7 +103,7 @@ def observe(
     `names_are_lines`, a table has one name at a time.
     """
     before = operations.known_tables.of_catalog(name)
-    uuids = {known.metadata_location: known.table_uuid for known in before}
+    uuids = {known.metadata_location: known.table_uuid for known in before if is_written_once(known.metadata_location)}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
     unread = {each.metadata_location for each in pointers.values()}.difference(uuids)

@@ -17,6 +17,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.absence import saved_metadata
@@ -155,7 +156,7 @@ class Neighbors:
         pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
-        changed = [name for name, place in now.items() if self._read_at.get(name) != place]
+        changed = [name for name, at in now.items() if self._read_at.get(name) != at or not is_written_once(at)]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._read_at = now
         # What is not a table reads no files of tables by their paths.

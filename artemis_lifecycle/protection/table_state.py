@@ -21,6 +21,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
     require_uuid,
 )
+from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
@@ -131,8 +132,9 @@ class TableState:
             entry = self._current()
         except NoSuchTable as error:
             raise self._gone(f"The catalog has no table {self.table} any more") from error
-        if self.metadata is not None and self.metadata.metadata_location == entry.metadata_location:
-            return self.metadata
+        known, now = self.metadata, entry.metadata_location
+        if known is not None and known.metadata_location == now and is_written_once(now):
+            return known
         try:
             metadata = read_table_metadata(self._context.stores, entry.metadata_location)
         except NewerFormat:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import EncryptedTable, NewerFormat, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.files import ReachedFiles
@@ -126,7 +127,8 @@ class ReachedFolders:
         moved = {
             name: pointer
             for name, pointer in tables.items()
-            if name not in current and pointer.metadata_location != self._failed.get(name)
+            if name not in current
+            and (pointer.metadata_location != self._failed.get(name) or not is_written_once(pointer.metadata_location))
         }
         unread = {name: location for name, location in lists.items() if name not in known}
         stale = {name for name in current if now_ms - known[name].seen_ms >= _SEEN_EVERY_MS}
@@ -176,7 +178,7 @@ class ReachedFolders:
 
     def _is_at(self, table: str, metadata_location: str) -> bool:
         known = self._load().get(table)
-        return known is not None and known.metadata_location == metadata_location
+        return known is not None and known.metadata_location == metadata_location and is_written_once(metadata_location)
 
     def of(self, table: str) -> tuple[str, ...]:
         """Return the folders of a known table; nothing for an unknown one."""

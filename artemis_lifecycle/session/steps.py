@@ -26,6 +26,7 @@ from artemis_lifecycle.errors import (
     require_uuid,
 )
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.decisions import Watch, paused
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen, beside_catalog
@@ -128,7 +129,8 @@ class Steps:
         """Return the table as it is now, e.g. under its lease. Raises as `state_of`; NoSuchTable if it was renamed."""
         if state.catalog is None:
             entry = self.resources.catalogs.entry(state.name)
-            if entry.metadata_location == state.metadata.metadata_location:
+            now_at = entry.metadata_location
+            if now_at == state.metadata.metadata_location and is_written_once(now_at):
                 return state
         now = self.any_state(state.name)
         require_uuid(state.name, now.metadata.table_uuid, state.metadata.table_uuid)

@@ -30,7 +30,7 @@ from artemis_lifecycle.catalogs.sql import ensure_tables, publish
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.checks import judge_guard
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres, binaries
-from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.errors import ConfigError, Refused
 from artemis_lifecycle.operations.database import connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable
@@ -381,6 +381,21 @@ def test_before_the_first_handoff_there_is_nothing_to_guard(config: LifecycleCon
         found = lifecycle.cold_guard()
     assert found is not None and not found.in_use and not found.restorations
     assert judge_guard(found, datetime.now(UTC)).passed
+
+
+def test_a_live_catalog_is_never_guarded_though_a_configuration_calls_it_cold(
+    config: LifecycleConfig, make_table: MakeTable, published: tuple[str, str], spark: SparkSession
+) -> None:
+    """Live and cold were swapped once: every writer of the live catalog would be refused from then on."""
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        lifecycle.observe_catalog()
+    live, cold = config.catalogs.live, config.catalogs.cold
+    names = {"live": {"name": cold.name}, "cold": {"name": live.name}}
+    swapped = {tier: getattr(config.catalogs, tier).model_copy(update=names[tier]) for tier in names}
+    catalogs = config.catalogs.model_copy(update=swapped)
+    with pytest.raises(ConfigError, match="deployment's live catalog"):
+        Lifecycle.open(config.model_copy(update={"catalogs": catalogs}), spark=spark)
+    make_table("written_after")
 
 
 def test_a_dump_of_the_catalogs_tables_alone_is_guarded_again_at_the_next_open(

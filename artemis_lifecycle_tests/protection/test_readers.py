@@ -37,6 +37,7 @@ from artemis_lifecycle_tests.protection.foreign import (
     outcomes,
     overwrite,
     place,
+    set_pointer,
     sql,
     stray,
     take_up,
@@ -177,6 +178,42 @@ def shared(lifecycle: Lifecycle) -> Path:
     take_up(lifecycle, "db.reader", shared.parent)
     overwrite(lifecycle, "db.owner", 2)
     return shared
+
+
+def as_hadoop(lifecycle: Lifecycle, table: str) -> None:
+    """Register the table as `v1.metadata.json`, as a table that is known by its path is; in place of what is there."""
+    now = on_disk(row_of(lifecycle, table.removeprefix("db."))[1])
+    made = now.with_name("v1.metadata.json")
+    now.with_name("v1.new").write_bytes(now.read_bytes())
+    now.with_name("v1.new").replace(made)
+    set_pointer(lifecycle, table, f"file://{made}")
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["written in place", "made again"])
+def test_a_reader_under_the_path_of_an_earlier_metadata_file_keeps_what_it_took_up(
+    make_config: MakeConfig, spark: SparkSession, anew: bool
+) -> None:
+    """A path is not a file: a name without a UUID may be another table's by now, or another state of it."""
+    config = make_config(defaults=AT_ONCE, tables={"db.owner": {}})
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        create(lifecycle, "db.owner")
+        create(lifecycle, "db.reader")
+        as_hadoop(lifecycle, "db.reader")
+        overwrite(lifecycle, "db.owner", 2)
+        lifecycle.expire("db.owner")
+        overwrite(lifecycle, "db.owner", 3)
+        newest = max(
+            (place(lifecycle, "db.owner") / "data").glob("*.parquet"), key=lambda each: each.stat().st_mtime_ns
+        )
+        if anew:
+            drop(lifecycle, "db.reader")
+            create(lifecycle, "db.reader")
+        take_up(lifecycle, "db.reader", newest.parent, newest.name)
+        as_hadoop(lifecycle, "db.reader")
+        overwrite(lifecycle, "db.owner", 4)
+    with open_lifecycle(config, spark=spark) as next_night, suppress(LifecycleError):
+        next_night.expire("db.owner")
+    assert newest.exists()
 
 
 def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
