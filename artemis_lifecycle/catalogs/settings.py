@@ -38,8 +38,9 @@ _FILE_IOS = {
 # The Spark driver's commits are serial; discovery and the writers of a demo add a few.
 _CLIENTS = {"lifecycle": "2", "ingest": "4"}
 
-# libpq and pgjdbc have the same names for these; the rest of a SQLAlchemy query is specific to psycopg2.
-_SHARED_QUERY = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+# libpq and pgjdbc have the same names for these; the rest of a SQLAlchemy query is specific to psycopg2. `options` may
+# say in which schema the catalog's tables stand.
+_SHARED_QUERY = ("options", "sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:

@@ -48,6 +48,10 @@ def _rows(uri: str) -> list[tuple[str, ...]]:
             "postgresql+psycopg2://db/a b?sslmode=require&connect_timeout=3",
             ("jdbc:postgresql://db:5432/a%20b?sslmode=require", None, None),
         ),
+        (
+            "postgresql+psycopg2://db/a?options=-csearch_path%3Dteam_b",
+            ("jdbc:postgresql://db:5432/a?options=-csearch_path%3Dteam_b", None, None),
+        ),
     ],
 )
 def test_a_sqlalchemy_address_becomes_a_jdbc_one(uri: str, expected: tuple[str, str | None, str | None]) -> None:

@@ -108,6 +108,26 @@ def test_a_foreign_writer_needs_two_statements(operations: Operations, table_uui
     assert operations.heartbeats.live(table_uuid) == []
 
 
+def test_a_run_by_the_documented_statement_is_protected_under_the_prefix_that_it_declares(
+    operations: Operations, table_uuid: str
+) -> None:
+    """An earlier run of the writer, alive or not, declared another one; two runs end together, as the page says."""
+    beat = text(
+        "INSERT INTO lifecycle.heartbeats (table_uuid, writer_id, table_name, prefix, expires_at) "
+        "VALUES (:t, 'job', 'a.b', :prefix, clock_timestamp() + interval '10 minutes') "
+        "ON CONFLICT (table_uuid, writer_id, session) DO UPDATE SET last_beat_at = clock_timestamp(), "
+        "expires_at = EXCLUDED.expires_at"
+    )
+    declared = ["data/a", "data/b", None, "data/b", "data/a"]
+    for number, prefix in enumerate(declared, 1):
+        with operations.engine.begin() as connection:
+            connection.execute(beat, {"t": table_uuid, "prefix": prefix})
+        assert {each.prefix for each in operations.heartbeats.live(table_uuid)} == set(declared[:number])
+    with operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM lifecycle.heartbeats WHERE writer_id = 'job'"))
+    assert operations.heartbeats.live(table_uuid) == []
+
+
 def test_heartbeats_for_invented_tables_leave_no_locks_behind(operations: Operations, table_uuid: str) -> None:
     def locks() -> set[str]:
         with operations.engine.connect() as connection:

@@ -537,3 +537,21 @@ def test_steps_side_by_side_do_not_stop_each_other(first: LifecycleConfig, spark
         for thread in threads:
             thread.join()
         assert failed == []
+
+
+def test_spark_and_python_find_a_catalog_in_the_schema_of_its_address(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    """`public` has another catalog of the name: its table is another one."""
+    uri = databases.make()
+    with connected(uri) as engine, engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA team_b")
+    places = {tier: {"uri": f"{uri}?options=-csearch_path%3Dteam_b"} for tier in ("live", "cold")}
+    config = make_config(catalogs=places, operations={"uri": uri})
+    live = config.catalogs.live.name
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        spark.sql(f"CREATE NAMESPACE {live}.db")
+        spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+        assert lifecycle.tables() == ["db.t"]
+        with connected(uri) as engine, engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT table_name FROM team_b.iceberg_tables").scalars().all() == ["t"]

@@ -89,6 +89,10 @@ _HEARTBEATS = (
         -- One uuid has one spelling here.
         NEW.table_uuid := lower(NEW.table_uuid);
         IF TG_OP = 'INSERT' THEN
+            IF NEW.session = '' AND NEW.prefix IS NOT NULL THEN
+                -- The documented statement renews a row by its key: it must not be that of a run with another prefix.
+                NEW.session := '/' || md5(NEW.prefix);
+            END IF;
             -- INSERT … ON CONFLICT DO UPDATE renews what is there.
             comes_alive := NOT EXISTS (
                 SELECT FROM lifecycle.heartbeats AS known WHERE known.table_uuid = NEW.table_uuid
