@@ -228,3 +228,39 @@ tables:
 def test_a_catalog_that_cannot_work_is_refused_at_once(tmp_path: Path, catalogs: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         _load(tmp_path, f"home: .artemis\ncatalogs: {catalogs}\n")
+
+
+@pytest.mark.parametrize("scheme", ["gs://b", "abfss://c@a.dfs.core.windows.net", "wasb://c@a.blob.core.windows.net"])
+def test_a_store_without_a_deep_archive_says_so_before_anything_is_planned(tmp_path: Path, scheme: str) -> None:
+    text = f"catalogs: {{cold: {{warehouse: '{scheme}/cold'}}}}\n"
+    with pytest.raises(ConfigError, match=r"defaults\.cold_tier\.then is deep-archive.*set it to keep"):
+        _load(tmp_path, text)
+    keep = f"{text}defaults: {{cold_tier: {{then: keep}}}}\n"
+    assert _load(tmp_path, keep).defaults.cold_tier.then == "keep"
+    with pytest.raises(ConfigError, match=r"tables\.a\.b\.cold_tier\.then"):
+        _load(tmp_path, f"{keep}tables: {{a.b: {{cold_tier: {{then: deep-archive}}}}}}\n")
+    # Disabled, nothing is ever archived.
+    assert _load(tmp_path, f"{text}defaults: {{cold_tier: {{enabled: false}}}}\n").defaults.cold_tier.then
+
+
+def test_two_spellings_of_one_azure_container_are_one_root(tmp_path: Path) -> None:
+    live, cold = "abfss://c@a.dfs.core.windows.net/t", "wasbs://c@a.blob.core.windows.net/t/cold"
+    text = f"catalogs: {{live: {{warehouse: '{live}'}}, cold: {{warehouse: '{cold}'}}}}\n"
+    with pytest.raises(ConfigError, match="equal or nested"):
+        _load(tmp_path, f"{text}defaults: {{cold_tier: {{then: keep}}}}\n")
+
+
+def test_no_secret_of_a_store_is_shown_and_its_places_are() -> None:
+    secrets = (
+        "adls.account-key",
+        "adls.sas-token",
+        "adls.client-secret",
+        "adls.connection-string.h",
+        "gcs.oauth2.token",
+    )
+    secrets += ("gcs.encryption-key", "adls.auth.shared-key.account.key")
+    root = "abfss://container@account.dfs.core.windows.net/live"
+    properties = dict.fromkeys(secrets, "never-show-this") | {"adls.account-name": "account"}
+    live = {"warehouse": root, "properties": properties, "uri": "postgresql://u:never-show-this@h/d"}
+    shown = repr(LifecycleConfig.model_validate({"catalogs": {"live": live}}))
+    assert "never-show-this" not in shown and shown.count(root) == 1 and "'adls.account-name': 'account'" in shown

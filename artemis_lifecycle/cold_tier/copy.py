@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata.types import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, UNKNOWN_LENGTH
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner, record_batch
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, fits_in_process, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import StoredFile, Stores
@@ -90,16 +91,25 @@ WANTED = pa.schema(
 Only manifests need `deletes`."""
 
 
+_AT_ONCE, _IN_PROCESS = 32, 8
+"""Copies of one task at once, where the server copies; and threads of this process for files of any kind."""
+
+_WHOLE = frozenset({POSITION_DELETES, DELETION_VECTORS, MANIFEST, MANIFEST_LIST})
+"""Kinds of files that are rewritten, and held in memory for it."""
+
+
 def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
     """Copy every file of `rows` (WANTED), even if others fail. Return one result per file, by destination. Memory per
     thread is one part of a file, or one complete file if it is rewritten."""
-    done = runner.map(rows, copier, COPIES, cost).table()
+    if fits_in_process(cost):
+        copier = replace(copier, at_once=_AT_ONCE // _IN_PROCESS)
+    done = runner.map(rows, copier, COPIES, cost, threads=_IN_PROCESS).table()
     return sorted((CopiedFile(**row) for row in done.to_pylist()), key=lambda file: file.destination)
 
 
 @dataclass(frozen=True, eq=False)
 class Copier:
-    """Copies one file at a time from `source` to `target`. Picklable.
+    """Copies files from `source` to `target`, one after the other; `at_once` where the server copies. Picklable.
 
     `lengths` are the sizes of the copied manifests, by destination, with which manifest lists are rewritten. Files
     to `excluded` destinations are skipped. `committed` is when each snapshot was committed (microseconds since
@@ -115,12 +125,21 @@ class Copier:
     committed: Mapping[int, int] | None = None
     checked: Collection[str] = ()
     replaceable: Collection[str] | None = None
+    at_once: int = _AT_ONCE
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            within: list[Mapping[str, Any]] = []
+            others: list[Mapping[str, Any]] = []
             for row in batch.to_pylist():
-                if row["destination"] not in self.excluded:
-                    yield pa.RecordBatch.from_pylist([asdict(self._one(row))], schema=COPIES)
+                if row["destination"] in self.excluded:
+                    continue
+                by_server = row["kind"] not in _WHOLE and self.target.copies_within(
+                    self.source, row["source"], row["destination"]
+                )
+                (within if by_server else others).append(row)
+            for done in chain(threaded(self._one, within, self.at_once), map(self._one, others)):
+                yield pa.RecordBatch.from_pylist([asdict(done)], schema=COPIES)
 
     def _one(self, row: Mapping[str, Any]) -> CopiedFile:
         """Return the result of one file; a failure is a result."""
@@ -143,7 +162,7 @@ class Copier:
                 return replace(wanted, action=LATE)
             done = self._copied(wanted, row, found)
             if done.action != COPIED:
-                self._require_unchanged(wanted, found)
+                self.source.require_unchanged(wanted.source, found)
             return done.of(found.identity, done.source_checksum or done.checksum)
         except MissingFile as error:
             gone = error.path in (None, wanted.source)
@@ -154,13 +173,6 @@ class Copier:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
             return replace(wanted, action=FAILED, error=str(error))
-
-    def _require_unchanged(self, wanted: CopiedFile, found: StoredFile) -> None:
-        after = self.source.head(wanted.source)
-        if after is None or after.identity != found.identity:
-            raise CopyMismatch(
-                "The file changed while it was copied", path=wanted.source, untouched="the file", hint="try again"
-            )
 
     def _is_late(self, wanted: CopiedFile, source: StoredFile) -> bool:
         if self.committed is None or wanted.destination in self.checked:
@@ -186,10 +198,10 @@ class Copier:
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
         checksum = _checksum(written)
-        found = self._stored_checksum(wanted.destination, len(written))
-        action = PRESENT if found == checksum else REWRITTEN
-        if found != checksum:
-            self._write(wanted.destination, written, checksum, overwrite=self._replaces(wanted))
+        there, stored = self._there(wanted.destination, len(written))
+        action = PRESENT if stored == checksum else REWRITTEN
+        if stored != checksum:
+            self._write(wanted.destination, written, checksum, overwrite=self._replaces(wanted, there))
         return replace(
             wanted,
             size_in_bytes=len(written),
@@ -228,24 +240,21 @@ class Copier:
 
     def _as_it_is(self, wanted: CopiedFile, recorded: str | None, found: StoredFile) -> CopiedFile:
         wanted = self._sized(wanted, found.size_in_bytes)
-        stored = self._stored_checksum(wanted.destination, found.size_in_bytes)
+        there, stored = self._there(wanted.destination, found.size_in_bytes)
         if stored is not None and stored == (recorded or self.source.checksum(wanted.source)):
             return replace(wanted, checksum=stored, action=PRESENT)
 
-        def confirm(checksum: str) -> None:
-            _compare(checksum, recorded)
-            self._require_unchanged(wanted, found)
-
         # Without anything to replace, never over a file that came since: of a worker that finished this one's work.
-        overwrite = self._replaces(wanted)
+        overwrite = self._replaces(wanted, there)
         try:
             outcome = self.target.copy(
                 wanted.source,
                 wanted.destination,
                 source_stores=self.source,
                 found=found,
+                absent=there is None,
                 overwrite=overwrite,
-                confirm=confirm,
+                confirm=lambda checksum: _compare(checksum, recorded),
             )
         except ExistingFile as error:
             raise _TakenError from error
@@ -257,15 +266,16 @@ class Copier:
             raise _Damaged(f"the file has {size} bytes, but the metadata records {wanted.source_size}")
         return replace(wanted, source_size=size, size_in_bytes=size)
 
-    def _stored_checksum(self, destination: str, size: int) -> str | None:
-        """Return the checksum of the file at `destination` if it has that size."""
-        found = self.target.head(destination)
-        return self.target.checksum(destination) if found is not None and found.size_in_bytes == size else None
+    def _there(self, destination: str, size: int) -> tuple[StoredFile | None, str | None]:
+        """Return what is at `destination`, and its checksum if it has that size."""
+        there = self.target.head(destination)
+        same_size = there is not None and there.size_in_bytes == size
+        return there, self.target.checksum(destination) if same_size else None
 
-    def _replaces(self, wanted: CopiedFile) -> bool:
+    def _replaces(self, wanted: CopiedFile, there: StoredFile | None) -> bool:
         """Return True if there is a file at the destination, which may be replaced: only this table writes there, so a
         different file with a record is a broken copy. Raises _TakenError for any other one."""
-        if self.target.head(wanted.destination) is None:
+        if there is None:
             return False
         if self.replaceable is not None and wanted.destination not in self.replaceable:
             raise _TakenError

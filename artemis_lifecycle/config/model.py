@@ -9,7 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey|webhook", re.IGNORECASE)
+from artemis_lifecycle.config.schemes import AZURE_SCHEMES
+
+SECRET = re.compile(
+    r"password|secret|token|(access|account|shared|cryption)[-_.]?key|connection[-_.]?string|credential|sessionkey|webhook",
+    re.IGNORECASE,
+)
 """Matches the names of settings whose values are secret."""
 
 _HIDDEN = "***"
@@ -43,7 +48,8 @@ def masked(name: str, value: Any) -> Any:
         return _HIDDEN
     scheme, between, rest = value.partition("://")
     address, query, _ = rest.partition("?")
-    if between and "@" in address:
+    # An Azure path has its container there.
+    if between and "@" in address and scheme.lower() not in AZURE_SCHEMES:
         # libpq also accepts a password in the query.
         return hidden(f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if query else ''}")
     return hidden(value)

@@ -422,7 +422,7 @@ def probed_store(key: str, root: str, of: Catalog) -> Check:
     if read != content:
         return Check(key, "failed", f"{root}: what was written reads back as something else", "see the store")
     if left:
-        do = "allow s3:DeleteObject there if anything is to be deleted, and remove the probe"
+        do = "allow deletes there (on S3: s3:DeleteObject) if anything is to be deleted, and remove the probe"
         return Check(key, "warning", f"{root}: reads and writes, but {probe} cannot be deleted", do)
     return Check(key, "ok", f"{root}: writes, reads, deletes")
 

@@ -110,6 +110,8 @@ def session_conf(
     own = config.spark.conf
     conf = {
         "spark.app.name": "artemis-lifecycle",
+        # Spark's own pattern knows no account key.
+        "spark.redaction.regex": f"(?i){SECRET.pattern}",
         "spark.master": config.spark.master,
         # As a JVM option, because most startup messages come before a session can set log levels.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",

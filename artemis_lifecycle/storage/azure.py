@@ -12,12 +12,11 @@ import hmac
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -29,8 +28,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing, StorageError
-from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal
+from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing
 from artemis_lifecycle.storage.settings import AzureSettings, StoreSettings
 
 _VERSION = "2023-11-03"
@@ -54,8 +52,6 @@ class AzureRequests:
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings, self._azure = settings, settings.azure
-        self._sessions: dict[int, requests.Session] = {}
-        self._lock = threading.Lock()
         logging.getLogger("urllib3.connectionpool").addFilter(_without_signature)
 
     def refused_key(self, key: str) -> str | None:
@@ -91,18 +87,6 @@ class AzureRequests:
 
     # --- requests
 
-    def _session(self, account: str) -> requests.Session:
-        with self._lock:
-            # A fork must not share sockets.
-            session = self._sessions.get(os.getpid())
-            if session is None:
-                session = self._sessions[os.getpid()] = requests.Session()
-                adapter = HTTPAdapter(pool_maxsize=self._settings.s3_connections)
-                session.mount("https://", adapter)
-                session.mount("http://", adapter)
-                session.headers.update({"Accept-Encoding": "identity", "x-ms-version": _VERSION})
-        return session
-
     def ask(
         self,
         method: str,
@@ -112,7 +96,6 @@ class AzureRequests:
         *,
         query: str = "",
         data: bytes | bytearray = b"",
-        limits: tuple[ReadLimits, str] | None = None,
     ) -> tuple[requests.Response, bytes]:
         """Return the answer and its body."""
         account, endpoint, container = self._place(bucket)
@@ -120,7 +103,7 @@ class AzureRequests:
         query = "&".join(part for part in (query, self._azure.sas_token) if part)
         settings = self._settings
         try:
-            with self._session(account).request(
+            with _session(os.getpid(), settings.s3_connections).request(
                 method,
                 f"{url}?{query}" if query else url,
                 headers={name: value for name, value in headers.items() if value is not None},
@@ -130,10 +113,8 @@ class AzureRequests:
                 allow_redirects=False,
                 stream=True,
             ) as answer:
-                if not answer.ok:
+                if answer.status_code >= 300:
                     raise _refused(answer)
-                if limits is not None:
-                    limits[0].require(int(answer.headers.get("Content-Length") or 0), limits[1])
                 # Not `content`, which would undo a blob's own encoding.
                 return answer, answer.raw.read(decode_content=False)
         except (requests.RequestException, HTTPError, OSError) as error:
@@ -143,21 +124,25 @@ class AzureRequests:
         query = {"restype": "container", "comp": "list", "include": "metadata", "prefix": prefix, "marker": after}
         query |= {"delimiter": None if deep else "/", "maxresults": str(_PAGE)}
         text = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if value)
+        body = self.ask("GET", bucket, "", query=text)[1]
         try:
-            answer = ElementTree.fromstring(self.ask("GET", bucket, "", query=text)[1])
+            answer = ElementTree.fromstring(body)
+            following = answer.findtext("NextMarker")
+            if following is None:  # Even at the end there is an empty one: this is something else's page.
+                raise ValueError("it has no marker")
             items = [item for blob in answer.iter("Blob") if (item := _listed(blob)) is not None]
-            return [_name(each) for each in answer.iter("BlobPrefix")], items, answer.findtext("NextMarker") or None
+            return [_name(each) for each in answer.iter("BlobPrefix")], items, following or None
         except (ElementTree.ParseError, AttributeError, TypeError, ValueError) as error:
             raise Refusal(502, f"the listing cannot be read: {error}", settled=True) from None
 
-    def head(self, bucket: str, key: str) -> Item:
-        said = self.ask("HEAD", bucket, key)[0].headers
+    def head(self, at: Address) -> Item:
+        said = self.ask("HEAD", at.bucket, at.key)[0].headers
         if said.get("x-ms-resource-type") == "directory" or said.get(f"x-ms-meta-{_FOLDER}") == "true":
-            raise Refusal(404, "a folder", code="BlobNotFound")
+            raise Refusal(404, "a folder")
         if "Content-Length" not in said or "Last-Modified" not in said:
             raise Refusal(502, "the answer has no size or no time", settled=True)
         return Item(
-            key,
+            at.key,
             int(said["Content-Length"]),
             parsedate_to_datetime(said["Last-Modified"]),
             _quoted(said.get("ETag")),
@@ -166,78 +151,66 @@ class AzureRequests:
             thawing=said.get("x-ms-archive-status", "").startswith("rehydrate"),
         )
 
-    def get(self, bucket: str, key: str, start: int, length: int | None, token: str | None) -> bytes:
-        span = f"bytes={start}-{start + length - 1 if length is not None else ''}"
-        answer, data = self.ask("GET", bucket, key, {"Range": span, "If-Match": token})
+    def get(self, at: Address, start: int, length: int, token: str | None) -> bytes:
+        span = {"Range": f"bytes={start}-{start + length - 1}", "If-Match": token}
+        answer, data = self.ask("GET", at.bucket, at.key, span)
         if start and answer.status_code != 206:
             raise Refusal(501, "the server ignores the range of a request")
         return data[:length]
 
-    def whole(self, bucket: str, key: str, limits: ReadLimits, path: str) -> bytes:
-        return self.ask("GET", bucket, key, limits=(limits, path))[1]
+    def put(self, at: Address, data: bytes | bytearray, how: Writing) -> str:
+        headers = _written(how) | {"x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(data)}
+        return _token_of(self.ask("PUT", at.bucket, at.key, headers, data=data)[0])
 
-    def put(
-        self, bucket: str, key: str, data: bytes | bytearray, *, new: bool, storage_class: str | None, write_id: str
-    ) -> str:
-        headers = _written(new, storage_class, write_id) | {"x-ms-blob-type": "BlockBlob", "Content-MD5": _md5(data)}
-        return _token_of(self.ask("PUT", bucket, key, headers, data=data)[0])
-
-    def put_parts(
-        self,
-        bucket: str,
-        key: str,
-        parts: Iterable[bytearray],
-        *,
-        new: bool,
-        storage_class: str | None,
-        write_id: str,
-        call: Call,
-    ) -> str:
+    def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str:
         names: list[str] = []
+        ask = partial(self.ask, "PUT", at.bucket, at.key)
         for part in parts:
             # Of this write only: another writer's blocks of the same key would else be taken for these.
-            name = base64.b64encode(f"{write_id}{len(names):08d}".encode()).decode()
+            name = base64.b64encode(f"{how.write_id}{len(names):08d}".encode()).decode()
             query = f"comp=block&blockid={quote(name, safe='')}"
-            put = partial(self.ask, "PUT", bucket, key, {"Content-MD5": _md5(part)}, query=query, data=part)
-            call(put, "writes", len(part))
+            call(partial(ask, {"Content-MD5": _md5(part)}, query=query, data=part), "writes", len(part))
             names.append(name)
         body = f"<BlockList>{''.join(f'<Latest>{name}</Latest>' for name in names)}</BlockList>".encode()
-        headers = _written(new, storage_class, write_id)
         try:
-            answer, _ = call(lambda: self.ask("PUT", bucket, key, headers, query="comp=blocklist", data=body), "writes")
+            return _token_of(call(lambda: ask(_written(how), query="comp=blocklist", data=body), "writes")[0])
         except Refusal as error:
-            if error.status != 412:
-                raise
             # Finished before, but the answer was lost?
-            there = call(lambda: self.head(bucket, key))
-            if there.write_id != write_id or there.token is None:
+            there = call(lambda: self.head(at)) if error.status == 412 else None
+            if there is None or there.write_id != how.write_id or there.token is None:
                 raise
             return there.token
-        return _token_of(answer)
 
-    def copy(
-        self, source: Address, target: Address, token: str | None, *, new: bool, storage_class: str | None, call: Call
-    ) -> str:
+    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str:
         _, endpoint, container = self._place(source.bucket)
         url = f"{endpoint}/{container}/{quote(source.key, safe='/')}"
-        headers = {
+        headers = _written(how) | {
             "x-ms-copy-source": f"{url}?{self._azure.sas_token}" if self._azure.sas_token else url,
             "x-ms-source-if-match": _quoted(token),
-            "x-ms-access-tier": storage_class,
-            "If-None-Match": "*" if new else None,
+            _WRITE_ID: None,
         }
-        answer, _ = call(lambda: self.ask("PUT", target.bucket, target.key, headers), "writes")
+        answer, _ = call(lambda: self.ask("PUT", at.bucket, at.key, headers), "writes")
         ends = time.monotonic() + self._settings.deadline_seconds
         while answer.headers.get("x-ms-copy-status") == "pending" and time.monotonic() < ends:
             time.sleep(_COPY_POLLED)
-            answer, _ = call(lambda: self.ask("HEAD", target.bucket, target.key))
+            answer, _ = call(lambda: self.ask("HEAD", at.bucket, at.key))
         status = answer.headers.get("x-ms-copy-status", "success")
         if status != "success":
             raise Refusal(500, f"the copy on the server is {status}", settled=True)
         return _token_of(answer)
 
-    def delete(self, bucket: str, key: str, token: str | None) -> None:
-        self.ask("DELETE", bucket, key, {"If-Match": _quoted(token)})
+    def delete(self, at: Address, token: str | None) -> None:
+        self.ask("DELETE", at.bucket, at.key, {"If-Match": _quoted(token)})
+
+
+@cache
+def _session(process: int, connections: int) -> requests.Session:
+    """Return the session of a process: a fork must not share sockets."""
+    session, adapter = requests.Session(), HTTPAdapter(pool_maxsize=connections)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    session.headers.update({"Accept-Encoding": "identity", "x-ms-version": _VERSION})
+    return session
 
 
 class _Signed(AuthBase):
@@ -284,23 +257,22 @@ def _token(azure: AzureSettings) -> str:
     """Return a token of Entra ID."""
     if azure.token is not None:
         return azure.token
-    if azure not in _found:
-        try:
-            from azure.identity import ClientSecretCredential, DefaultAzureCredential
-        except ImportError as error:
-            raise EnvironmentMissing(
-                "The catalog has neither adls.account-key nor adls.sas-token, and azure-identity, which finds other "
-                "credentials, is not installed",
-                hint='pip install "artemis-lifecycle[azure]"',
-            ) from error
-        if azure.tenant_id and azure.client_id and azure.client_secret:
-            _found[azure] = ClientSecretCredential(azure.tenant_id, azure.client_id, azure.client_secret)
-        else:
-            _found[azure] = DefaultAzureCredential()
     try:
+        from azure.core.exceptions import AzureError
+        from azure.identity import ClientSecretCredential, DefaultAzureCredential
+    except ImportError as error:
+        raise EnvironmentMissing(
+            "The catalog has neither adls.account-key nor adls.sas-token, and azure-identity, which finds other "
+            "credentials, is not installed",
+            hint="pip install 'artemis-lifecycle[azure]'",
+        ) from error
+    try:
+        if azure not in _found:
+            own: Any = (azure.tenant_id, azure.client_id, azure.client_secret)
+            _found[azure] = ClientSecretCredential(*own) if all(own) else DefaultAzureCredential()
         return str(_found[azure].get_token(_SCOPE).token)  # It keeps tokens until they end.
-    except Exception as error:  # azure-identity's own tree, which is installed only with it.
-        raise Refusal(401, f"Entra ID gives no token: {type(error).__name__}") from error
+    except (AzureError, ValueError) as error:
+        raise Refusal(401, f"Entra ID gives no token: {type(error).__name__}") from None
 
 
 def _refused(answer: requests.Response) -> Refusal:
@@ -330,8 +302,8 @@ def _name(element: ElementTree.Element) -> str:
     return unquote(name.text, errors="strict") if name.get("Encoded") == "true" else name.text
 
 
-def _written(new: bool, storage_class: str | None, write_id: str) -> dict[str, str | None]:
-    return {"If-None-Match": "*" if new else None, "x-ms-access-tier": storage_class, _WRITE_ID: write_id}
+def _written(how: Writing) -> dict[str, str | None]:
+    return {"If-None-Match": "*" if how.new else None, "x-ms-access-tier": how.storage_class, _WRITE_ID: how.write_id}
 
 
 def _token_of(answer: requests.Response) -> str:

@@ -8,31 +8,29 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import requests
 
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal
-from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing
+from artemis_lifecycle.storage.settings import GcsSettings, StoreSettings
 
 try:
     from google.api_core.client_options import ClientOptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
-    from google.cloud.storage import Blob, Bucket, Client
+    from google.cloud.storage import Blob, Client
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from google.oauth2.credentials import Credentials
 except ImportError as error:
     raise EnvironmentMissing(
         "Google Cloud Storage needs google-cloud-storage, which is not installed",
-        hint='pip install "artemis-lifecycle[gcs]"',
+        hint="pip install 'artemis-lifecycle[gcs]'",
     ) from error
 
 T = TypeVar("T")
@@ -55,8 +53,6 @@ class GcsRequests:
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
-        self._clients: dict[int, Client] = {}
-        self._lock = threading.Lock()
         # The library's own retries know nothing of the budget.
         self._options: dict[str, Any] = {
             "timeout": (settings.s3_connect_timeout, settings.s3_read_timeout),
@@ -69,31 +65,27 @@ class GcsRequests:
     def server(self, bucket: str) -> str:
         return self._settings.gcs.endpoint or ""
 
+    @property
     def _client(self) -> Client:
-        with self._lock:
-            # A fork must not share sockets.
-            if os.getpid() not in self._clients:
-                gcs = self._settings.gcs
-                token: Any = gcs.token and Credentials(gcs.token)  # type: ignore[no-untyped-call]
-                self._clients[os.getpid()] = Client(
-                    # It only creates buckets by its project; without one it asks the machine for it.
-                    project=gcs.project or "none",
-                    credentials=token,
-                    client_options=ClientOptions(api_endpoint=gcs.endpoint) if gcs.endpoint else None,
-                )
-            return self._clients[os.getpid()]
+        with _refusals():
+            return _client(os.getpid(), self._settings.gcs)
 
-    def _bucket(self, bucket: str) -> Bucket:
-        return self._client().bucket(bucket)
+    def _blob(self, at: Address, how: Writing | None = None) -> Blob:
+        blob = self._client.bucket(at.bucket).blob(at.key)
+        if how is not None and how.storage_class is not None:
+            blob.storage_class = how.storage_class
+        return blob
 
-    def _blob(self, bucket: str, key: str) -> Blob:
-        return self._bucket(bucket).blob(key)
+    def _new(self, at: Address, how: Writing) -> Blob:
+        blob = self._blob(at, how)
+        blob.metadata = {_WRITE_ID: how.write_id}
+        return blob
 
     # --- requests
 
     def page(self, bucket: str, prefix: str, *, deep: bool, after: Any) -> Page:
         with _refusals():
-            listing = self._client().list_blobs(
+            listing = self._client.list_blobs(
                 bucket,
                 prefix=prefix or None,
                 delimiter=None if deep else "/",
@@ -105,84 +97,40 @@ class GcsRequests:
             items = [_item(blob) for blob in next(listing.pages, ())]
             return sorted(listing.prefixes), items, listing.next_page_token
 
-    def head(self, bucket: str, key: str) -> Item:
+    def head(self, at: Address) -> Item:
         with _refusals():
-            blob = self._blob(bucket, key)
+            blob = self._blob(at)
             blob.reload(**self._options)
             return _item(blob)
 
-    def get(self, bucket: str, key: str, start: int, length: int | None, token: str | None) -> bytes:
-        end = None if length is None else start + length - 1
+    def get(self, at: Address, start: int, length: int, token: str | None) -> bytes:
+        span = {"start": start, "end": start + length - 1, "raw_download": True}
         with _refusals():
-            return bytes(
-                self._blob(bucket, key).download_as_bytes(
-                    start=start, end=end, raw_download=True, if_generation_match=_number(token), **self._options
-                )
-            )
+            blob = self._blob(at)
+            return bytes(blob.download_as_bytes(**span, if_generation_match=_number(token), **self._options))
 
-    def whole(self, bucket: str, key: str, limits: ReadLimits, path: str) -> bytes:
-        try:
-            # One byte more than allowed shows that there is more.
-            data = self.get(bucket, key, 0, limits.max_bytes + 1, None)
-        except Refusal as error:
-            if error.status != 416:
-                raise
-            return b""
-        limits.require(len(data), path)
-        return data
-
-    def put(
-        self, bucket: str, key: str, data: bytes | bytearray, *, new: bool, storage_class: str | None, write_id: str
-    ) -> str:
+    def put(self, at: Address, data: bytes | bytearray, how: Writing) -> str:
         with _refusals():
-            blob = self._new(bucket, key, storage_class, write_id)
-            blob.upload_from_string(bytes(data), if_generation_match=0 if new else None, **self._options)
+            blob = self._new(at, how)
+            blob.upload_from_string(bytes(data), if_generation_match=_if_new(how), **self._options)
             return str(blob.generation)
 
-    def put_parts(
-        self,
-        bucket: str,
-        key: str,
-        parts: Iterable[bytearray],
-        *,
-        new: bool,
-        storage_class: str | None,
-        write_id: str,
-        call: Call,
-    ) -> str:
-        blob = self._new(bucket, key, storage_class, write_id)
-        blob.chunk_size = _CHUNK
+    def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str:
         with _refusals():
-            blob.upload_from_file(
-                # Each chunk is a request, and waits for its turn.
-                _Stream(iter(parts), lambda: call(lambda: None, "writes", _CHUNK)),
-                if_generation_match=0 if new else None,
-                timeout=self._options["timeout"],
-            )
-        return str(blob.generation)
+            blob = self._new(at, how)
+            blob.chunk_size = _CHUNK
+            # Each chunk is a request, and waits for its turn.
+            stream = _Stream(iter(parts), lambda: call(lambda: None, "writes", _CHUNK))
+            blob.upload_from_file(stream, if_generation_match=_if_new(how), timeout=self._options["timeout"])
+            return str(blob.generation)
 
-    def _new(self, bucket: str, key: str, storage_class: str | None, write_id: str | None = None) -> Blob:
-        blob = self._blob(bucket, key)
-        if write_id is not None:
-            blob.metadata = {_WRITE_ID: write_id}
-        if storage_class is not None:
-            blob.storage_class = storage_class
-        return blob
-
-    def copy(
-        self, source: Address, target: Address, token: str | None, *, new: bool, storage_class: str | None, call: Call
-    ) -> str:
-        origin, blob = self._blob(source.bucket, source.key), self._new(target.bucket, target.key, storage_class)
+    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str:
+        origin, blob = self._blob(source), self._blob(at, how)
+        options = {"if_generation_match": _if_new(how), "if_source_generation_match": _number(token)} | self._options
 
         def rewrite(more: str | None) -> str | None:
             with _refusals():
-                following: str | None = blob.rewrite(
-                    origin,
-                    token=more,
-                    if_generation_match=0 if new else None,
-                    if_source_generation_match=_number(token),
-                    **self._options,
-                )[0]
+                following: str | None = blob.rewrite(origin, token=more, **options)[0]
                 return following
 
         more = call(lambda: rewrite(None), "writes")
@@ -190,9 +138,20 @@ class GcsRequests:
             more = call(partial(rewrite, more), "writes")
         return str(blob.generation)
 
-    def delete(self, bucket: str, key: str, token: str | None) -> None:
+    def delete(self, at: Address, token: str | None) -> None:
         with _refusals():
-            self._blob(bucket, key).delete(if_generation_match=_number(token), **self._options)
+            self._blob(at).delete(if_generation_match=_number(token), **self._options)
+
+
+@cache
+def _client(process: int, gcs: GcsSettings) -> Client:
+    """Return the client of a process: a fork must not share sockets."""
+    return Client(
+        # It only creates buckets by its project; without one it asks the machine for it.
+        project=gcs.project or "none",
+        credentials=gcs.token and Credentials(gcs.token),  # type: ignore[no-untyped-call]
+        client_options=ClientOptions(api_endpoint=gcs.endpoint) if gcs.endpoint else None,
+    )
 
 
 class _Stream(io.RawIOBase):
@@ -216,7 +175,7 @@ class _Stream(io.RawIOBase):
                 part = next(self._parts, None)
                 if part is None:
                     break
-                self._left = memoryview(bytes(part))
+                self._left = memoryview(part)
             wanted = len(self._left) if size < 0 else size - len(taken)
             taken += self._left[:wanted]
             self._left = self._left[wanted:]
@@ -244,6 +203,10 @@ def _item(blob: Blob) -> Item:
         raise Refusal(502, "the answer has no size or no time", settled=True)
     generation = None if blob.generation is None else str(blob.generation)
     return Item(blob.name, blob.size, blob.time_created, generation, (blob.metadata or {}).get(_WRITE_ID))
+
+
+def _if_new(how: Writing) -> int | None:
+    return 0 if how.new else None
 
 
 def _number(token: str | None) -> int | None:

@@ -13,9 +13,8 @@ import io
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeVar, cast
 from urllib.parse import quote
 
@@ -45,8 +44,12 @@ from artemis_lifecycle.storage.types import (
 T = TypeVar("T")
 Outcome = Literal["deleted", "absent", "failed"]
 
-_THREADS = 16
+_THREADS = 10
+"""As many connections as Google's client keeps."""
+
 _LONGEST_KEY = 1024
+"""Characters: no store has an object with a longer key."""
+
 _AHEAD = 16 << 20
 """The most bytes that one request of a sequential read fetches."""
 
@@ -68,7 +71,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Item:
-    """An object: `token` identifies its content (ETag, generation); `write_id` is what `Requests.put` was given."""
+    """An object: `token` identifies its content (ETag, generation); `write_id` as in `Writing`."""
 
     key: str
     size: int
@@ -93,9 +96,18 @@ class Refusal(Exception):  # noqa: N818  (control flow inside a store)
         self.transient = status in _TRANSIENT and not settled
 
 
+@dataclass(frozen=True)
+class Writing:
+    """How an object is written: only if its key is `new`, in which class, and with an id that `head` returns."""
+
+    new: bool
+    storage_class: str | None
+    write_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
 class Requests(Protocol):
-    """The requests of one kind of store. Each method sends one request, and raises Refusal if it fails. `token`
-    restricts a request to the object that has it; `new` to a key that no object has."""
+    """The requests of one kind of store, one in each method unless it gets a `call`, which sends each of several. They
+    raise Refusal. A `token` restricts a request to the object that has it. What writes returns the new token."""
 
     kind: str
     credentials: str
@@ -116,39 +128,17 @@ class Requests(Protocol):
 
     def page(self, bucket: str, prefix: str, *, deep: bool, after: Any) -> Page: ...
 
-    def head(self, bucket: str, key: str) -> Item: ...
+    def head(self, at: Address) -> Item: ...
 
-    def get(self, bucket: str, key: str, start: int, length: int | None, token: str | None) -> bytes: ...
+    def get(self, at: Address, start: int, length: int, token: str | None) -> bytes: ...
 
-    def whole(self, bucket: str, key: str, limits: ReadLimits, path: str) -> bytes: ...
+    def put(self, at: Address, data: bytes | bytearray, how: Writing) -> str: ...
 
-    def put(
-        self, bucket: str, key: str, data: bytes | bytearray, *, new: bool, storage_class: str | None, write_id: str
-    ) -> str:
-        """Write an object, and return its token."""
-        ...
+    def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str: ...
 
-    def put_parts(
-        self,
-        bucket: str,
-        key: str,
-        parts: Iterable[bytearray],
-        *,
-        new: bool,
-        storage_class: str | None,
-        write_id: str,
-        call: Call,
-    ) -> str:
-        """Write an object in parts; nothing is visible before the last one. `call` sends each request."""
-        ...
+    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str: ...
 
-    def copy(
-        self, source: Address, target: Address, token: str | None, *, new: bool, storage_class: str | None, call: Call
-    ) -> str:
-        """Copy on the server, and return the copy's token."""
-        ...
-
-    def delete(self, bucket: str, key: str, token: str | None) -> None: ...
+    def delete(self, at: Address, token: str | None) -> None: ...
 
 
 class Call(Protocol):
@@ -294,6 +284,12 @@ class ObjectStore:
             yield [f"{address.stem}/{each}" for each in folders], files
             if following is None:
                 return
+            if following == after:
+                raise StorageError(
+                    "A listing does not end: the server repeats its page",
+                    path=prefix,
+                    hint=f"check the {self._requests.kind} server; no part of this listing was used",
+                )
             after = following
 
     def _stored(self, address: Address, item: Item) -> StoredFile:
@@ -303,11 +299,11 @@ class ObjectStore:
 
     def _item(self, path: str) -> Item | None:
         address = address_of(path)
-        if not address.key or len(address.key.encode("utf-8", "surrogatepass")) > _LONGEST_KEY:
+        if not address.key or len(address.key) > _LONGEST_KEY:
             return None
         self._usable(path)
         try:
-            return self._send(lambda: self._requests.head(address.bucket, address.key))
+            return self._send(lambda: self._requests.head(address))
         except Refusal as error:
             if error.status != 404:
                 self._fail("An object's status cannot be read", path, error)
@@ -327,14 +323,13 @@ class ObjectStore:
         return cast("BinaryIO", io.BufferedReader(_Reader(self, path), CHUNK))
 
     def read(self, path: str, limits: ReadLimits) -> bytes:
-        address = self._usable(path)
-        data = self._call(
-            "An object cannot be read",
-            path,
-            lambda: self._requests.whole(address.bucket, address.key, limits, path),
-        )
-        pace_of(*self.settings.paced_by).take("bytes", len(data))
-        return data
+        """One request for a small object. The size of a large one is checked before the rest is fetched."""
+        data = self.read_range(path, 0, min(_AHEAD, limits.max_bytes) + 1)
+        if len(data) <= min(_AHEAD, limits.max_bytes):
+            return data
+        limits.require(self.require_token(path).size, path)
+        with self.open(path) as file:
+            return file.read()
 
     def read_range(self, path: str, offset: int, length: int, token: str | None = None) -> bytes:
         """`Store.read_range`; with `token`, only of the object that has it."""
@@ -342,7 +337,7 @@ class ObjectStore:
         if length <= 0:
             return b""
         try:
-            data = self._send(lambda: self._requests.get(address.bucket, address.key, offset, length, token))
+            data = self._send(lambda: self._requests.get(address, offset, length, token))
         except Refusal as error:
             if error.status == 416:
                 return b""
@@ -369,26 +364,22 @@ class ObjectStore:
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
         """`last_modified` of the result is None: servers do not report it on a write."""
-        write_id = uuid.uuid4().hex
+        how = self._how(overwrite, storage_class)
         try:
-            self._put(path, data, overwrite=overwrite, storage_class=self._class(storage_class), write_id=write_id)
+            self._put(path, data, how)
         except ExistingFile:
             # If the first attempt succeeded but its answer was lost, the retry finds its own object.
             found = self._item(path)
-            if found is None or found.write_id != write_id:
+            if found is None or found.write_id != how.write_id:
                 raise
         return StoredFile(path, len(data), None)
 
-    def _put(
-        self, path: str, data: bytes | bytearray, *, overwrite: bool, storage_class: str | None, write_id: str
-    ) -> str:
-        address = self._usable(path)
-        put = partial(self._requests.put, address.bucket, address.key, data, new=not overwrite)
-        write = partial(put, storage_class=storage_class, write_id=write_id)
-        return self._written(path, lambda: self._send(write, "writes", len(data)))
+    def _how(self, overwrite: bool, storage_class: str | None) -> Writing:
+        return Writing(not overwrite, storage_class and self._requests.classes.get(storage_class, storage_class))
 
-    def _class(self, storage_class: str | None) -> str | None:
-        return storage_class and self._requests.classes.get(storage_class, storage_class)
+    def _put(self, path: str, data: bytes | bytearray, how: Writing) -> str:
+        at = self._usable(path)
+        return self._written(path, lambda: self._send(lambda: self._requests.put(at, data, how), "writes", len(data)))
 
     def _written(self, path: str, write: Callable[[], str]) -> str:
         """Return the token of a new object. Raises ExistingFile if its place is taken, and StorageError."""
@@ -409,16 +400,14 @@ class ObjectStore:
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> None:
-        address, put_parts = self._usable(path), self._requests.put_parts
+        at, how = self._usable(path), self._how(overwrite, storage_class)
         parts = _parts(chunks, self.settings.multipart_bytes)
-        options: Any = {"storage_class": self._class(storage_class), "write_id": uuid.uuid4().hex}
         if size <= self.settings.multipart_bytes:
             only = next(parts, bytearray())
             next(parts, None)  # Detects a source that has grown, so that `verify` fails.
-            token = self._put(path, only, overwrite=overwrite, **options)
+            token = self._put(path, only, how)
         else:
-            send = partial(put_parts, address.bucket, address.key, parts, new=not overwrite, call=self._send, **options)
-            token = self._written(path, send)
+            token = self._written(path, lambda: self._requests.put_parts(at, parts, how, self._send))
         self._verify(path, token, verify)
 
     def copy_within(
@@ -426,24 +415,24 @@ class ObjectStore:
         source: str,
         destination: str,
         *,
-        source_etag: str | None,
+        size: int,
+        source_etag: str,
+        checksum: str,
         storage_class: str | None,
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> bool:
-        """Copy on the server, and only the object with `source_etag`. Return False if the server refuses, so that the
-        bytes must be transferred. `verify` as in `put_stream`."""
-        origin, target = self._usable(source), self._usable(destination)
-        token = source_etag or self.require_token(source).token
+        """Copy on the server, and only the object with `source_etag`. Return False if the server refuses or does
+        not find it, so that the bytes must be transferred. `verify` as in `put_stream`: these servers compute no
+        SHA-256 of a copy."""
+        origin, at, how = self._usable(source), self._usable(destination), self._how(overwrite, storage_class)
         try:
-            copied = self._requests.copy(
-                origin, target, token, new=not overwrite, storage_class=self._class(storage_class), call=self._send
-            )
+            copied = self._requests.copy(origin, at, source_etag, how, self._send)
         except Refusal as error:
-            if error.status == _STALE:
+            if error.status == _STALE and how.new:
                 # A changed source is answered as an existing copy is; `Stores.copy` asks which it was.
                 raise existing(destination) from None
-            if error.status not in (401, 403):
+            if error.status not in (401, 403, 404):
                 self._fail("An object cannot be copied", destination, error)
             return False
         self._verify(destination, copied, verify)
@@ -457,13 +446,9 @@ class ObjectStore:
             verify(size, f"sha256:{digest.hexdigest()}")
         except Exception:
             with suppress(StorageError):
-                found, address = self._item(path), address_of(path)
+                found, at = self._item(path), address_of(path)
                 if found is not None and found.token == token:
-                    self._call(
-                        "A copy cannot be removed",
-                        path,
-                        lambda: self._requests.delete(address.bucket, address.key, token),
-                    )
+                    self._call("A copy cannot be removed", path, lambda: self._requests.delete(at, token))
             raise
 
     # --- deleting
@@ -489,23 +474,19 @@ class ObjectStore:
                 outcomes[path] = DeleteOutcome(path, "failed", error.what)
                 continue
             # One key may have several spellings.
-            spellings = objects.setdefault((address.bucket, address.key), [])
-            spellings += [path] if path not in spellings else []
-            if row in etags:
-                tokens[address.bucket, address.key] = etags[row]
-        if until is not None and elapsed() >= until:
-            tokens = {}
-        tokens = {at: token for at, token in tokens.items() if self._honors(*at)}
+            at = address.bucket, address.key
+            objects.setdefault(at, []).append(path)
+            if row in etags and (until is None or elapsed() < until) and self._honors(address):
+                tokens[at] = etags[row]
         done = threaded(lambda at: self._delete(objects[at][0], tokens.get(at), until), [*objects], _THREADS)
         for spellings, (outcome, reason) in zip(objects.values(), done, strict=True):
-            outcomes.update({path: DeleteOutcome(path, outcome, reason) for path in spellings})
+            outcomes |= {path: DeleteOutcome(path, outcome, reason) for path in spellings}
         return [outcomes[path] for path in paths]
 
     def _delete(self, path: str, token: str | None, until: float | None) -> tuple[Outcome, str | None]:
         address = address_of(path)
-        delete = partial(self._requests.delete, address.bucket, address.key, token)
         try:
-            self._send(delete, "writes", until=until)
+            self._send(lambda: self._requests.delete(address, token), "writes", until=until)
         except _TimeIsOver:
             return "failed", NOT_TRIED
         except Refusal as error:
@@ -518,38 +499,27 @@ class ObjectStore:
             return "absent", None
         return "deleted", None
 
-    def _honors(self, bucket: str, beside: str) -> bool:
+    def _honors(self, beside: Address) -> bool:
         """Return True if the server deletes by token, as an object shows that is put `beside` a key: it survives a
         wrong token, and goes with the right one. Asked once for each bucket."""
-        if bucket not in self._conditional:
-            key = f"{beside.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
-            requests = self._requests
+        if beside.bucket not in self._conditional:
+            key = f"{beside.key.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
+            at, requests = replace(beside, key=key), self._requests
 
-            def tried(token: str | None) -> bool:
-                """Return True if the probe is gone."""
+            def goes_with(token: str | None) -> bool:
                 with suppress(Refusal):
-                    self._send(lambda: requests.delete(bucket, key, token), "writes")
-                try:
-                    self._send(lambda: requests.head(bucket, key))
-                except Refusal as error:
-                    if error.status != 404:
-                        raise
-                    return True
-                return False
-
-            def put() -> str:
-                data = b"May this be deleted?"
-                return requests.put(bucket, key, data, new=True, storage_class=None, write_id=uuid.uuid4().hex)
+                    self._send(lambda: requests.delete(at, token), "writes")
+                return self._item(f"{at.stem}/{key}") is None
 
             try:
-                token = self._send(put, "writes")
-                self._conditional[bucket] = not tried(requests.wrong_token) and tried(token)
-            except Refusal:
-                self._conditional[bucket] = False
-            if not self._conditional[bucket]:
-                with suppress(Refusal):
-                    self._send(lambda: requests.delete(bucket, key, None), "writes")
-        return self._conditional[bucket]
+                token = self._put(f"{at.stem}/{key}", b"May this be deleted?", Writing(True, None))
+                self._conditional[at.bucket] = not goes_with(requests.wrong_token) and goes_with(token)
+            except StorageError:
+                self._conditional[at.bucket] = False
+            if not self._conditional[at.bucket]:
+                with suppress(StorageError):
+                    goes_with(None)
+        return self._conditional[beside.bucket]
 
     # --- archive classes
 

@@ -70,7 +70,7 @@ class StoreSettings:
     s3_path_style: bool | None = None
     s3_connect_timeout: float = 5.0
     s3_read_timeout: float = 20.0
-    s3_connections: int = 16
+    s3_connections: int = 32
     storage_class: str | None = None
     multipart_bytes: int = 64 * MIB
     """Larger objects are copied in parts of this size, or of a larger size if they would need more than 10,000

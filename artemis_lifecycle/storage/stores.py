@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -52,6 +54,9 @@ __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "Sto
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
+_CARRIED = threading.BoundedSemaphore(2)
+"""For copies that a server refuses to make by itself: many were begun at once, and each holds a part in memory."""
+
 _SMALL = 64 << 10
 """Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
 
@@ -115,8 +120,8 @@ class Stores:
         """Yield all files below the folder `prefix`, including hidden ones, in `prefix`'s spelling. Nothing if it is
         missing.
 
-        On S3, an empty object whose key ends in `/` is a folder marker, not a file. Every error is a StorageError: a
-        listing that ends without one is complete.
+        In object stores, an empty object whose key ends in `/` is a folder marker, not a file. Every error is a
+        StorageError: a listing that ends without one is complete.
         """
         return self._store(prefix).list(prefix)
 
@@ -207,17 +212,19 @@ class Stores:
         source_stores: Stores | None = None,
         storage_class: str | None = None,
         found: StoredFile | None = None,
+        absent: bool = False,
         overwrite: bool = True,
         confirm: Callable[[str], None] = lambda checksum: None,
     ) -> CopyOutcome:
         """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`). `found` is the
-        source's `head`, if the caller has it.
+        source's `head`, if the caller has it: no other file is copied. `absent` says that it has just seen none at
+        `destination`.
 
         An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
         `overwrite`, also if it came to be there meanwhile, where the store honors that. `confirm` gets the checksum of
-        what is copied, and raises to refuse it before it takes its place. Between S3 buckets of the same endpoint, the
-        server copies, and only the object that was read. A copy that reads back differently is repeated, up to
-        `settings.copy_attempts` attempts.
+        what is copied, and raises to refuse it before it takes its place. Between buckets of one server, the server
+        copies, and only the object that was read; if it answers with the copy's SHA-256, that is compared, and the copy
+        not read back. A copy that reads back differently is repeated, up to `settings.copy_attempts` attempts.
 
         Raises MissingFile if the source is absent, CopyMismatch if no attempt reads back correctly (`destination` then
         has no file of this call), and StorageError for everything else.
@@ -250,7 +257,7 @@ class Stores:
             checksum = origin.checksum(source)
             return CopyOutcome(size, checksum) if self.checksum(destination) == checksum else None
 
-        done, refusal = present(), ""
+        done, refusal = None if absent else present(), ""
         if done is not None:
             return done
         for _ in range(self.settings.copy_attempts):
@@ -264,7 +271,7 @@ class Stores:
                     return done
                 if self.head(destination) is not None:
                     raise
-                refusal = "the source changed meanwhile"  # S3 answers that as it does an existing object.
+                refusal = "the source changed meanwhile"  # Stores answer that as they do an existing object.
             except _ReadsBackDifferently as difference:
                 refusal = str(difference)
         raise CopyMismatch(
@@ -273,6 +280,19 @@ class Stores:
             untouched=f"the source {source}",
             hint="check both stores' disks and network, then run the step again",
         )
+
+    def copies_within(self, origin: Stores, source: str, destination: str) -> bool:
+        """Return True if one server has both paths, `source` by `origin`, and may copy by itself: then many copies at
+        once take little memory."""
+        return self._copier(origin, source, destination) is not None
+
+    def require_unchanged(self, path: str, found: StoredFile) -> None:
+        """Raise CopyMismatch if the file at `path` is not the one that was `found`."""
+        after = self.head(path)
+        if after is None or after.identity != found.identity:
+            raise CopyMismatch(
+                "The file changed while it was copied", path=path, untouched="the file", hint="try again"
+            )
 
     def remove_empty(self, folder: str, below: str) -> int:
         """On a local disk, remove `folder` and its parents while they are empty, but not `below`. Return how many were
@@ -305,19 +325,23 @@ class Stores:
         overwrite: bool,
     ) -> str:
         size = found.size_in_bytes
+        carried: AbstractContextManager[object] = nullcontext()
         target = self._copier(origin, source, destination)
-        if target is not None:
+        if found.etag is not None and target is not None:
             expected = origin.checksum(source)
             confirm(expected)
             if target.copy_within(
                 source,
                 destination,
+                size=size,
                 source_etag=found.etag,
+                checksum=expected,
                 storage_class=storage_class,
                 verify=_verifier(size, lambda: (size, expected)),
                 overwrite=overwrite,
             ):
                 return expected
+            carried = _CARRIED
         digest = hashlib.sha256()
         streamed = 0
 
@@ -328,12 +352,14 @@ class Stores:
                 streamed += len(chunk)
                 yield chunk
             if streamed == size:
+                origin.require_unchanged(source, found)
                 confirm(f"sha256:{digest.hexdigest()}")
 
         verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"))
-        self._store(destination).put_stream(
-            destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
-        )
+        with carried:
+            self._store(destination).put_stream(
+                destination, reading(), size=size, storage_class=storage_class, verify=verify, overwrite=overwrite
+            )
         return f"sha256:{digest.hexdigest()}"
 
     def _copier(self, origin: Stores, source: str, destination: str) -> S3Store | ObjectStore | None:
@@ -392,9 +418,9 @@ class Stores:
         """Move a file to an archive class at the same path. It is still listed, but not readable until it is thawed.
         Return False if it is already archived.
 
-        On S3, the store copies the object onto itself. A local disk has no such class: the file is moved to the folder
-        `.deep-archive` next to it. Raises MissingFile; raises StorageError and leaves the file unchanged if the store
-        refuses.
+        On S3, the store copies the object onto itself; other object stores refuse. A local disk has no such class: the
+        file is moved to the folder `.deep-archive` next to it. Raises MissingFile; raises StorageError and leaves the
+        file unchanged if the store refuses.
         """
         if storage_class not in ARCHIVE_CLASSES:
             raise StorageError(

@@ -154,8 +154,8 @@ class DeleteOutcome:
 
 @dataclass(frozen=True)
 class CopyOutcome:
-    """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back at the destination, equal to the
-    source's."""
+    """A verified copy: `checksum` is `sha256:<hex>` of the bytes at the destination, read back or as its server
+    computed it, equal to the source's."""
 
     size_in_bytes: int
     checksum: str

@@ -119,8 +119,9 @@ def test_a_warehouse_on_azure_or_gcs_has_its_file_io_and_pyicebergs_names_in_jav
     assert not [key for key in conf if "connection-string" in key or "sas-token" in key]
     properties = {"adls.sas-token": "?sig=x", "adls.blob-storage-authority": "h:1", "adls.blob-storage-scheme": "http"}
     other = catalog_conf(catalog.model_copy(update={"properties": properties}))
-    assert other[f"{prefix}adls.sas-token.{host}"] == "sig=x"
-    assert other[f"{prefix}adls.connection-string.{host}"] == "http://h:1/acct"
+    for each in (host, "acct.blob.core.windows.net"):
+        assert other[f"{prefix}adls.sas-token.{each}"] == "sig=x"
+        assert other[f"{prefix}adls.connection-string.{each}"] == "http://h:1/acct"
     google = catalog.model_copy(update={"warehouse": "gs://b/w", "properties": {"gcs.oauth2.token": "t"}})
     assert catalog_conf(google)[f"{prefix}io-impl"] == "org.apache.iceberg.gcp.gcs.GCSFileIO"
     assert catalog_conf(google)[f"{prefix}gcs.oauth2.token"] == "t"

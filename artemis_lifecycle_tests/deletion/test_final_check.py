@@ -234,7 +234,7 @@ def test_paths_outside_the_table_are_not_owned(world: World, tmp_path: Path) -> 
             (f"file://{sibling}/b.parquet", "data"),
             (climbing, "data"),
             ("relative/c.parquet", "data"),
-            ("gs://bucket/d.parquet", "data"),
+            ("hdfs://bucket/d.parquet", "data"),
             (f"file://{world.place(table)}", "data"),
             (f"file://{inside}", "data"),
         ],

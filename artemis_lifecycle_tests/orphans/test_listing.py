@@ -160,7 +160,7 @@ def test_a_prefix_that_cannot_be_listed_fails_the_whole_listing(world: World, tm
     state = Path(world.root.removeprefix("file://"))
     before = set(state.glob("listings/*/files/_sealed.json"))
     with pytest.raises(StorageError, match="No store here answers"):
-        _list(world, f"file://{tmp_path}", "gs://bucket/table")
+        _list(world, f"file://{tmp_path}", "hdfs://bucket/table")
     assert set(state.glob("listings/*/files/_sealed.json")) == before
 
 

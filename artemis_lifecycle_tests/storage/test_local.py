@@ -159,7 +159,7 @@ def test_what_is_below_a_file_is_absent(stores: Stores, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["relative/x", "file:relative", "file://other-host/x", "gs://b/x", "hdfs:/x", "", "/a\0b", "/a\ud800"]
+    "path", ["relative/x", "file:relative", "file://other-host/x", "hdfs://b/x", "hdfs:/x", "", "/a\0b", "/a\ud800"]
 )
 def test_a_path_that_is_not_ours_is_refused(stores: Stores, path: str) -> None:
     for attempt in (stores.read, stores.head, lambda path: stores.write(path, b"")):
@@ -280,7 +280,7 @@ def test_each_path_of_a_delete_has_its_own_outcome(stores: Stores, tmp_path: Pat
         f"file:{tmp_path}/x",
         f"{tmp_path}/folder/kept/below",
         f"{tmp_path}/{'n' * 10_000}",
-        "gs://b/x",
+        "hdfs://b/x",
     ]
     outcomes = stores.delete(paths)
     assert [outcome.path for outcome in outcomes] == paths

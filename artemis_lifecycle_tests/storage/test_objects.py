@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +17,11 @@ import pytest
 import requests
 
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage import objects
 from artemis_lifecycle.storage.azure import AzureRequests
 from artemis_lifecycle.storage.gcs import GcsRequests
-from artemis_lifecycle.storage.objects import Refusal
+from artemis_lifecycle.storage.objects import Address, Refusal
+from artemis_lifecycle.storage.pace import Pace
 from artemis_lifecycle.storage.settings import MIB, AzureSettings, StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import FAILED, REMOVED, Sameness
@@ -79,9 +85,9 @@ def test_a_server_that_ignores_the_condition_of_a_delete_is_not_trusted_with_it(
     stores.write(f"{root}/t/x", b"1")
     real, asked = requests_of.delete, []
 
-    def delete(self: Any, bucket: str, key: str, token: str | None) -> None:
-        asked.append((key, token))
-        real(self, bucket, key, None)
+    def delete(self: Any, at: Any, token: str | None) -> None:
+        asked.append((at.key, token))
+        real(self, at, None)
 
     monkeypatch.setattr(requests_of, "delete", delete)
     assert stores.delete([f"{root}/t/x"], etags={0: requests_of.wrong_token})[0].outcome == "deleted"
@@ -106,8 +112,10 @@ def test_only_the_object_that_was_read_is_copied(server: ObjectServer) -> None:
     stores.write(source, b"12345")
     found = stores.head(source)
     stores.write(source, b"other", overwrite=True)
-    with pytest.raises(CopyMismatch, match="the source changed meanwhile"):
+    with pytest.raises(StorageError, match="run the step again"):
         stores.copy(source, target, found=found)
+    with pytest.raises(CopyMismatch, match="the source changed meanwhile"):
+        stores.copy(source, target, found=found, overwrite=False)
     assert stores.head(target) is None
     stores.write(target, b"there")
     with pytest.raises(ExistingFile):
@@ -150,6 +158,21 @@ def test_large_objects_go_in_parts_and_never_over_another(server: ObjectServer, 
     with pytest.raises(ExistingFile):
         stores.copy(source, f"{root}/t/x", source_stores=Stores(), overwrite=False)
     assert stores.read(f"{root}/t/x") == data
+
+
+@pytest.mark.parametrize("size", [16 * MIB, 17 * MIB])
+def test_a_large_object_that_is_not_confirmed_never_stands_at_its_place(
+    server: ObjectServer, size: int, tmp_path: Any
+) -> None:
+    stores, root, source = server.stores(multipart_bytes=8 * MIB), server.root(), str(tmp_path / "x")
+    Stores().write(source, b"1" * size)
+
+    def refuse(checksum: str) -> None:
+        raise StorageError("another file's bytes", path="x", untouched="all", hint="none")
+
+    with pytest.raises(StorageError, match="another file's bytes"):
+        stores.copy(source, f"{root}/t/x", source_stores=Stores(), confirm=refuse)
+    assert list(stores.list(root)) == []
 
 
 def test_a_class_that_cannot_be_read_back_is_refused_and_nothing_is_archived(server: ObjectServer) -> None:
@@ -199,27 +222,35 @@ def test_an_answer_without_a_token_is_an_error_of_the_store(
 ) -> None:
     stores, path, real = server.stores(), f"{server.root()}/x", requests_of.head
     stores.write(path, b"1")
-    monkeypatch.setattr(requests_of, "head", lambda self, *at: replace(real(self, *at), token=None))
+    monkeypatch.setattr(requests_of, "head", lambda self, at: replace(real(self, at), token=None))
     with pytest.raises(StorageError, match="neither ETag nor generation"):
         stores.open(path)
 
 
-def test_a_busy_server_is_asked_again_and_each_request_takes_a_token(
+def test_a_busy_server_is_asked_again_and_each_request_waits_for_its_turn(
     server: ObjectServer, requests_of: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores, root, real = server.stores(), server.root(), requests_of.delete
-    stores.write(f"{root}/x", b"1")
-    left = [3]
+    stores.write(f"{root}/x", b"123")
+    taken: list[tuple[str, float]] = []
 
-    def delete(self: Any, *arguments: Any) -> None:
-        left[0] -= 1
-        if left[0] > 0:
+    def delete(self: Any, at: Any, token: str | None) -> None:
+        if len(taken) < 6:
             raise Refusal(503, "slow down")
-        real(self, *arguments)
+        real(self, at, token)
+
+    class Turns(Pace):
+        def take(self, kind: str, count: float) -> None:
+            taken.append((kind, count))
 
     monkeypatch.setattr(requests_of, "delete", delete)
+    monkeypatch.setattr(objects, "pace_of", lambda *_: Turns(None, {}))
     assert stores.delete([f"{root}/x"])[0].outcome == "deleted"
-    assert left == [0]
+    assert taken == 3 * [("writes", 1), ("bytes", 0)]
+    taken.clear()
+    stores.write(f"{root}/y", b"123")
+    assert stores.read(f"{root}/y") == b"123"
+    assert taken == [("writes", 1), ("bytes", 3), ("reads", 1), ("bytes", 0), ("bytes", 3)]
 
 
 def test_a_versioned_bucket_loses_no_older_version(gcs: ObjectServer) -> None:
@@ -264,6 +295,87 @@ def test_endpoints_follow_the_host_in_the_path() -> None:
     assert azure.endpoint("a.blob.core.chinacloudapi.cn") == "https://a.blob.core.chinacloudapi.cn"
     assert azure.endpoint("a") == "https://a.blob.core.windows.net"
     assert replace(azure, authority=".blob.local").endpoint("a.dfs.x") == "https://a.blob.local"
+
+
+@contextmanager
+def _blob_service(headers: dict[str, str]) -> Iterator[tuple[AzureSettings, list[str | None]]]:
+    """A server that answers everything with an empty object, and whom it was asked by."""
+    asked: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield AzureSettings("a", scheme="http", authority=f"127.0.0.1:{running.server_port}"), asked
+        running.shutdown()
+
+
+def test_entra_id_gives_a_token_or_the_store_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from azure.core.exceptions import ClientAuthenticationError
+    from azure.identity import ClientSecretCredential
+
+    given = ["t1", "t2"]
+
+    def get_token(self: Any, scope: str) -> Any:
+        assert scope == "https://storage.azure.com/.default"
+        if not given:
+            raise ClientAuthenticationError("AADSTS7000215: the secret is never-show-this")
+        return SimpleNamespace(token=given.pop(0))
+
+    monkeypatch.setattr(ClientSecretCredential, "get_token", get_token)
+    path = "abfss://c@a.dfs.core.windows.net/x"
+    with _blob_service({"Content-Length": "0", "Last-Modified": "Fri, 21 Dec 2012 00:00:00 GMT"}) as (azure, asked):
+        principal = replace(azure, tenant_id="t-id", client_id="c", client_secret="never-show-this")
+        stores = Stores(StoreSettings(azure=principal, attempts=1))
+        assert stores.head(path) is not None and stores.head(path) is not None
+        assert asked == ["Bearer t1", "Bearer t2"]
+        with pytest.raises(StorageError, match=r"Entra ID gives no token.*check the catalog's credentials") as refused:
+            stores.head(path)
+        assert "never-show-this" not in str(refused.value) + repr(stores) and len(asked) == 2
+        # It names no ETag.
+        with pytest.raises(StorageError, match="neither ETag nor generation"):
+            Stores(StoreSettings(azure=replace(azure, token="t3"))).open(path)
+        assert asked[-1] == "Bearer t3"
+
+
+def test_folders_of_azure_are_no_files() -> None:
+    said = {"Content-Length": "0", "Last-Modified": "Fri, 21 Dec 2012 00:00:00 GMT", "ETag": '"1"'}
+    page = {**said, "x-ms-resource-type": "directory"}, {**said, "x-ms-meta-hdi_isfolder": "true"}
+    for headers in page:
+        with _blob_service(headers) as (azure, _):
+            requests_of = AzureRequests(StoreSettings(azure=replace(azure, token="t")))
+            with pytest.raises(Refusal, match="a folder"):
+                requests_of.head(Address("abfss://c@a", "c@a", "x"))
+
+
+def test_a_listing_of_azure_leaves_folders_out_and_takes_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = "<Properties><Last-Modified>Fri, 21 Dec 2012 00:00:00 GMT</Last-Modified><Etag>0x1</Etag>"
+    facts += "<Content-Length>7</Content-Length>{}</Properties>{}"
+    blobs = [
+        ("<Name>t/a &amp; b//c%20</Name>", "", ""),
+        ('<Name Encoded="true">t/x%09y</Name>', "", ""),
+        ("<Name>t/folder</Name>", "<ResourceType>directory</ResourceType>", ""),
+        ("<Name>t/marker</Name>", "", "<Metadata><hdi_isfolder>true</hdi_isfolder></Metadata>"),
+    ]
+    text = "".join(f"<Blob>{name}{facts.format(*more)}</Blob>" for name, *more in blobs)
+    body = f"<EnumerationResults><Blobs>{text}</Blobs><NextMarker/></EnumerationResults>".encode()
+    monkeypatch.setattr(AzureRequests, "ask", lambda self, *_, **__: (None, body))
+    listed = [*Stores(StoreSettings(azure=AzureSettings("a", "a2V5"))).list("abfss://c@a.dfs.x/t")]
+    assert [file.path for file in listed] == ["abfss://c@a.dfs.x/t/a & b//c%20", "abfss://c@a.dfs.x/t/x\ty"]
+    assert [file.etag for file in listed] == 2 * ['"0x1"'] and listed[0].size_in_bytes == 7
+    for broken in (body[:-9], body.replace(b"<Content-Length>7</Content-Length>", b""), b"<html/>"):
+        monkeypatch.setattr(AzureRequests, "ask", lambda self, *_, broken=broken, **__: (None, broken))
+        with pytest.raises(StorageError, match="the listing cannot be read"):
+            list(Stores(StoreSettings(azure=AzureSettings("a", "a2V5"))).list("abfss://c@a.dfs.x/t"))
 
 
 @pytest.fixture

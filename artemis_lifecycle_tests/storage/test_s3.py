@@ -141,6 +141,8 @@ _PAGES = [
         f"<IsTruncated>true</IsTruncated><Contents><Key>t/a</Key>{_ONE}</Contents>"
         f"<Contents>{_ONE}<Key>t/b</Key><Owner><ID>x</ID></Owner></Contents><CommonPrefixes><Prefix>t/c/</Prefix>"
         "</CommonPrefixes><NextContinuationToken>&amp;1</NextContinuationToken>",
+        f"<Contents><Key>t/a</Key>{_ONE}<StorageClass>GLACIER</StorageClass></Contents>",
+        f"<Contents><Name>t/a</Name>{_ONE}<StorageClass>GLACIER</StorageClass></Contents>",
         f"<EncodingType>url</EncodingType><Contents><Key>t/a%26%3D%0D+b</Key>{_ONE}</Contents>",
         f"<Contents><Key>t/&lt;&amp;amp;&#xe9;\t</Key>{_ONE}</Contents>",
         f"<Contents><Key><![CDATA[t/<&]]></Key>{_ONE}</Contents>",
@@ -165,7 +167,7 @@ def test_a_page_says_what_botocore_reads_in_it(s3: S3Server, page: str) -> None:
             parsed = client.list_objects_v2(Bucket="bucket", Prefix="t")
         except Exception as error:
             return repr(error)
-        named = ("Key", "LastModified", "ETag", "Size")
+        named = ("Key", "LastModified", "ETag", "Size", "StorageClass")
         objects = [[each.get(name) for name in named] for each in parsed.pop("Contents", [])]
         del parsed["ResponseMetadata"]
         return objects, parsed
@@ -602,6 +604,35 @@ def test_a_server_that_will_not_copy_by_itself_has_the_bytes_carried(
     assert uploads == []
 
 
+@pytest.mark.parametrize("answers", ["a digest", "another digest", "no digest", "400", "501"])
+def test_a_copy_within_a_server_asks_little_and_is_read_back_where_the_server_computes_no_digest(
+    s3: S3Server, bucket: str, answers: str
+) -> None:
+    stores, injected = _injected(s3)
+    source, copy = f"s3://{bucket}/x", f"s3://{bucket}/y"
+    stores.write(source, b"data")
+    found = stores.head(source)
+
+    def refuse(request: Any) -> Any:
+        return refusal(int(answers), "Odd") if "x-amz-checksum-algorithm" in request.headers else None
+
+    def change(parsed: dict[str, Any]) -> None:
+        if answers != "a digest":
+            parsed.get("CopyObjectResult", {}).pop("ChecksumSHA256", None)
+        if answers == "another digest":
+            parsed["CopyObjectResult"]["ChecksumSHA256"] = "AAAA"
+
+    if answers.isdigit():
+        injected.answer("CopyObject", refuse)
+    injected.after("CopyObject", change)
+    for _ in range(2):
+        injected.requests.clear()
+        done = stores.copy(source, copy, found=found, absent=True)
+        assert done.checksum == "sha256:" + hashlib.sha256(b"data").hexdigest()
+    # With the two HEADs of who asked before, at most five requests, and four with a digest.
+    assert injected.requests == ["GetObject", "CopyObject", *(["GetObject"] if answers != "a digest" else [])]
+
+
 def test_an_identical_copy_is_not_written_again(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"same")
@@ -829,7 +860,7 @@ def test_the_pages_of_many_statuses_are_asked_for_at_once(s3: S3Server, bucket: 
     s3.fill(bucket, [f"t/{number:05}" for number in range(2_000)])
     both = threading.Barrier(2)
 
-    def together(_: object) -> None:
+    def together(_: Any) -> None:
         both.wait(60)
 
     injected.answer("ListObjectsV2", together)

@@ -67,7 +67,7 @@ def is_too_long(key: str) -> bool:
 
 
 _DELETED = re.compile(rb"<Deleted>.*?</Deleted>", re.DOTALL)
-_FIELDS = re.compile("<(Key|LastModified|ETag|Size)>([^<&]*)</")
+_FIELDS = re.compile("<(Key|LastModified|ETag|Size|StorageClass)>([^<&]*)</")
 
 
 def _shorten(
@@ -88,7 +88,7 @@ def _shorten(
     except (KeyError, ValueError):
         return
     left = "".join((head, *(each.partition("</Contents>")[2] for each in rest)))
-    if objects and "Contents" not in left and all(len(each) == 4 for each in objects):
+    if objects and "Contents" not in left and all("Key" in each and "ETag" in each for each in objects):
         customized_response_dict["Contents"], response_dict["body"] = objects, left.encode()
 
 
@@ -288,6 +288,8 @@ class Connection:
             do = "check the catalog's S3 credentials and their permissions, then retry"
         elif code == "InvalidObjectState":
             do = "have the object restored from its archive class, then retry"
+        elif code == "PreconditionFailed":
+            do = "another file took its place meanwhile: run the step again"
         elif code == "NoSuchBucket":
             do = "check the bucket name and the catalog's s3.endpoint"
         shown = any(secret in str(error) for secret in self.settings.secrets())

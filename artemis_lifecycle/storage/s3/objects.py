@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
-from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.storage.s3.client import Address, Connection, address_of, code_of, status_of
 from artemis_lifecycle.storage.settings import MIB
 from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
@@ -131,6 +131,7 @@ class Uploads:
 
     def __init__(self, connection: Connection) -> None:
         self._s3 = connection
+        self._digests = True
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
         """`last_modified` of the result is None: S3 does not report it on a write."""
@@ -211,21 +212,25 @@ class Uploads:
         source: str,
         destination: str,
         *,
-        source_etag: str | None,
+        size: int,
+        source_etag: str,
+        checksum: str,
         storage_class: str | None,
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> bool:
-        """Copy on the server, and only the object with `source_etag`. Return False if the server refuses, so that the
-        bytes must be transferred. `verify` as in `put_stream`."""
-        found = self._head_or_none_if_refused(source)
-        if found is not None and source_etag is not None:
-            found = {**found, "ETag": source_etag}
-        new = {} if overwrite else _IF_NEW
-        etag = None if found is None else self.copied(source, destination, found, storage_class, new)
-        if etag is None:
+        """Copy on the server, and only the object with `source_etag`, whose bytes have this checksum. Return False if
+        the server refuses or does not find it, so that the bytes must be transferred. `verify` as in `put_stream`,
+        unless the server computes the same checksum of its copy."""
+        found = {"ContentLength": size, "ETag": source_etag}
+        try:
+            copy = self.copied(source, destination, found, storage_class, {} if overwrite else _IF_NEW, digest=True)
+        except MissingFile:
             return False
-        self._verify(destination, etag, verify)
+        if copy is None:
+            return False
+        if copy.get("ChecksumSHA256") != base64.b64encode(bytes.fromhex(checksum.removeprefix("sha256:"))).decode():
+            self._verify(destination, copy["ETag"], verify)
         return True
 
     def copied(
@@ -235,9 +240,12 @@ class Uploads:
         found: dict[str, Any],
         storage_class: str | None,
         new: Mapping[str, str] = MappingProxyType({}),
+        *,
+        digest: bool = False,
         **more: Any,
-    ) -> str | None:
-        """Return the ETag of the server-side copy of the source, whose head is `found`; None if the server refuses."""
+    ) -> dict[str, Any] | None:
+        """Return what the server says of its copy of the source, whose head is `found`: the ETag and, with `digest`,
+        the SHA-256 if it computes one. None if it refuses."""
         origin, target = address_of(source), address_of(destination)
         size = found["ContentLength"]
         copy_source = {
@@ -248,15 +256,19 @@ class Uploads:
         }
         what = "An object cannot be copied"
 
-        def in_one() -> str | None:
+        def in_one() -> dict[str, Any] | None:
+            asked = {"ChecksumAlgorithm": "SHA256"} if digest and self._digests else {}
             try:
-                copy = partial(self._s3.client.copy_object, **copy_source, **storage_class_of(storage_class), **new)
-                answer = _if_new(copy, destination, new)
+                request = {**copy_source, **storage_class_of(storage_class), **new, **asked}
+                answer = _if_new(partial(self._s3.client.copy_object, **request), destination, new)
             except ClientError as error:
+                if asked and status_of(error) in (400, 501):
+                    self._digests = False
+                    return in_one()
                 if code_of(error) in _CANNOT_COPY_WITHIN:
                     return None
                 raise
-            return cast("str", answer["CopyObjectResult"]["ETag"])
+            return cast("dict[str, Any]", answer["CopyObjectResult"])
 
         if size <= self._s3.settings.multipart_bytes:
             return self._s3.call(what, destination, in_one)
@@ -271,17 +283,9 @@ class Uploads:
                 yield answer["CopyPartResult"]["ETag"]
 
         try:
-            return self._multipart(target, destination, storage_class, upload, new, **more)
+            return {"ETag": self._multipart(target, destination, storage_class, upload, new, **more)}
         except StorageError as error:
             if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in _CANNOT_COPY_WITHIN:
-                return None
-            raise
-
-    def _head_or_none_if_refused(self, path: str) -> dict[str, Any] | None:
-        try:
-            return self._s3.head(path)
-        except StorageError as error:
-            if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 403:
                 return None
             raise
 

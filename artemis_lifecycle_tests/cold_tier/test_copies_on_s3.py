@@ -1,0 +1,50 @@
+"""What a handoff asks of an object store for one file, and of how many files at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from artemis_lifecycle.cold_tier.copy import WANTED, Copier
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.storage import s3_server
+from artemis_lifecycle_tests.storage.s3_server import Injected
+
+
+def test_one_task_copies_many_files_at_once_with_four_requests_each() -> None:
+    with s3_server.running() as s3:
+        settings, bucket = s3.settings(), s3.bucket()
+        injected = Injected.around(settings)
+        stores = Stores(settings, injected)
+        files = 12
+        for number in range(files):
+            stores.write(f"s3://{bucket}/live/{number}", str(number).encode())
+        rows = [
+            {
+                "kind": "data",
+                "source": f"s3://{bucket}/live/{number}",
+                "destination": f"s3://{bucket}/cold/{number}",
+                "size_in_bytes": len(str(number)),
+            }
+            for number in range(files)
+        ]
+        all_of_them = threading.Barrier(files)
+
+        def together(_: Any) -> None:
+            all_of_them.wait(60)
+
+        injected.answer("CopyObject", together)
+        stores.head(f"s3://{bucket}/none")  # Once for each bucket, a HEAD of the bucket follows.
+        injected.requests.clear()
+        mapping: Any = SimpleNamespace(rules=LocationRules())
+        done = pa.Table.from_batches(
+            Copier(stores, stores, mapping)(pa.Table.from_pylist(rows, WANTED).to_batches())
+        ).to_pylist()
+        assert [(file["action"], file["error"]) for file in done] == [("copied", None)] * files
+        assert Counter(injected.requests) == {"HeadObject": 2 * files, "GetObject": files, "CopyObject": files}
+        assert stores.read(f"s3://{bucket}/cold/7") == b"7"
