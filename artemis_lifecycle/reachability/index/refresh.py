@@ -84,18 +84,21 @@ def require_present(view: IndexView, *, without: Collection[int] = ()) -> None:
     only the snapshots `without` list.
 
     Files that the index knows are not opened again. Before a step relies on the index, they must still exist: every
-    step then says the same of a lost file. Raises UnreadableMetadata.
+    step then says the same of a lost file. Those that making the view opened are not looked up once more. Raises
+    UnreadableMetadata.
     """
     require_files(view.index, _known_files(view, set(without)))
 
 
 def _known_files(view: IndexView, without: set[int]) -> dict[str, int]:
-    """Return path -> recorded length (-1: not recorded) of the lists and manifests of all snapshots but these."""
+    """Return path -> recorded length (-1: not recorded) of the lists and manifests of all snapshots but these, except
+    those that the view has seen."""
     state = view.state
-    chosen = ~np.isin(state.snapshot_ids, np.array(list(without), np.int64))
-    rows = np.flatnonzero(state.listed_by(chosen)) if without else np.arange(len(state.manifests))
-    known = {state.manifests.path(row): int(state.manifests.lengths[row]) for row in rows.tolist()}
+    wanted = state.listed_by(~np.isin(state.snapshot_ids, np.array(list(without), np.int64)))
+    wanted[view.seen] = False
+    known = {state.manifests.path(row): int(state.manifests.lengths[row]) for row in np.flatnonzero(wanted).tolist()}
     sizes = dict(zip(state.snapshot_ids.tolist(), state.list_sizes.tolist(), strict=True))
+    without = without.union(state.snapshot_ids[len(state.snapshot_ids) - view.lists_read :].tolist())
     for snapshot in view.metadata.snapshots:
         if snapshot.manifest_list is not None and snapshot.snapshot_id not in without:
             known[snapshot.manifest_list] = sizes[snapshot.snapshot_id]
@@ -261,6 +264,7 @@ def _brought_up(
         _places(ids, state.snapshot_ids),
         lists_read=lists,
         manifests_read=len(unread),
+        seen=np.concatenate([empty, unread]),
         rebuilt=partial(rebuild, index, metadata, spark),
     )
     if not view.in_order():

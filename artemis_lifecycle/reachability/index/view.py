@@ -39,8 +39,9 @@ T = TypeVar("T")
 class IndexView:
     """The index as of one metadata file. `order[i]` is the position in the history of the state's i-th snapshot.
 
-    `lists_read` and `manifests_read` count the metadata's own files that had to be opened. `rebuilt` reads all of them
-    into a new view.
+    `lists_read` and `manifests_read` count the metadata's own files that had to be opened: the lists of the last
+    snapshots of the state, and manifests among `seen`, which were opened or looked up. `rebuilt` reads all of them into
+    a new view.
     """
 
     index: ManifestIndex
@@ -49,6 +50,7 @@ class IndexView:
     order: NDArray[np.int64]
     lists_read: int
     manifests_read: int
+    seen: NDArray[np.int64]
     rebuilt: Callable[[], IndexView]
 
     def in_order(self) -> bool:
