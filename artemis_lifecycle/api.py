@@ -29,6 +29,7 @@ from artemis_lifecycle.errors import GraceNotOver, LifecycleError, NoSuchTable, 
 from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.verdicts import Verdict
+from artemis_lifecycle.fleet.assess import Assessment, assess
 from artemis_lifecycle.fleet.fleet import Fleet, fleet_of, metrics
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.formats.paimon.service import PaimonTables
@@ -743,6 +744,18 @@ class Lifecycle:
         its quiet window will suffice. With `history`, also the last 30 days, for the page's plots. Reads Postgres and
         the catalog's list of tables; no metadata file, and no Spark."""
         return fleet_of(self.resources, self.answering_tables()[0], history=history)
+
+    def assess(
+        self,
+        pattern: str = "*",
+        listing: str | Inventory | ParquetListing | None = None,
+        *,
+        listed_at: datetime | None = None,
+        quick: bool = False,
+    ) -> Assessment:
+        """Return what the tables of the live catalogs would gain, as `fleet.assess.assess` does without a Lifecycle.
+        Reads catalogs and stores alone; no operations database, no Spark."""
+        return assess(self.config, pattern, listing, listed_at=listed_at, quick=quick)
 
     def metrics(self) -> str:
         """Return the fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no

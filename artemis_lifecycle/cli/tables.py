@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click import STRING
+from click import STRING, Choice
 from rich.filesize import decimal
+from rich.status import Status
 
-from artemis_lifecycle.cli.command import ConfigOption, chosen_config, command, instant
-from artemis_lifecycle.cli.output import Result, grid, opened, say, show_table
+from artemis_lifecycle.cli.command import ConfigOption, JsonOption, chosen_config, command, instant, instant_option
+from artemis_lifecycle.cli.output import Result, grid, opened, say, show_json, show_table, spinner
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
 
@@ -57,6 +58,98 @@ def fleet(
     )
     show_table(f"{len(rows)} tables", [*names[:-1], "freed, 30 days"], rows)
     say(*found.sentences)
+
+
+@app.command(epilog="Example: artemis assess --uri postgresql+psycopg2://ada@db/lake --catalog-name prod")
+def assess(
+    pattern: Annotated[str, typer.Argument(help="A table, or a pattern of tables, e.g. 'sales.*'.")] = "*",
+    listing: Annotated[
+        str | None,
+        typer.Option(help="Count orphan candidates: an S3 Inventory's manifest.json, or Parquet.", metavar="PATH"),
+    ] = None,
+    listed_at: Annotated[
+        datetime | None, instant_option("--listed-at", help="When that listing was begun, if before its files.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Read metadata files alone; the rest stays unknown.")] = False,
+    uri: Annotated[str | None, typer.Option(help="A catalog's address, in place of a lifecycle.yaml.")] = None,
+    catalog_type: Annotated[
+        str | None, typer.Option(click_type=Choice(["sql", "rest", "hive", "glue"]), help="Its type; default: sql.")
+    ] = None,
+    catalog_name: Annotated[str, typer.Option(help="Its name, which in a sql catalog is part of each row.")] = "live",
+    warehouse: Annotated[str | None, typer.Option(help="Its warehouse: a location, or a name that rest knows.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", help="KEY=VALUE of it, e.g. s3.endpoint=http://…")
+    ] = None,
+    window: Annotated[str | None, typer.Option(help="The retention window to assume for it; default: 30d.")] = None,
+    gb_month: Annotated[float | None, typer.Option(help="The price of one GB of its storage for a month.")] = None,
+    limit: Annotated[int, typer.Option(help="The most tables to show.", min=1)] = 30,
+    html: Annotated[Path | None, typer.Option(help="Also write one page with plots to this file.")] = None,
+    yaml: Annotated[Path | None, typer.Option(help="Also write a lifecycle.yaml to begin with.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what tables would gain: what expiration frees, small files, metadata, what is at risk. Reads the catalog and
+    its store, changes nothing, and needs no lifecycle.yaml, database or Spark."""
+    from artemis_lifecycle.config.loading import config_of, load_config
+    from artemis_lifecycle.fleet.assess import assess as question
+    from artemis_lifecycle.fleet.assess import problems_of
+    from artemis_lifecycle.retention.views import few
+
+    pairs = [each.partition("=") for each in properties or []]
+    if not all(equals for _, equals, _ in pairs):
+        raise typer.BadParameter("--property needs KEY=VALUE")
+    if uri is None and catalog_type is None:
+        if warehouse or pairs or window or gb_month is not None:
+            raise typer.BadParameter("These options describe a catalog of --uri or --catalog-type.")
+        found_in = load_config(config or chosen_config())
+    else:
+        given = {"uri": uri, "warehouse": warehouse, "properties": {key: value for key, _, value in pairs}}
+        live = {"type": catalog_type or "sql", "name": catalog_name} | {
+            key: said for key, said in given.items() if said
+        }
+        prices = {} if gb_month is None else {"prices": {"classes": {"STANDARD": {"gb_month": gb_month}}}}
+        sections = {"catalogs": {"live": live}, "defaults": {"retention": {"window": window or "30d"}}, **prices}
+        found_in = config_of(sections, "The options:")
+    with spinner("reading the catalog") as shown:
+        update = shown.update if isinstance(shown, Status) else lambda text: None
+        found = question(found_in, pattern, listing, listed_at=listed_at, quick=quick, progress=update)
+    for path, text in ((html, found.html), (yaml, found.lifecycle_yaml)):
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+    if json:
+        show_json(found)
+        return
+    columns = "table, past window=past, " + (
+        "metadata file=metadata" if quick else "freeable, small files=small, manifests:,, metadata"
+    )
+    columns += ", orphan candidates=orphans" * (found.listed_at is not None)
+    columns += ", {currency}/month=cost_per_month:,.2f" * (found.total("cost_per_month") is not None)
+    rows = grid(
+        found.tables[:limit],
+        columns,
+        currency=found.currency,
+        past=lambda each: "" if each.snapshots is None else f"{each.snapshots_past_window:,} of {each.snapshots:,}",
+        freeable=lambda each: "" if each.bytes_freeable is None else decimal(each.bytes_freeable),
+        small=lambda each: "" if each.small_files is None else f"{each.small_files:,} of {each.data_files:,}",
+        metadata=lambda each: decimal(size) if (size := each.metadata_bytes or each.metadata_file_bytes) else "",
+        orphans=lambda each: (
+            "" if each.orphan_bytes is None else f"{each.orphan_files:,}: {decimal(each.orphan_bytes)}"
+        ),
+    )
+    show_table(f"{min(limit, len(found.tables)):,} of {len(found.tables):,} tables, most freeable first", *rows)
+    risks: dict[str, list[str]] = {}
+    for each in found.tables:
+        for problem in problems_of(each):
+            risks.setdefault(problem, []).append(each.table)
+    say(*(f"! {few(names)}: {problem}" for problem, names in [*risks.items()][:limit]))
+    if len(risks) > limit:
+        say(f"! … and {len(risks) - limit:,} more, which --json has")
+    say(*found.sentences)
+    for path in (html, yaml):
+        if path is not None:
+            say(f"Written to {path}", dim=True)
+    if yaml is None:
+        say("Next: the same with --html report.html --yaml lifecycle.yaml; then artemis doctor")
 
 
 @fleet_app.command(epilog="Example: artemis metrics --port 9477")

@@ -49,7 +49,16 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     Raises ConfigError, with file, line and key of each problem, if a file that was named is missing, or the file is not
     YAML, has duplicate or unknown keys, values of the wrong type, or `${NAME}` of a variable that is not set.
     """
-    document = _read(path, os.environ if environment is None else environment)
+    return _valid(_read(path, os.environ if environment is None else environment))
+
+
+def config_of(values: dict[str, Any], origin: str) -> LifecycleConfig:
+    """Return the configuration with these `values`, as if a lifecycle.yaml in the working folder had them. Raises
+    ConfigError, with the `origin` of the values."""
+    return _valid(_Document(origin, Path.cwd(), values))
+
+
+def _valid(document: _Document) -> LifecycleConfig:
     problems = _problems(_errors(document.values), document)
     if not problems:
         return document.validated()

@@ -56,7 +56,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
         # Validated again, not copied: the rules on roots apply to the defaults too.
         sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
         filled = {
-            "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others, named=_addressed(config, live)),
+            "catalogs": Catalogs(live=live, cold=cold, others=config.catalogs.others, named=addressed(config, live)),
             "operations": operations,
             "quarantine": quarantine,
             "home": home,
@@ -69,7 +69,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
         ) from error
 
 
-def _addressed(config: LifecycleConfig, live: Catalog) -> dict[str, Catalog]:
+def addressed(config: LifecycleConfig, live: Catalog) -> dict[str, Catalog]:
     """Return the named catalogs. One in SQL without an address is in the live catalog's database."""
     uri = {"uri": live.uri} if live.type == "sql" else {}
     named = config.catalogs.named.items()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
-from artemis_lifecycle.catalogs.settings import in_one_database
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import MaintenanceWindow, QuietWindow, TablePolicy, coming_window, window_of
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StorageError, UnreadableMetadata
@@ -46,6 +45,7 @@ from artemis_lifecycle.scheduling.maintenance_window import (
     work_of,
 )
 from artemis_lifecycle.session.formats import PLANNED
+from artemis_lifecycle.session.live_catalogs import readers_in
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -82,13 +82,9 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     """Return the tables that the last deletion or scan by any process could not read, or that cannot be read now, if it
     did not read them; and the folders of other formats that are still there."""
     live = config.catalogs.named_as(catalog.name)
-    cold, root = config.catalogs.cold, config.operations.root
+    root = config.operations.root
     reached = ReachedFolders(None, stores, str(root), lambda _: LocationRules({}, {}))
-    found, errors = catalog.loadable()
-    named = [each.name for each in config.catalogs.iceberg if in_one_database(each, live)]
-    pointers = {**found, **catalog.beside((cold.name,) if in_one_database(live, cold) else (), named=named)}
-    never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
-    never |= {name: error.what for name, error in errors.items()}
+    pointers, never = readers_in(config.catalogs, catalog)
     problems, newest, unseen = reached.problems(), dict[str, str](), list[str]()
     for name, pointer in pointers.items():
         if name in problems:

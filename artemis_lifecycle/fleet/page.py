@@ -265,20 +265,36 @@ def page(
     most = {name: max((table[name] or 0 for table in tables), default=0) for name in _BYTES}
     rows = sorted(tables, key=lambda table: (not _bad(table), not table["overdue"], table["table"]))
     groups = "".join(f"<th colspan={len(group)}>{name}</th>" for name, group in _GROUPS.items())
-    heads = "".join(f"<th>{escape(text)}</th>" for text in _COLUMNS.values())
     costs = [table["cost_per_month"] for table in tables if table["cost_per_month"] is not None]
     shown = {name.replace("_", " "): _size(value) if name in _BYTES else str(value) for name, value in summary.items()}
     shown["cost a month"] = f"{sum(costs):,.2f} {currency}" if costs else "unknown"
-    figures = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown.items())
+    body = [_row(table, at, most) for table in rows]
+    plots = _plots(tables, history, currency)
+    return document("Fleet", at, shown, said, plots, list(_COLUMNS.values()), body, f"<tr>{groups}</tr>")
+
+
+def document(
+    title: str,
+    at: datetime,
+    figures: Mapping[str, str],
+    said: Sequence[str],
+    plots: Sequence[str],
+    heads: Sequence[str],
+    rows: Sequence[str],
+    above: str = "",
+    below: str = "",
+) -> str:
+    """Return a page: figures, sentences, plots, and a table that can be sorted. `rows` are HTML, and so is what stands
+    `above` the heads and `below` the table."""
+    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures.items())
     sentences = "".join(f"<p>{escape(terminal(text[0].upper() + text[1:]))}.</p>" for text in said)
-    body = "\n".join(_row(table, at, most) for table in rows)
+    columns, body = "".join(f"<th>{escape(head)}</th>" for head in heads), "\n".join(rows)
     return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Fleet</title>"
-        f"<style>{_STYLE}</style></head><body><h1>Fleet</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
-        f"Click a column to sort by it.</p><dl>{figures}</dl>{sentences}"
-        f"<div class=plots>{''.join(_plots(tables, history, currency))}</div>"
-        f"<table><thead><tr>{groups}</tr><tr>{heads}</tr></thead>"
-        f"<tbody>{body}</tbody></table><script>{_SCRIPT}</script></body></html>"
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>"
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
+        f"Click a column to sort by it.</p><dl>{shown}</dl>{sentences}<div class=plots>{''.join(plots)}</div>"
+        f"<table><thead>{above}<tr>{columns}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{below}<script>{_SCRIPT}</script></body></html>"
     )
 
 

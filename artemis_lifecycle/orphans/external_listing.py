@@ -280,10 +280,19 @@ def given_listing(
         return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, total)
     # Rare and expensive: every path goes through a shuffle.
     listed = read_frame(runner, f"{folder}/files", stores)
-    once = runner.meet([listed], "path", _once, listed.schema, Cost(rows=sealed.rows))
-    found = seal_listed(once, f"{folder}/once", stores, listing_id, folders, started_at, clock)
+    rows = runner.meet([listed], "path", once, listed.schema, Cost(rows=sealed.rows))
+    found = seal_listed(rows, f"{folder}/once", stores, listing_id, folders, started_at, clock)
     drop_frame(f"{folder}/files", stores)
     return found
+
+
+def rows_below(
+    stores: Stores, listing: ListingInFiles, locations: Sequence[str], rules: LocationRules, scheme: str = "s3"
+) -> pa.Table:
+    """Return the rows of `given_listing` in memory, without sealing them."""
+    read, kept = listing.reader(stores, scheme), Below(locations, rules)
+    batches = [batch for file in listing.files for batch in kept(read(file)) if batch.num_rows]
+    return once(pa.Table.from_batches(batches, arrow_schema(LISTED)))
 
 
 def _rows_of_files(
@@ -304,7 +313,7 @@ def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
     return np.concatenate(hashes), size
 
 
-def _once(files: pa.Table) -> pa.Table:
+def once(files: pa.Table) -> pa.Table:
     """Return one row per path, with the most recent time. One row without a time makes the time unknown, so the file is
     kept."""
     rows = files.append_column("untimed", pc.is_null(files.column("last_modified")))

@@ -16,9 +16,10 @@ from datetime import datetime
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
-from artemis_lifecycle.errors import BadInput, NewerFormat, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, LifecycleError, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable, beside_catalog
 from artemis_lifecycle.protection.absence import saved_metadata
 from artemis_lifecycle.protection.context import DeletionContext
@@ -27,7 +28,8 @@ from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.protection.table_state import is_purged
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
-from artemis_lifecycle.storage.location import normalize, parent
+from artemis_lifecycle.storage.location import LocationRules, normalize, parent
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
@@ -81,6 +83,46 @@ def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: F
         for theirs in other.locations
         if any(theirs == own or folders.is_in(theirs, own) for own in ours)
     )
+
+
+def readable_neighbor(rules: LocationRules, name: str, metadata: TableMetadata) -> Neighbor:
+    """Return a table with this metadata."""
+    place = parent(normalize(metadata.metadata_location, rules))
+    # Its metadata file may be outside its location: a table can be registered from any file.
+    locations = outermost((*own_locations(metadata, rules), place))
+    return Neighbor(name, metadata.table_uuid, metadata.metadata_location, locations)
+
+
+def unreadable_neighbor(
+    stores: Stores,
+    rules: LocationRules,
+    name: str,
+    metadata_location: str,
+    error: LifecycleError,
+    places: Sequence[str] | None = None,
+) -> Neighbor:
+    """Return what a metadata file makes of a name if reading it as a table raised `error`: a table whose files are
+    unknown, one of a newer format, or another object. `places` are those of an object that the catalog does not call a
+    table."""
+    place, guess = parent(normalize(metadata_location, rules)), guessed_locations(metadata_location, rules)
+    found = Described(places is None, False, None, ())
+    with suppress(UnreadableMetadata, StorageError):
+        found = described(stores, metadata_location)
+    theirs = [normalize(each, rules) for each in found.locations]
+    if isinstance(error, NewerFormat) and found.table_uuid is not None:
+        return Neighbor(name, found.table_uuid, metadata_location, outermost((*theirs, *guess)))
+    if found.is_table or (places is None and not found.locations):
+        return Neighbor(name, None, metadata_location, guess, str(error))
+    # Nothing lists the other versions of a view: they are where its metadata files are written.
+    own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
+    return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
+
+
+def guessed_locations(metadata_location: str, rules: LocationRules) -> tuple[str, ...]:
+    """Return where a table with this metadata file probably is."""
+    folder = parent(normalize(metadata_location, rules))
+    # <table>/metadata/<file>: the default layout of every writer.
+    return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))
 
 
 class Neighbors:
@@ -257,28 +299,15 @@ class Neighbors:
         """Return what a metadata file makes of a name, whatever the catalog calls it. `places` are those of an object
         that the catalog does not call a table: they are its own even if nothing says what it is."""
         stores, rules = self._context.stores, self._context.rules
-        place = parent(normalize(metadata_location, rules))
         try:
             metadata = read_table_metadata(stores, metadata_location)
         except (UnreadableMetadata, StorageError) as error:
-            guess, found = self._guess(metadata_location), Described(places is None, False, None, ())
-            with suppress(UnreadableMetadata, StorageError):
-                found = described(stores, metadata_location)
-            theirs = [normalize(each, rules) for each in found.locations]
-            if isinstance(error, NewerFormat) and found.table_uuid is not None:
-                return Neighbor(name, found.table_uuid, metadata_location, outermost((*theirs, *guess)))
-            if found.is_table or (places is None and not found.locations):
-                return Neighbor(name, None, metadata_location, guess, str(error))
-            # Nothing lists the other versions of a view: they are where its metadata files are written.
-            own = (f"{theirs[0]}/metadata", *theirs[1:]) if found.is_view and theirs else (*theirs, *(places or guess))
-            return Neighbor(name, None, metadata_location, outermost((place, *own)), is_readable=False)
+            return unreadable_neighbor(stores, rules, name, metadata_location, error, places)
         is_versioned = name.partition(":")[0] in self._context.marked
         if self._context.cold is None and not is_versioned:
             seen, lost = self._seen_pointers[metadata.table_uuid], self._lost_pointers.get(metadata.table_uuid, ())
             self._ahead[name] = ahead_of(stores, metadata, seen, lost, rules)
-        # Its metadata file may be outside its location: a table can be registered from any file.
-        locations = outermost((*own_locations(metadata, rules), place))
-        return Neighbor(name, metadata.table_uuid, metadata_location, locations)
+        return readable_neighbor(rules, name, metadata)
 
     def lost_commits(self) -> list[tuple[str, LostCommit]]:
         """Return the commits of tables that were seen, and that their catalog lost: it was put back in time."""
@@ -314,7 +343,7 @@ class Neighbors:
                 found += self._lost[key][1]
                 continue
             if self._is_out_of_reach(known):
-                guess = self._guess(known.metadata_location)
+                guess = guessed_locations(known.metadata_location, context.rules)
                 self._lost[key] = (known, [Neighbor(f"{key}", known.table_uuid, "", guess, is_readable=False)])
                 found += self._lost[key][1]
                 continue
@@ -345,7 +374,7 @@ class Neighbors:
                 found += self._lost[key][1]
                 continue
             except (UnreadableMetadata, StorageError):
-                locations, is_readable = self._guess(known.metadata_location), False
+                locations, is_readable = guessed_locations(known.metadata_location, context.rules), False
             problem = f"it was purged, but has hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
             other = Neighbor(
                 name,
@@ -454,9 +483,4 @@ class Neighbors:
         except (UnreadableMetadata, StorageError) as error:
             problem = f"it was dropped, and its last state cannot be read: {error.what}"
             return Neighbor(known.table, None, "", (), problem, dropped=True)
-        return Neighbor(name, known.table_uuid, path, self._guess(path), dropped=True)
-
-    def _guess(self, metadata_location: str) -> tuple[str, ...]:
-        folder = parent(normalize(metadata_location, self._context.rules))
-        # <table>/metadata/<file>: the default layout of every writer.
-        return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))
+        return Neighbor(name, known.table_uuid, path, guessed_locations(path, self._context.rules), dropped=True)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from artemis_lifecycle.metadata.types import CONTENT_KINDS, TableMetadata
-from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
+from artemis_lifecycle.reachability.index import (
+    DEFAULT_SETTINGS,
+    IndexInMemory,
+    IndexSettings,
+    IndexView,
+    ManifestIndex,
+)
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import entries_of, holders
 from artemis_lifecycle.reachability.index.refresh import compact, refresh
@@ -134,11 +140,11 @@ def indexed(
     rules: LocationRules,
     root: str,
     settings: IndexSettings = DEFAULT_SETTINGS,
-    files: Stores | None = None,
+    files: Stores | IndexInMemory | None = None,
 ) -> IndexView:
     """Return the table's manifest index under `root`, as of `metadata`. Reads only what the index lacks.
 
-    `files` can access `root` if `stores`, which access the metadata, cannot.
+    `files` can access `root` if `stores`, which access the metadata, cannot; or they are in memory.
 
     Raises UnreadableMetadata or EncryptedTable if anything that it has to read is missing, damaged, or differs from the
     level above.

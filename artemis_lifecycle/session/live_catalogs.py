@@ -98,6 +98,18 @@ def _asked_of(of: Callable[[str], C], name: str, ask: Callable[[C], T]) -> T:
     return ask(of(name))
 
 
+def readers_in(catalogs: Catalogs, catalog: CatalogReader) -> tuple[dict[str, CatalogEntry], dict[str, str]]:
+    """Return the rows of all tables of a live catalog and beside it in its database, by name, and why the catalog
+    cannot load the others. Raises OperationsUnavailable, Refused."""
+    cold, live = catalogs.cold, catalogs.named_as(catalog.name)
+    found, errors = catalog.loadable()
+    named = [each.name for each in catalogs.iceberg if in_one_database(each, live)]
+    shares_cold = cold.uri is not None and in_one_database(live, cold)
+    pointers = {**found, **catalog.beside((cold.name,) if shares_cold else (), named=named)}
+    never = {name: "the catalog has no metadata file for it" for name in catalog.tables() if name not in found}
+    return pointers, never | {name: error.what for name, error in errors.items()}
+
+
 class LiveCatalogs:
     """Every live catalog by name, opened at first use. A table's key leads to its catalog."""
 
@@ -127,13 +139,15 @@ class LiveCatalogs:
         """As `CatalogReader.entry`."""
         return self.of(table).entry(table)
 
-    def answering(self, ask: Callable[[CatalogReader], T]) -> tuple[dict[str, T], dict[str, LifecycleError]]:
+    def answering(
+        self, ask: Callable[[CatalogReader], T], within: float | None = None
+    ) -> tuple[dict[str, T], dict[str, LifecycleError]]:
         """Ask all catalogs. Return the answers, and the errors of named ones that do not answer in time, by name.
         Raises the error of `catalogs.live`."""
         live, *named = self.names
         found, errors = {live: ask(self.reader(live))}, dict[str, LifecycleError]()
         questions = {name: partial(_asked_of, self.reader, name, ask) for name in named}
-        for name, answer in ask_all(questions).items():
+        for name, answer in ask_all(questions, within).items():
             if isinstance(answer, LifecycleError):
                 errors[name] = answer
             else:

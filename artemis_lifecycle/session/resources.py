@@ -26,11 +26,12 @@ from artemis_lifecycle.catalogs.rest_commit import CommitTable, RestCommitter
 from artemis_lifecycle.catalogs.results import ResultReader
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, require_uri
 from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.deployment import Operations as OperationsSettings
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.schemes import kind_of
-from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.addresses import addressed, fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
     ClocksDisagree,
@@ -236,6 +237,13 @@ class Sessions(Protocol):
         """Return the session if it is started."""
 
 
+def without_operations(config: LifecycleConfig) -> LifecycleConfig:
+    """Return the configuration with the addresses that it has, and without an operations database."""
+    named = addressed(config, config.catalogs.live)
+    catalogs = config.catalogs.model_copy(update={"named": named})
+    return config.model_copy(update={"operations": OperationsSettings(), "catalogs": catalogs})
+
+
 class Resources:
     """One configuration's catalogs, stores, Postgres and Spark session."""
 
@@ -250,10 +258,14 @@ class Resources:
         sessions: Sessions | None = None,
         s3_client_factory: Callable[[], Any] | None = None,
         restores_guard: bool = True,
+        only_reads: bool = False,
     ) -> None:
         """See `Lifecycle.open`. `sessions` provides a Spark session instead of `spark`; `s3_client_factory` creates the
-        stores' S3 clients. Without `restores_guard`, the cold catalog's guard is left as it is."""
-        self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
+        stores' S3 clients. Without `restores_guard`, the cold catalog's guard is left as it is. With `only_reads`,
+        nothing is opened but live catalogs and their stores: no operations database, which would share the read budget
+        with other workers, no embedded stack, no cold tier."""
+        given = config if isinstance(config, LifecycleConfig) else load_config(config)
+        self.config = without_operations(given) if only_reads else fill(given)
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
@@ -270,6 +282,8 @@ class Resources:
         self._clocks_seen_at: dict[str, float] = {}
         self._readers: dict[tuple[str | bool, ...], AllReaders] = {}
         self._rest: dict[str, RestCommitter] = {}
+        if only_reads:
+            return
         for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
@@ -466,7 +480,8 @@ class Resources:
         own, buckets = self._settings(self.config.catalogs.live), dict[str, StoreSettings]()
         for catalog in self.config.catalogs.iceberg:
             settings = replace(self._settings(catalog), storage_class=own.storage_class)
-            roots = (*catalog.places, *((self.root,) if catalog is self.config.catalogs.live else ()))
+            own_root = self.config.operations.root if catalog is self.config.catalogs.live else None
+            roots = (*catalog.places, own_root)
             for bucket in (split(root).authority for root in roots if root is not None and kind_of(root) is not None):
                 if buckets.setdefault(bucket, settings) != settings:
                     raise ConfigError(

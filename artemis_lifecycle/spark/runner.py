@@ -9,6 +9,7 @@ whose result outgrows this process runs again on executors.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -151,13 +152,15 @@ class Rows:
 
 
 class Runner:
-    """Runs stages on one Spark session, which the first large stage may start."""
+    """Runs stages on one Spark session, which the first large stage may start. Without a session, every stage runs in
+    this process."""
 
-    def __init__(self, session: Spark) -> None:
+    def __init__(self, session: Spark | None) -> None:
         self._session = session
 
     @property
     def session(self) -> SparkSession:
+        assert self._session is not None
         if callable(self._session):
             self._session = self._session()
         return self._session
@@ -208,9 +211,10 @@ class Runner:
             if not data.num_rows:
                 return self.rows(schema.empty_table())
             expected = expected or Cost(rows=data.num_rows)
-        if expected is not None and fits_in_process(expected):
+        if self._session is None or (expected is not None and fits_in_process(expected)):
+            most = None if self._session is None else IN_PROCESS.rows
             try:
-                return self.rows(_mapped(source.table(), function, schema, threads if cost else 1))
+                return self.rows(_mapped(source.table(), function, schema, threads if cost else 1, most))
             except _Outgrown:
                 expected = IN_PROCESS
         frame = source.frame() if expected is None else self._spread(source.frame(), expected.parts(_PER_TASK))
@@ -233,7 +237,7 @@ class Runner:
         """
         sources = [self.rows(side) if isinstance(side, pa.Table) else side for side in sides]
         expected = cost or Cost(rows=sum(source.sums()[0] for source in sources))
-        if fits_in_process(expected) or expected == Cost():
+        if self._session is None or fits_in_process(expected) or expected == Cost():
             tables = [source.table() for source in sources]
             if not any(table.num_rows for table in tables):
                 return self.rows(schema.empty_table())
@@ -338,9 +342,11 @@ class _Outgrown(Exception):  # noqa: N818  (control flow inside `Runner.map`)
     """The result has more rows than this process should hold."""
 
 
-def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int) -> pa.Table:
+def _mapped(
+    rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int, most_rows: int | None
+) -> pa.Table:
     typed, lock, made = partial(_typed, function, rows.schema, schema), Lock(), 0
-    most = max(IN_PROCESS.rows, rows.num_rows)
+    most = sys.maxsize if most_rows is None else max(most_rows, rows.num_rows)
     size = -(-rows.num_rows // (1 if threads == 1 else threads * _PIECES_PER_THREAD))
     pieces = [rows.slice(start, size).to_batches() for start in range(0, rows.num_rows, size)]
 

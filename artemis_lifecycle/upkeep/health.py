@@ -188,8 +188,11 @@ def target_manifest_size(metadata: TableMetadata) -> int:
     return int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
 
 
-def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetadata, now: datetime) -> TableHealth:
-    """Measure `table` as `metadata` has it; `now` is what ages count to. Raises UnreadableMetadata."""
+def table_health(
+    spark: Spark | None, stores: Stores, table: str, metadata: TableMetadata, now: datetime
+) -> TableHealth:
+    """Measure `table` as `metadata` has it; `now` is what ages count to. Without `spark`, all is read in this process.
+    Raises UnreadableMetadata."""
     current = metadata.current_snapshot
     target = target_file_size(metadata)
     target_manifest = target_manifest_size(metadata)

@@ -6,7 +6,8 @@ Each module imports only those before it: `array_file`, `index`, `manifests`, `s
 `lookups` and `files`; `refresh`.
 """
 
+from artemis_lifecycle.reachability.index.array_file import IndexInMemory
 from artemis_lifecycle.reachability.index.index import DEFAULT_SETTINGS, IndexSettings, ManifestIndex
 from artemis_lifecycle.reachability.index.view import IndexView
 
-__all__ = ["DEFAULT_SETTINGS", "IndexSettings", "IndexView", "ManifestIndex"]
+__all__ = ["DEFAULT_SETTINGS", "IndexInMemory", "IndexSettings", "IndexView", "ManifestIndex"]

@@ -9,7 +9,7 @@ belongs to. A reader rejects a file with another identity.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,47 @@ import numpy as np
 import xxhash
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import StoredFile, Stores
+from artemis_lifecycle.storage.types import missing
 
 MAGIC = b"ARTINDX1"
 
 
 class DamagedIndex(Exception):  # noqa: N818  (handled inside this package)
     """A file of the index is missing, damaged or belongs to another one: rebuild it. Never leaves this package."""
+
+
+class IndexInMemory:
+    """The files of indexes that are stored nowhere: for one answer, of who may only read. About 60 bytes for each entry
+    of a manifest."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def list(self, folder: str) -> Iterator[StoredFile]:
+        found = [each for each in self._files if each.startswith(f"{folder}/")]
+        return (StoredFile(each, len(self._files[each]), None) for each in found)
+
+    def read(self, path: str) -> bytes:
+        if path not in self._files:
+            raise missing(path)
+        return self._files[path]
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        return self.read(path)[offset : offset + length]
+
+    def write(self, path: str, data: bytes) -> None:
+        self._files[path] = data
+
+    def delete(self, paths: Collection[str]) -> None:
+        for path in paths:
+            self._files.pop(path, None)
+
+    def readers(self, path: str, most: int) -> int:
+        return 1
+
+    def shared_by(self, tasks: int) -> IndexInMemory:
+        return self
 
 
 @dataclass(frozen=True)
@@ -65,7 +99,7 @@ def decode(data: bytes, identity: Mapping[str, object]) -> dict[str, Any]:
     return {name: checked(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
 
 
-def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
+def read_whole(stores: Stores | IndexInMemory, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
     """Return all arrays of the file at `path`. Raises DamagedIndex."""
     try:
         return decode(stores.read(path), identity)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import ConfigError, StorageError
-from artemis_lifecycle.reachability.index.array_file import DamagedIndex
+from artemis_lifecycle.reachability.index.array_file import DamagedIndex, IndexInMemory
 from artemis_lifecycle.storage.location import HASH_NAME, LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -112,7 +112,7 @@ class ManifestIndex:
     index's own files."""
 
     stores: Stores
-    files: Stores
+    files: Stores | IndexInMemory
     folder: str
     rules: LocationRules
     settings: IndexSettings
@@ -127,7 +127,7 @@ class ManifestIndex:
         table_uuid: str,
         rules: LocationRules,
         settings: IndexSettings = DEFAULT_SETTINGS,
-        files: Stores | None = None,
+        files: Stores | IndexInMemory | None = None,
     ) -> ManifestIndex:
         """Return the index of the table with that uuid below `root`. Without `files`, `stores` also access the
         index."""
