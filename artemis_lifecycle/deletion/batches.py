@@ -184,6 +184,8 @@ MOST_PER_BATCH = 4_000
 _ORDER = (*NAMED_BY_SNAPSHOT.values(), MANIFEST, MANIFEST_LIST, METADATA)
 _WRITTEN = "rank bigint, first string, name string, files bigint, bytes bigint, sha256 string"
 _WRITERS = 8
+_MIXED = 1_000
+"""Files of a job whose batch may have files of every rank."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,7 @@ def _written(
     listed = read_frame(runner, job.files_location, stores)
     if job.files:
         _require_columns(job, listed.schema.names)
-    cut = _Cut(folder, stores, files_per_batch, mixed=job.files <= files_per_batch)
+    cut = _Cut(folder, stores, files_per_batch, mixed=job.files <= min(files_per_batch, _MIXED))
     written = runner.meet([listed], "path", cut, arrow_schema(_WRITTEN), Cost(rows=job.files)).table()
     ordered = written.sort_by([("rank", "ascending"), ("first", "ascending")]).drop_columns(["rank", "first"])
     return {batch: BatchPart(batch, **row) for batch, row in enumerate(ordered.to_pylist())}

@@ -174,13 +174,12 @@ _CHECKED_EVERY = 1.0
 
 @dataclass(frozen=True)
 class DeletionSettings:
-    """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times.
-    `files_per_batch` applies to jobs of up to 4,000 files; for a larger job it is 4,000. With a `quarantine`, files are
-    moved there instead of deleted. With `remove_empty_folders`, a finished job removes the local folders that it
-    emptied."""
+    """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times. With a
+    `quarantine`, files are moved there instead of deleted. With `remove_empty_folders`, a finished job removes the
+    local folders that it emptied."""
 
     requests_per_second: float | None = None
-    files_per_batch: int = 1000
+    files_per_batch: int = MOST_PER_BATCH
     rounds: int = 3
     quarantine: QuarantinePlace | None = None
     remove_empty_folders: bool = False
@@ -240,11 +239,7 @@ class _Run:
         known = journal.job(job.job_id)
         paused = None
         if known is None or known.finished_at is None:
-            per_batch = self.settings.files_per_batch
-            if job.files > MOST_PER_BATCH:
-                # The fixed cost per batch should occur a few times, not for every thousand files.
-                per_batch = max(per_batch, MOST_PER_BATCH)
-            batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
+            batches = seal_batches(context.spark, context.stores, job, context.root, self.settings.files_per_batch)
             if known is None:
                 begun = JobRecord(job.job_id, job.kind, job.table_uuid, job.table, job.files_location)
                 journal.begin(begun, batches.sizes)

@@ -155,10 +155,8 @@ class StoreSettings:
         """Return the settings for each of `tasks` processes that read at the same time: together they keep to the
         budget."""
         others = tuple((name, each.shared_by(tasks)) for name, each in self.elsewhere)
-        reads, writes = (
-            None if rate is None else rate / max(1, tasks)
-            for rate in (self.requests_per_second, self.writes_per_second)
-        )
+        rates = (self.requests_per_second, self.writes_per_second)
+        reads, writes = (rate and rate / max(1, tasks) for rate in rates)
         return replace(self, requests_per_second=reads, writes_per_second=writes, elsewhere=others)
 
     @property

@@ -156,7 +156,7 @@ def prepared(client: Any, settings: StoreSettings) -> Any:
 
     def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
         # The size of the response is known only now; the next request pays for it.
-        if response_dict is not None and response_dict.get("body") is not None:
+        if response_dict is not None and response_dict.get("body"):  # A HEAD names a length and has none.
             pace_of(*settings.paced_by).take("bytes", int(response_dict["headers"].get("content-length") or 0))
 
     events = client.meta.events

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
-from artemis_lifecycle.errors import MissingFile, StorageError
+from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.s3.client import Address, Connection, address_of, code_of, status_of
 from artemis_lifecycle.storage.settings import MIB
 from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
@@ -135,24 +135,15 @@ class Uploads:
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
         """`last_modified` of the result is None: S3 does not report it on a write."""
-        address = address_of(path)
-        write_id = uuid.uuid4().hex
-        conditions = {} if overwrite else {"IfNoneMatch": "*"}
-
-        def put() -> bool:
-            try:
-                self._put(address, data, storage_class, Metadata={_WRITE_ID: write_id}, **conditions)
-            except ClientError as error:
-                if overwrite or status_of(error) != 412:
-                    raise
-                return False
-            return True
-
-        if not self._s3.call("An object cannot be written", path, put):
+        write_id, new = uuid.uuid4().hex, {} if overwrite else _IF_NEW
+        put = partial(self._put, address_of(path), data, storage_class, Metadata={_WRITE_ID: write_id}, **new)
+        try:
+            self._s3.call("An object cannot be written", path, lambda: _if_new(put, path, new))
+        except ExistingFile:
             # If the first attempt succeeded but its answer was lost, the retry finds its own object.
             found = self._s3.head(path)
             if found is None or found.get("Metadata", {}).get(_WRITE_ID) != write_id:
-                raise existing(path)
+                raise
         return StoredFile(path, len(data), None)
 
     def _put(self, address: Address, data: bytes | bytearray, storage_class: str | None, **more: Any) -> str:
