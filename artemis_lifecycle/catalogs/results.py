@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
 RESULT_TABLES = frozenset(
     f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger", "lineage_edges")
 )
-"""The project's own tables there, which read no files of other tables."""
+"""The names of the project's own tables there, which read no files of other tables. Somebody else's may have one."""
+
+_RESULT_TABLE = "artemis.result-table"
+"""A property that the project gives its own tables when it makes them: their names."""
+
+
+def is_result_table(table: str, properties: Mapping[str, str]) -> bool:
+    """Return True for a table that the project made for its results."""
+    return table in RESULT_TABLES and properties.get(_RESULT_TABLE) == table
 
 
 def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> str:
@@ -43,7 +51,8 @@ def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, 
     if spark.catalog.tableExists(full.sql()):
         return full.sql()
     # The jobs of all tables append here, several at the same time.
-    settings = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
+    own = {_RESULT_TABLE: f"{full.namespace[-1]}.{full.name}", "commit.retry.num-retries": "20", **properties}
+    settings = [f"'{key}' = '{value}'" for key, value in own.items()]
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(*full.namespace)}")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {full.sql()} ({columns}) USING iceberg PARTITIONED BY ({partition}) "

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import MaintenanceWindow, QuietWindow, TablePolicy, coming_window, window_of
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StorageError, UnreadableMetadata
@@ -89,7 +88,7 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
     for name, pointer in pointers.items():
         if name in problems:
             (newest if reached.knows(name, pointer) else never)[name] = problems[name]
-        elif not reached.knows(name, pointer) and name not in RESULT_TABLES:
+        elif not reached.knows(name, pointer):
             unseen.append(name)
 
     def read(name: str) -> str | None:

@@ -10,12 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import UNANSWERED, CatalogEntry, is_addressable
-from artemis_lifecycle.catalogs.results import RESULT_TABLES
+from artemis_lifecycle.catalogs.results import is_result_table
 from artemis_lifecycle.errors import BadInput, LifecycleError, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
@@ -62,6 +62,7 @@ class Neighbor:
     problem: str | None = None
     dropped: bool = False
     is_readable: bool = True
+    is_result: bool = False
     reads_folder: bool = False
     known_as: str | None = None
     unanswered: str | None = None
@@ -159,7 +160,7 @@ class Neighbors:
         name. Each table is read once by this object, and again after `refresh_neighbors` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
         names += self._list_objects()
-        if self._read_at and any(name not in self._read_at and name not in RESULT_TABLES for name in names):
+        if self._read_at and any(name not in self._read_at for name in names):
             # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
             self.refresh()
@@ -188,12 +189,7 @@ class Neighbors:
         # Not of a catalog that is no longer named: the cold table of its table has the same uuid, and other pointers.
         for known in (*own, *(each for each in outside if each.catalog in self._beside)):
             self._seen_pointers[known.table_uuid].add(known.metadata_location)
-        pointers = {
-            name: pointer
-            for name, pointer in listed_now.items()
-            # This project's result tables are not clones of other tables.
-            if name != self._table and name not in RESULT_TABLES
-        }
+        pointers = {name: pointer for name, pointer in listed_now.items() if name != self._table}
         self._list_objects()
         pointers |= self._objects
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
@@ -201,9 +197,9 @@ class Neighbors:
         changed = [name for name, at in now.items() if self._read_at.get(name) != at or not is_written_once(at)]
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._read_at = now
-        # What is not a table reads no files of tables by their paths.
+        # What is not a table reads no files of tables by their paths, nor do the project's own result tables.
         for name, other in self._known.items():
-            if other is not None and not other.is_readable:
+            if other is not None and (other.is_result or not other.is_readable):
                 pointers.pop(name, None)
         dropped = [other for other in self._dropped(known_tables, read_at) if other.metadata_location]
         lost = {other.table: LastKnown(other.metadata_location) for other in dropped}
@@ -307,7 +303,7 @@ class Neighbors:
         if self._context.cold is None and not is_versioned:
             seen, lost = self._seen_pointers[metadata.table_uuid], self._lost_pointers.get(metadata.table_uuid, ())
             self._ahead[name] = ahead_of(stores, metadata, seen, lost, rules)
-        return readable_neighbor(rules, name, metadata)
+        return replace(readable_neighbor(rules, name, metadata), is_result=is_result_table(name, metadata.properties))
 
     def lost_commits(self) -> list[tuple[str, LostCommit]]:
         """Return the commits of tables that were seen, and that their catalog lost: it was put back in time."""

@@ -10,7 +10,14 @@ from datetime import datetime, timedelta
 from artemis_lifecycle import escaping
 from artemis_lifecycle.audit.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
 from artemis_lifecycle.audit.recording import LINEAGE_EVENTS, LineageEvents
-from artemis_lifecycle.catalogs.results import NAMESPACE, RESULT_TABLES, ResultRows, ResultTable, publish
+from artemis_lifecycle.catalogs.results import (
+    NAMESPACE,
+    RESULT_TABLES,
+    ResultRows,
+    ResultTable,
+    is_result_table,
+    publish,
+)
 from artemis_lifecycle.deletion.report import DELETIONS, outcome_rows
 from artemis_lifecycle.errors import Busy, LifecycleError, StorageError
 from artemis_lifecycle.expiration.plan import PLAN_FILES, plan_rows
@@ -136,11 +143,18 @@ class Publishing:
         rewritten: dict[str, int] = {}
         expired: dict[str, int] = {}
         for table in sorted(RESULT_TABLES):
-            if not self.resources.live_catalog.exists(table):
+            if not self.resources.live_catalog.exists(table) or not self._may_compact(table):
                 continue
             done = self._foreseen(table, now) if dry_run else self._compacted(table, now)
             rewritten[table], expired[table] = done
         return ResultTablesCompacted(dry_run, rewritten, expired)
+
+    def _may_compact(self, table: str) -> bool:
+        """Return False for somebody else's table of the name, and for one under a hold."""
+        pointer = self.resources.live_catalog.entry(table).metadata_location
+        metadata = read_table_metadata(self.resources.live_stores, pointer)
+        is_held = bool(self.resources.operations.holds.active(metadata.table_uuid))
+        return is_result_table(table, metadata.properties) and not is_held
 
     def _foreseen(self, table: str, now: datetime) -> tuple[int, int]:
         """Return how many data files and snapshots `_compacted` would rewrite and expire."""

@@ -216,6 +216,21 @@ def test_a_reader_under_the_path_of_an_earlier_metadata_file_keeps_what_it_took_
     assert newest.exists()
 
 
+def test_a_team_s_table_with_the_name_of_a_result_table_is_a_reader_like_any_other(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    with open_lifecycle(make_config(defaults=AT_ONCE, tables={"db.owner": {}}), spark=spark) as lifecycle:
+        create(lifecycle, "db.owner")
+        sql(lifecycle, "CREATE NAMESPACE IF NOT EXISTS {live}.lifecycle")
+        create(lifecycle, "lifecycle.deletions")
+        [shared] = (place(lifecycle, "db.owner") / "data").glob("*.parquet")
+        take_up(lifecycle, "lifecycle.deletions", shared.parent)
+        overwrite(lifecycle, "db.owner", 2)
+        lifecycle.expire("db.owner")
+        assert shared.exists()
+        assert lifecycle.compact_result_tables().expired_snapshots == {}
+
+
 def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such encoding")
