@@ -327,7 +327,8 @@ def _others(texts: pa.Array, spelled: bytes, *, is_file: bool) -> NDArray[np.boo
         changed |= text[1:] == ord(".")
     places = np.flatnonzero((text[:-1] == ord("/")) & changed)
     others = ~np.asarray(pc.starts_with(texts, spelled)) | (not spelled)
-    if len(places) != len(texts) * len(re.findall(b"/(?=/)", spelled)):
+    # Each path that begins so has these slashes; one that does not may have fewer, where another has more.
+    if others.any() or len(places) != len(texts) * len(re.findall(b"/(?=/)", spelled)):
         rows = np.searchsorted(starts, places + starts[0], "right") - 1
         others[rows[places + starts[0] - starts[rows] >= len(spelled) - 1]] = True
     return others
