@@ -60,13 +60,13 @@ def test_what_json_prints_reaches_the_standard_output_of_a_terminal_with_a_spinn
 ) -> None:
     app = typer.Typer()
 
-    @command(app, "looking at {table}", "Found in {table}")
-    def look(lifecycle: object, table: str) -> object:
-        return {"table": table}
+    @command(app, "looking at {path}", "Found in {path}")
+    def look(lifecycle: object, path: str) -> object:
+        return {"path": path}
 
     monkeypatch.setattr(output, "err", Console(stderr=True, force_terminal=True))
     monkeypatch.setattr("artemis_lifecycle.cli.command.opened", lambda *_: nullcontext())
     app(["db.t", "--json"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out) == {"table": "db.t"}
+    assert json.loads(capsys.readouterr().out) == {"path": "db.t"}
     app(["db.t"], standalone_mode=False)
     assert "Found in db.t" in capsys.readouterr().out

@@ -54,8 +54,8 @@ for panel, commands in (
     ("Formats and whole catalogs", (live_sets.app, paimon.app)),
 ):
     for each in commands:
-        for command in each.registered_commands:
-            command.rich_help_panel = panel
+        for registered in each.registered_commands:
+            registered.rich_help_panel = panel
         for group in each.registered_groups:
             group.rich_help_panel = panel
         app.add_typer(each)
