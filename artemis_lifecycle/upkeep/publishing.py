@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.audit.ledger import LINEAGE_EDGES, LINEAGE_LEDGER, batch_location, drop_batch, sealed_rows
@@ -137,8 +138,10 @@ class Publishing:
             yield ResultRows(each.job_id, each.recorded_at, tables, each.first_at)
 
     def compact(self, *, dry_run: bool) -> ResultTablesCompacted:
-        """Rewrite small files of the result tables into large ones, and expire their old snapshots. A dry run starts no
-        Spark."""
+        """Rewrite small files of the result tables into large ones, and expire their old snapshots. Deletes no file:
+        an orphan scan does, which asks who reads them. Leaves out a table under a hold or a pause. A dry run starts no
+        Spark. Raises OtherDeployment."""
+        self.resources.require_deployment(record=not dry_run)
         now = self.resources.clock.now()
         rewritten: dict[str, int] = {}
         expired: dict[str, int] = {}
@@ -150,11 +153,12 @@ class Publishing:
         return ResultTablesCompacted(dry_run, rewritten, expired)
 
     def _may_compact(self, table: str) -> bool:
-        """Return False for somebody else's table of the name, and for one under a hold."""
+        """Return False for somebody else's table of the name, and for one under a hold or a pause."""
         pointer = self.resources.live_catalog.entry(table).metadata_location
         metadata = read_table_metadata(self.resources.live_stores, pointer)
-        is_held = bool(self.resources.operations.holds.active(metadata.table_uuid))
-        return is_result_table(table, metadata.properties) and not is_held
+        operations, table_uuid = self.resources.operations, metadata.table_uuid
+        stops = operations.holds.active(table_uuid) or operations.pauses.of_table(table_uuid, table)
+        return is_result_table(table, metadata.properties) and not stops
 
     def _foreseen(self, table: str, now: datetime) -> tuple[int, int]:
         """Return how many data files and snapshots `_compacted` would rewrite and expire."""
@@ -168,8 +172,7 @@ class Publishing:
 
     def _compacted(self, table: str, now: datetime) -> tuple[int, int]:
         spark, catalog = self.resources.spark, self.resources.config.catalogs.results
-        older_than = (now - _KEEP).strftime("%Y-%m-%d %H:%M:%S+00:00")
-        snapshots = f"{sql_name(catalog, NAMESPACE, table.removeprefix(f'{NAMESPACE}.'))}.snapshots"
+        full = sql_name(catalog, NAMESPACE, table.removeprefix(f"{NAMESPACE}."))
         call = f"CALL {sql_name(catalog)}.system"
         with worker_errors():
             (done,) = spark.sql(
@@ -177,8 +180,12 @@ class Publishing:
                 f"options => map('min-input-files', '{_MIN_INPUT_FILES}'))"
             ).collect()
             spark.sql(f"{call}.rewrite_manifests(table => '{table}')").collect()
-            before = spark.table(snapshots).count()
-            spark.sql(
-                f"{call}.expire_snapshots(table => '{table}', older_than => timestamp '{older_than}', retain_last => 1)"
-            ).collect()
-            return done["rewritten_data_files_count"], before - spark.table(snapshots).count()
+            before = spark.table(f"{full}.snapshots").count()
+            jvm: Any = spark._jvm
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+            found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, full)
+            found.refresh()
+            older_than = milliseconds((now - _KEEP).replace(microsecond=0))
+            found.expireSnapshots().expireOlderThan(older_than).retainLast(1).cleanExpiredFiles(False).commit()
+            spark.catalog.refreshTable(full)
+            return done["rewritten_data_files_count"], before - spark.table(f"{full}.snapshots").count()

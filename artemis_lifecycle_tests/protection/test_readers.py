@@ -26,6 +26,7 @@ from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.expiration.aged import set_ages
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.databases import Databases
@@ -229,6 +230,31 @@ def test_a_team_s_table_with_the_name_of_a_result_table_is_a_reader_like_any_oth
         lifecycle.expire("db.owner")
         assert shared.exists()
         assert lifecycle.compact_result_tables().expired_snapshots == {}
+
+
+def test_the_maintenance_of_result_tables_deletes_no_file_and_heeds_holds_and_pauses(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    with open_lifecycle(make_config(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark) as lifecycle:
+        create(lifecycle, "db.copy")
+        for number in range(3):
+            create(lifecycle, f"db.t{number}")
+            overwrite(lifecycle, f"db.t{number}", 2)
+            lifecycle.expire(f"db.t{number}")
+            lifecycle.publish_results()
+        table = "lifecycle.deletions"
+        files = set((place(lifecycle, table) / "data").rglob("*.parquet"))
+        snapshots = lifecycle.snapshot_history(table).snapshots
+        set_ages(lifecycle, table, [timedelta(days=90 - number) for number in range(len(snapshots))])
+        for stop, end in (
+            (lambda: lifecycle.hold(table, "ann", "case").hold_id, lambda hold: lifecycle.release(hold, who="ann")),
+            (lambda: lifecycle.pause(who="ann", why="case"), lambda _: lifecycle.resume(who="ann")),
+        ):
+            stopped = stop()
+            assert table not in lifecycle.compact_result_tables().expired_snapshots
+            end(stopped)
+        assert lifecycle.compact_result_tables().expired_snapshots[table] >= len(snapshots)
+        assert files <= set((place(lifecycle, table) / "data").rglob("*.parquet"))
 
 
 def iceberg_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
