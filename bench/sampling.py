@@ -75,14 +75,14 @@ class Sampler(threading.Thread):
 
 
 def processor_seconds() -> float:
-    """Processor seconds of this process and all that it started and that still live: a busy machine hardly changes
-    them."""
+    """Processor seconds of this process and all that it started, if it still lives or its parent waited for it: a busy
+    machine hardly changes them."""
     total = 0.0
     this = psutil.Process()
     for process in (this, *this.children(recursive=True)):
         try:
             times = process.cpu_times()
-            total += times.user + times.system
+            total += times.user + times.system + times.children_user + times.children_system
         except psutil.NoSuchProcess:
             continue
     return total

@@ -40,6 +40,8 @@ from bench.sampling import processor_seconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from artemis_lifecycle.expiration.plan import ExpirationPlan
+
 
 @dataclass(frozen=True)
 class Job:
@@ -88,7 +90,7 @@ def run(job: Job) -> None:
         else:
             conf[key] = value
     spark = open_session(conf)
-    side: _Side = _Peer(spark, job) if job.side == "peer" else _Ours(spark, job)
+    side: _Side = _Peer(spark, job) if job.side == "peer" else Ours(spark, job)
     try:
         tables = [metadata.load(Path(folder)) for folder in job.tables]
         warm = metadata.load(Path(job.warm))
@@ -104,7 +106,7 @@ def run(job: Job) -> None:
                 side.plan(warm, stage)
             side.forget(warm)
         for table in tables:
-            _read_all(Path(table.folder))
+            read_all(Path(table.folder))
         events.write("warm", seconds=time.monotonic() - began, java=_java(spark), spark=spark.version)
         for conf in job.tuning:
             for key, value in conf.items():
@@ -162,7 +164,7 @@ def _java(spark: SparkSession) -> str:
     return f"{system.getProperty('java.vm.name')} {system.getProperty('java.version')}"
 
 
-def _read_all(folder: Path) -> None:
+def read_all(folder: Path) -> None:
     # Neither side is to be the one that brings the files into the system's cache.
     for path in (folder / "metadata").iterdir():
         path.read_bytes()
@@ -240,8 +242,8 @@ class _Peer(_Side):
         shutil.rmtree(self.copies, ignore_errors=True)
 
 
-class _Ours(_Side):
-    def __init__(self, spark: SparkSession, job: Job) -> None:
+class Ours(_Side):
+    def __init__(self, spark: SparkSession | None, job: Job) -> None:
         from artemis_lifecycle.api import Lifecycle
         from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 
@@ -267,21 +269,26 @@ class _Ours(_Side):
         )
         self.lifecycle = Lifecycle.open(config, spark=spark)
 
-    def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
-        from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-
+    def planned(self, table: Table, stage: Stage) -> Callable[[], ExpirationPlan]:
+        """Return what plans the table as it is at that stage."""
         # Another metadata file is another plan: one that is sealed already would only be found again.
         copy = self.copies / f"{uuid.uuid4().hex}.metadata.json"
         shutil.copyfile(stage.metadata_location.removeprefix("file://"), copy)
         self._point(table, f"file://{copy}")
-        # The peer's table is loaded before its clock starts, and this reading measures how long that takes here. Ours
-        # reads the file again within its time.
-        read_table_metadata(self.lifecycle.live_stores, f"file://{copy}")
         now = datetime.fromtimestamp(stage.now_ms / 1000, UTC)
         cutoff = datetime.fromtimestamp(stage.cutoff_ms / 1000, UTC)
+        return lambda: self.lifecycle.plan_expiration(self._name(table), now=now, older_than=cutoff, retain_last=1)
+
+    def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
+        from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+
+        planned = self.planned(table, stage)
+        # The peer's table is loaded before its clock starts, and this reading measures how long that takes here. Ours
+        # reads the file again within its time.
+        read_table_metadata(self.lifecycle.live_stores, stage.metadata_location)
 
         def work() -> Callable[[], dict[str, object]]:
-            plan = self.lifecycle.plan_expiration(self._name(table), now=now, older_than=cutoff, retain_last=1)
+            plan = planned()
             files = plan.files().count()
 
             def found() -> dict[str, object]:

@@ -56,9 +56,7 @@ def local_cores(master: str | None) -> int | None:
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", (master or "").strip())
     if match is None:
         return None
-    if match[1] == "*":
-        return os.cpu_count() or 1
-    return int(match[1] or 1)
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
 
 
 def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[ExecutorPython, ...]:

@@ -84,7 +84,8 @@ def isolated(function: Callable[..., T], path: str, *args: object, memory: int |
         if _child is None or not _child.usable:
             _child = _Child(serve)
         try:
-            succeeded, value = _answer(_child.connection, function, args, memory)
+            _child.connection.send((function, args, memory))
+            succeeded, value = _child.connection.recv()
         except _DIED as error:
             status = _child.end()
             _child = None
@@ -108,7 +109,8 @@ def spread(function: Callable[[Any], T], inputs: Sequence[Any], processes: int) 
     def call(value: object) -> T:
         connection = free.get()
         try:
-            succeeded, found = _answer(connection, function, (value,), None)
+            connection.send((function, (value,), None))
+            succeeded, found = connection.recv()
         except _DIED as error:
             raise StorageError(
                 "A process that read the table's metadata died: memory ran out, or a file is damaged",
@@ -124,15 +126,6 @@ def spread(function: Callable[[Any], T], inputs: Sequence[Any], processes: int) 
         for _ in range(processes):
             free.put(closing.enter_context(_forked()))
         return list(threads.map(call, inputs))
-
-
-def _answer(
-    connection: Connection, function: Callable[..., Any], args: tuple[object, ...], memory: int | None
-) -> tuple[bool, Any]:
-    """Return whether the call in the process at the other end succeeded, and its result or error. Raises `_DIED`."""
-    connection.send((function, args, memory))
-    answer: tuple[bool, Any] = connection.recv()
-    return answer
 
 
 def _forked() -> Connection:

@@ -206,14 +206,19 @@ def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
 
 def pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield the same rows in as few tables as memory allows. Each table becomes one stored file."""
-    waiting: list[pa.Table] = []
-    for rows in tables:
-        waiting.append(rows)
-        if sum(each.num_rows for each in waiting) >= FILE_ROWS:
-            yield pa.concat_tables(waiting)
+    return _gathered(tables, FILE_ROWS, pa.concat_tables)
+
+
+def _gathered(parts: Iterable[T], rows: int, joined: Callable[[Sequence[T]], pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of all parts in tables of about `rows`."""
+    waiting: list[Any] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield joined(waiting)
             waiting = []
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield joined(waiting)
 
 
 def _require_frame(folder: str, stores: Stores) -> SealedFrame:
@@ -258,7 +263,9 @@ class _PartWriter:
         self.through = through
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups = _groups(batches if self.through is None else self.through(batches))
+        written = batches if self.through is None else self.through(batches)
+        filled = (batch for batch in written if batch.num_rows)
+        groups = _gathered(filled, _GROUP_ROWS, pa.Table.from_batches)
         for first in groups:
             buffer, rows = io.BytesIO(), 0
             options = {"compression": "zstd", "use_dictionary": _repeated(first.schema)}
@@ -275,19 +282,6 @@ class _PartWriter:
         name = f"part-{uuid.uuid4().hex}.parquet"
         self.stores.write(f"{self.folder}/{name}", data)
         return FramePart(name, rows, len(data), hashlib.sha256(data).hexdigest())
-
-
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about `_GROUP_ROWS`."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-        if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _read_parts(folder: str, stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

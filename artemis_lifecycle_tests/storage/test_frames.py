@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -153,6 +153,7 @@ PATHS = st.lists(
 
 
 @given(paths=PATHS, equal_schemes=st.sampled_from([{}, {"hdfs": "file"}, {"file": "hdfs"}]))
+@example(paths=["file:///a//b", "s3://b/c"], equal_schemes={})  # as many slashes together as two plain paths
 def test_paths_have_the_hash_of_their_location(paths: list[str], equal_schemes: dict[str, str]) -> None:
     rules = LocationRules({**DEFAULT_RULES.equal_schemes, **equal_schemes})
     found = hash_column(pa.array(paths, pa.string()), rules)

@@ -81,8 +81,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """How metadata is read: in `threads` of this process, or by Spark's executors in at most `concurrency` tasks at a
-    time (None: the number of cores)."""
+    """How metadata is read: in `threads` of this process, or elsewhere in at most `concurrency` tasks at a time (None:
+    the number of cores)."""
 
     threads: int = 8
     concurrency: int | None = None

@@ -247,7 +247,6 @@ def _brought_up(
     if changed:
         state.keep_lists(known)
     new = [metadata.snapshots[row] for row in np.flatnonzero(~np.isin(ids, state.snapshot_ids)).tolist()]
-    lists = len(new)
     if new:
         _read_new_lists(index, state, new, spark)
     empty = state.empty_unread()
@@ -262,7 +261,7 @@ def _brought_up(
         metadata,
         state,
         _places(ids, state.snapshot_ids),
-        lists_read=lists,
+        lists_read=len(new),
         manifests_read=len(unread),
         seen=np.concatenate([empty, unread]),
         rebuilt=partial(rebuild, index, metadata, spark),
@@ -271,7 +270,7 @@ def _brought_up(
         # The metadata has its snapshots in another order than before: lanes would no longer be ascending.
         return rebuild(index, metadata, spark)
     # An older metadata file (such as a plan's base) can be viewed without discarding what newer ones added.
-    if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
+    if (changed or new or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
         state.as_of_ms = metadata.last_updated_ms
         _store(index, state, generation + 1)
     return view
