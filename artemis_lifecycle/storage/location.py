@@ -21,7 +21,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
@@ -304,44 +303,32 @@ def hash_location(location: str) -> int:
 
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """Return the hash of each path's location, for an Arrow array of strings without nulls."""
-    parts = [_hashes(paths.slice(start, _AT_ONCE), rules) for start in range(0, len(paths), _AT_ONCE)]
-    return np.concatenate([np.empty(0, np.uint64), *parts])
+    return np.fromiter(_hashes(paths, rules), np.uint64, len(paths))
 
 
-def _hashes(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
+def _hashes(paths: pa.Array, rules: LocationRules) -> Iterator[int]:
     # Most paths of a table differ from their location in scheme and authority only: these need no `normalize`.
-    texts = paths.cast(pa.large_binary())
-    spelled, settled, is_file = _prefixes(texts[0].as_py().decode("utf-8", "surrogatepass"), rules)
-    hashes = hash_strings(pc.binary_replace_slice(texts, 0, len(spelled), settled))
-    for row in np.flatnonzero(_others(texts, spelled, is_file=is_file)).tolist():
-        hashes[row] = hash_location(normalize(texts[row].as_py().decode("utf-8", "surrogatepass"), rules))
-    return hashes
-
-
-def _others(texts: pa.Array, spelled: bytes, *, is_file: bool) -> NDArray[np.bool_]:
-    """Return which paths do not begin with `spelled`, or have something behind it that `normalize` may change."""
-    starts, data = text_buffers(texts)
-    text = data[starts[0] : starts[-1]]
-    changed = text[1:] == ord("/")
-    if is_file:
-        changed |= text[1:] == ord(".")
-    places = np.flatnonzero((text[:-1] == ord("/")) & changed)
-    others = ~np.asarray(pc.starts_with(texts, spelled)) | (not spelled)
-    # Each path that begins so has these slashes; one that does not may have fewer, where another has more.
-    if others.any() or len(places) != len(texts) * len(re.findall(b"/(?=/)", spelled)):
-        rows = np.searchsorted(starts, places + starts[0], "right") - 1
-        others[rows[places + starts[0] - starts[rows] >= len(spelled) - 1]] = True
-    return others
+    spelled, settled, is_file = b"", b"", False
+    for path in _encoded(paths):
+        known = bool(spelled) and path.startswith(spelled)
+        start = len(spelled)
+        if known and path.find(b"//", start - 1) < 0 and not (is_file and path.find(b"/.", start - 1) >= 0):
+            yield xxhash.xxh64_intdigest(path if spelled == settled else settled + path[start:], SEED)
+            continue
+        text = path.decode("utf-8", "surrogatepass")
+        yield hash_location(normalize(text, rules))
+        if not known:
+            spelled, settled, is_file = _prefixes(text, rules)
 
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
     """Return the hash of each string of an Arrow array without nulls, in its original spelling."""
-    return np.fromiter(map(xxhash.xxh64_intdigest, _encoded(texts), repeat(SEED)), np.uint64, len(texts))
+    return np.fromiter((xxhash.xxh64_intdigest(text, SEED) for text in _encoded(texts)), np.uint64, len(texts))
 
 
 def _encoded(texts: pa.Array) -> Iterator[bytes]:
-    slices = (texts.slice(start, _AT_ONCE) for start in range(0, len(texts), _AT_ONCE))
-    return chain.from_iterable(each.cast(pa.large_binary()).to_pylist() for each in slices)
+    for start in range(0, len(texts), _AT_ONCE):
+        yield from texts.slice(start, _AT_ONCE).cast(pa.large_string()).view(pa.large_binary()).to_pylist()
 
 
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
@@ -363,7 +350,7 @@ def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.
 
 def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return the offsets (one more than rows) and the bytes of a string array, without a copy. A null has no bytes."""
-    large = texts.cast(pa.large_binary())
+    large = texts.cast(pa.large_string())
     _, offsets, data = large.buffers()
     if not len(large):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
