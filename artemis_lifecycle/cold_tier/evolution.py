@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import schema_of
+from artemis_lifecycle.metadata.values import fields_of
 from artemis_lifecycle.storage.bounded import bounded_json
 
 SCHEMAS, SPECS, ORDERS = "schemas", "partition-specs", "sort-orders"
@@ -156,20 +157,7 @@ def merged(live: Json, cold: Json | None, ids: Ids) -> dict[str, list[Json]]:
 
 def field_ids(schema: Json) -> dict[int, Any]:
     """Return the types of a schema's fields by id, including nested fields."""
-    return {number: kind for number, kind, _ in _fields(schema)}
-
-
-def _fields(kind: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Yield the id, type and initial default (None without one) of each field."""
-    if not isinstance(kind, dict):
-        return
-    for each in kind.get("fields") or ():
-        yield each["id"], each["type"], each.get("initial-default")
-        yield from _fields(each["type"])
-    for id_key, type_key in (("element-id", "element"), ("key-id", "key"), ("value-id", "value")):
-        if id_key in kind:
-            yield kind[id_key], kind[type_key], None
-            yield from _fields(kind[type_key])
+    return {number: kind for number, kind, _ in fields_of(schema)}
 
 
 def clashing_fields(one: Iterable[str], other: Iterable[str]) -> set[int]:
@@ -268,10 +256,10 @@ _PROMOTIONS = {("int", "long"), ("float", "double"), ("date", "timestamp"), ("da
 def unreadable_fields(then: Json, now: Json) -> list[int]:
     """Return the fields of the schema `then` whose values `now` reads otherwise: by a type that cannot, or, in files
     that lack them, by another initial default."""
-    known = {number: (kind, default) for number, kind, default in _fields(now)}
+    known = {number: (kind, default) for number, kind, default in fields_of(now)}
     return [
         number
-        for number, kind, default in _fields(then)
+        for number, kind, default in fields_of(then)
         if number in known and not (_reads(kind, known[number][0]) and default == known[number][1])
     ]
 

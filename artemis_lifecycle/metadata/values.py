@@ -63,22 +63,39 @@ class _Field(NamedTuple):
     bound: Callable[[bytes], Any]
 
 
+def fields_of(kind: Any) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the id, type and initial default (None without one) of each field of a schema or a type (JSON)."""
+    if not isinstance(kind, dict):
+        return
+    for each in kind.get("fields") or ():
+        yield each["id"], each["type"], each.get("initial-default")
+        yield from fields_of(each["type"])
+    for id_key, type_key in (("element-id", "element"), ("key-id", "key"), ("value-id", "value")):
+        if id_key in kind:
+            yield kind[id_key], kind[type_key], None
+            yield from fields_of(kind[type_key])
+
+
 @lru_cache(maxsize=1024)
 def _fields(spec: str, schema: str) -> tuple[_Field, ...]:
     """Return the fields of a partition spec. Both are JSON; the spec is an object, or only its list of fields."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.partitioning import PartitionField
-    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
 
-    parsed, columns = json.loads(spec), Schema.model_validate_json(schema)
+    # pyiceberg does not know every type that another column may have.
+    parsed, types = json.loads(spec), {number: kind for number, kind, _ in fields_of(json.loads(schema))}
     found = []
     for each in parsed["fields"] if isinstance(parsed, dict) else parsed:
         try:
             field = PartitionField.model_validate(each)
+            if field.source_id not in types:
+                raise ValueError(f"the schema has no column {field.source_id}, by which the table is partitioned")
+            column = {"id": field.source_id, "name": field.name, "required": False, "type": types[field.source_id]}
+            source = NestedField.model_validate(column).field_type
         except ValidationError as error:
             raise ValueError(f"a partition field cannot be read: {error}") from error
-        source = columns.find_type(field.source_id)
         result = field.transform.result_type(source)
         # Times have the form of their source; what a transform makes of them has its own.
         text = _texts(field.transform.to_human_string, result)

@@ -94,3 +94,16 @@ def test_a_transform_that_divides_by_zero_is_unreadable_metadata(transform: str)
     spec = json.dumps({"spec-id": 0, "fields": [field]})
     with pytest.raises(UnreadableMetadata, match="Partition spec 0 cannot be read"):
         partition_spec(replace(_metadata(2), partition_specs={0: spec}), 0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["geography(OGC:CRS84, spherical)", "geometry(srid:4326)", "variant", "a-type-to-come"]
+)
+def test_a_partition_is_read_whatever_the_types_of_other_columns(kind: str) -> None:
+    columns = [{"id": number, "name": f"c{number}", "required": False, "type": kind} for number in (1, 2)]
+    columns[0]["type"] = "date"
+    schema = json.dumps({"type": "struct", "schema-id": 0, "fields": columns})
+    field = {"source-id": 1, "field-id": 1000, "name": "day", "transform": "identity"}
+    assert partition_of((19_797,), json.dumps([field]), schema) == {"day": "2024-03-15"}
+    with pytest.raises(ValueError, match="column 9"):
+        partition_of((1,), json.dumps([{**field, "source-id": 9}]), schema)
