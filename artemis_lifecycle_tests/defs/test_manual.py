@@ -73,7 +73,9 @@ def test_a_table_is_paused_held_planned_closed_and_explained_from_the_ui(project
 def test_bad_input_is_refused_before_anything_is_touched(project: Project) -> None:
     assert "The table is missing" in failure(launch(project, "pause", **WHO))
     assert "exclude each other" in failure(launch(project, "pause", table=TABLE, all_tables=True, **WHO))
-    assert "no time zone" in failure(launch(project, "hold", table=TABLE, owner="a", reason="b", until="2027-01-31"))
+    assert "no time zone" in failure(
+        launch(project, "hold", table=TABLE, owner="a", reason="b", until="2027-01-31T00:00:00")
+    )
     assert "not a snapshot id" in failure(
         launch(project, "restore", table=TABLE, snapshot_id="latest", branch="back", **WHO)
     )
@@ -173,7 +175,7 @@ def test_a_scan_from_the_launchpad_takes_its_listing_and_its_age(
     assert found(older_than=day_ago, **given) == 1, "only what the listing names"
     assert found(older_than=day_ago) == 2
     assert found(older_than=(now - timedelta(days=4)).isoformat()) == 0
-    assert "no time zone" in failure(scanned(older_than="2026-01-01"))
+    assert "no time zone" in failure(scanned(older_than="2026-01-01T00:00:00"))
     assert "exclude each other" in failure(scanned(inventory="s3://bucket/manifest.json", **given))
 
 
@@ -195,7 +197,7 @@ def test_a_plan_from_the_launchpad_keeps_to_what_it_is_given(project: Project) -
         first = lifecycle.snapshot_history(TABLE).snapshots[0].snapshot_id
     assert "inside the window" in failure(planned(older_than="2001-01-01T00:00:00Z", snapshot_ids=[str(first)]))
     assert expired(retain_last=3, snapshot_ids=[str(first)]) == 1
-    assert "no time zone" in failure(planned(older_than="2001-01-01"))
+    assert "no time zone" in failure(planned(older_than="2001-01-01T00:00:00"))
     assert expired() == 2
 
 

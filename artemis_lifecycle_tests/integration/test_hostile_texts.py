@@ -256,6 +256,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("forget-records", "--dry-run")
     run("take-over", *by)
     run("explain-policy", TABLE)
+    run("assess", "*"), run("assess", TABLE, "--quick"), run("assess", EVIL, code=(0, 2))
     assert not lifecycle.observe_catalog()
     uuid = lifecycle.steps.table_state(TABLE).metadata.table_uuid
     lifecycle.spark.sql(f"DROP TABLE {Identifier(('db',), NAME).sql(lifecycle.config.catalogs.live.name)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,7 @@ def test_a_damaged_store_of_what_is_known_is_read_anew(tmp_path: Path) -> None:
 
 def test_a_refresh_for_one_table_keeps_what_is_known_of_others(tmp_path: Path) -> None:
     stores, root = Stores(), f"file://{tmp_path}"
-    one = CatalogEntry("c", parse("a.one"), f"{root}/none.metadata.json")
+    one = CatalogEntry("c", parse("a.one"), f"{root}/00001-{uuid4()}.metadata.json")
     path = tmp_path / "reached" / "tables.json"
     path.parent.mkdir()
     tables = {
