@@ -16,7 +16,7 @@ from pydantic import Field, create_model
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.audit.answers import Lineage
-from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle.cli.command import instant, instant_ahead
 from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Shown, waiting_op
@@ -66,7 +66,7 @@ _PARSED: dict[str, Callable[[Any], object]] = {
     "snapshot_id": snapshot_id,
     "snapshot_ids": lambda texts: [snapshot_id(each) for each in texts],
     "as_of": instant,
-    "until": instant,
+    "until": instant_ahead,
 }
 """How the launchpad's texts become arguments, by the name of the field."""
 
