@@ -96,7 +96,7 @@ PlotOption = Annotated[
 ]
 WHO, WHY = ("--who", "--owner"), ("--why", "--reason")
 ASKS = sys.stdin is not None and sys.stdin.isatty()
-"""Whether what is missing is asked for. A program is told which option is missing."""
+"""True if a missing option is prompted for. A program gets an error that names it."""
 _PERSON, _REASON = "Who decides this: you.", "Recorded with the decision."
 PersonOption = Annotated[str, typer.Option(*WHO, prompt=ASKS, help=_PERSON)]
 ReasonOption = Annotated[str, typer.Option(*WHY, prompt=ASKS, help=_REASON)]

@@ -1,6 +1,6 @@
-"""Object stores of any kind but S3: what their stores have in common. Belongs here: paths and keys, retries, pace and
-errors, streams, and conditional writes, copies and deletes by an object's token. Does not belong here: how one kind of
-store words its requests (`azure`, `gcs`).
+"""What object stores have in common: paths and keys, retries and streams; and, for stores of any kind but S3, pace and
+errors, and conditional writes, copies and deletes by an object's token. Does not belong here: how one kind of store
+words its requests (`azure`, `gcs`).
 
 No request names a version of an object, so that a delete in a versioned or soft-deleted bucket takes only the current
 one, and only as far as the bucket's own settings do.
@@ -151,7 +151,8 @@ class _TimeIsOver(Exception):  # noqa: N818  (control flow inside a delete)
     pass
 
 
-def _refusal(key: str) -> str | None:
+def refusal(key: str) -> str | None:
+    """Return why no store has an object with this key; None for any other key."""
     if not key:
         return "it names a bucket and no object"
     try:
@@ -166,6 +167,60 @@ def address_of(path: str) -> Address:
     if not parts.authority:
         raise StorageError("The path names no bucket", path=path, hint=f"write it as {parts.scheme}://bucket/key")
     return Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
+
+
+class SeekableObject(io.RawIOBase):
+    """One object as a seekable stream. A subclass reads it, and drops what it read ahead where the position moves."""
+
+    def __init__(self, size: int = 0) -> None:
+        super().__init__()
+        self._size, self._position = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        position = max(0, start + offset)
+        if position != self._position:
+            self._drop()
+            self._position = position
+        return position
+
+    def _drop(self) -> None:
+        """Drop what was read ahead of the position."""
+
+
+def pieces(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
+    """Yield the same bytes in pieces of exactly `size`; the last one is shorter."""
+    part = bytearray()
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while rest:
+            taken = rest[: size - len(part)]
+            part += taken
+            rest = rest[len(taken) :]
+            if len(part) == size:
+                yield part
+                part = bytearray()
+    if part:
+        yield part
+
+
+def retrying(settings: StoreSettings, transient: Callable[[BaseException], bool]) -> Retrying:
+    """Return what sends a request again, with full jitter, while the server is busy or the connection fails."""
+    return Retrying(
+        retry=retry_if_exception(transient),
+        wait=wait_random_exponential(multiplier=0.2, max=settings.max_wait_seconds),
+        stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
+        reraise=True,
+    )
 
 
 class ObjectStore:
@@ -192,13 +247,7 @@ class ObjectStore:
                 raise _TimeIsOver
             return send()
 
-        settings = self.settings
-        return Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, Refusal) and error.transient),
-            wait=wait_random_exponential(multiplier=0.2, max=settings.max_wait_seconds),
-            stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
-            reraise=True,
-        )(attempt)
+        return retrying(self.settings, lambda error: isinstance(error, Refusal) and error.transient)(attempt)
 
     def _call(self, what: str, path: str, send: Callable[[], T]) -> T:
         """Like `_send`, but raise StorageError."""
@@ -246,7 +295,7 @@ class ObjectStore:
     def _usable(self, path: str) -> Address:
         """Return the address of one object. Raises StorageError for a key that this store does not reach."""
         address = address_of(path)
-        refused = _refusal(address.key) or self._requests.refused_key(address.key)
+        refused = refusal(address.key) or self._requests.refused_key(address.key)
         if refused is not None:
             raise StorageError(f"No object has this key: {refused}", path=path, hint="check what wrote the path")
         return address
@@ -401,7 +450,7 @@ class ObjectStore:
         overwrite: bool,
     ) -> None:
         at, how = self._usable(path), self._how(overwrite, storage_class)
-        parts = _parts(chunks, self.settings.multipart_bytes)
+        parts = pieces(chunks, self.settings.multipart_bytes)
         if size <= self.settings.multipart_bytes:
             only = next(parts, bytearray())
             next(parts, None)  # Detects a source that has grown, so that `verify` fails.
@@ -559,32 +608,19 @@ class ObjectStore:
         return text
 
 
-class _Reader(io.RawIOBase):
+class _Reader(SeekableObject):
     """An object as a seekable stream: ranges, each of the same object, larger ones while it is read in order."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
-        super().__init__()
         found = store.require_token(path)
-        self._store, self._path, self._size, self._token = store, path, found.size, found.token
-        self._position, self._ahead, self._fetched = 0, CHUNK, memoryview(b"")
+        super().__init__(found.size)
+        self._store, self._path, self._token = store, path, found.token
+        self._ahead, self._fetched = CHUNK, memoryview(b"")
         if found.archived:
             store.read_range(path, 0, 1)  # The server says why it cannot be read.
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        position = max(0, start + offset)
-        if position != self._position:
-            self._position, self._ahead, self._fetched = position, CHUNK, memoryview(b"")
-        return position
+    def _drop(self) -> None:
+        self._ahead, self._fetched = CHUNK, memoryview(b"")
 
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._size or not len(buffer):
@@ -604,15 +640,3 @@ class _Reader(io.RawIOBase):
         buffer[:taken], self._fetched = self._fetched[:taken], self._fetched[taken:]
         self._position += taken
         return taken
-
-
-def _parts(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
-    """Yield the same bytes in pieces of exactly `size`; the last one is shorter."""
-    part = bytearray()
-    for chunk in chunks:
-        part += chunk
-        while len(part) >= size:
-            yield part[:size]
-            del part[:size]
-    if part:
-        yield part

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -16,11 +15,10 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, NoCredentialsError
 from botocore.httpchecksum import FlexibleChecksumError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.storage.objects import Address, address_of, refusal, retrying
 from artemis_lifecycle.storage.pace import pace_of
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import missing
@@ -31,34 +29,8 @@ from artemis_lifecycle.storage.types import missing
 LONGEST_KEY = 1024
 
 
-@dataclass(frozen=True)
-class Address:
-    """`stem` is the path up to and including the bucket, in the user's spelling. All returned paths begin with it."""
-
-    stem: str
-    bucket: str
-    key: str
-
-
-def address_of(path: str) -> Address:
-    parts = split(path)
-    if not parts.authority:
-        raise StorageError("The path names no bucket", path=path, hint="write it as s3://bucket/key")
-    return Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
-
-
 def folder_key(address: Address) -> str:
     return address.key if not address.key or address.key.endswith("/") else address.key + "/"
-
-
-def refusal(key: str) -> str | None:
-    if not key:
-        return "it names a bucket and no object"
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return "its name is not Unicode text"
-    return None
 
 
 def is_too_long(key: str) -> bool:
@@ -259,15 +231,8 @@ class Connection:
     def call(self, what: str, path: str | None, operation: Callable[[], T]) -> T:
         """Run one request. Retry with full jitter while the server is busy or the connection fails, then raise
         StorageError."""
-        settings = self.settings
-        retrying = Retrying(
-            retry=retry_if_exception(transient),
-            wait=wait_random_exponential(multiplier=0.2, max=settings.max_wait_seconds),
-            stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
-            reraise=True,
-        )
         try:
-            return retrying(operation)
+            return retrying(self.settings, transient)(operation)
         except (ClientError, BotoCoreError, FlexibleChecksumError, OSError) as error:
             self.fail(what, path, error)
 

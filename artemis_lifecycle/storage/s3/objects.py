@@ -19,7 +19,8 @@ from typing import Any, TypeVar, cast
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
-from artemis_lifecycle.storage.s3.client import Address, Connection, address_of, code_of, status_of
+from artemis_lifecycle.storage.objects import Address, SeekableObject, address_of, pieces
+from artemis_lifecycle.storage.s3.client import Connection, code_of, status_of
 from artemis_lifecycle.storage.settings import MIB
 from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
 
@@ -27,7 +28,7 @@ from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
 # Reading one object as a stream.
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(SeekableObject):
     """An object as a seekable stream. After a broken connection, it resumes at the same position and object version."""
 
     def __init__(self, connection: Connection, path: str) -> None:
@@ -35,32 +36,13 @@ class ObjectReader(io.RawIOBase):
         self._s3 = connection
         self._path = path
         self._address = address_of(path)
-        self._position = 0
         self._body: Any = None
         self._etag = ""
-        self._size = 0
         connection.call("An object cannot be opened", path, self._first)
 
     def _first(self) -> None:
         answer = self._s3.client.get_object(Bucket=self._address.bucket, Key=self._address.key)
         self._size, self._etag, self._body = answer["ContentLength"], answer["ETag"], answer["Body"]
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        position = max(0, start + offset)
-        if position != self._position:
-            self._drop()
-            self._position = position
-        return position
 
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._size or not len(buffer):
@@ -170,7 +152,7 @@ class Uploads:
     ) -> None:
         address, new = address_of(path), ({} if overwrite else _IF_NEW)
         part_size = self._part_size(size)
-        parts = _parts(chunks, part_size)
+        parts = pieces(chunks, part_size)
         what = "An object cannot be written"
         if size <= part_size:
             only = next(parts, bytearray())
@@ -339,19 +321,3 @@ class Uploads:
 
 def storage_class_of(storage_class: str | None) -> dict[str, str]:
     return {} if storage_class is None else {"StorageClass": storage_class}
-
-
-def _parts(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
-    """Yield the same bytes in pieces of exactly `size`; the last one is shorter."""
-    part = bytearray()
-    for chunk in chunks:
-        rest = memoryview(chunk)
-        while rest:
-            taken = rest[: size - len(part)]
-            part += taken
-            rest = rest[len(taken) :]
-            if len(part) == size:
-                yield part
-                part = bytearray()
-    if part:
-        yield part

@@ -19,18 +19,17 @@ from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.objects import address_of, refusal
 from artemis_lifecycle.storage.pace import pace_of
 from artemis_lifecycle.storage.s3.client import (
     TRANSIENT_CODES,
     BusyKeys,
     Connection,
     TimeIsOver,
-    address_of,
     code_of,
     folder_key,
     is_too_long,
     only_until,
-    refusal,
     status_of,
 )
 from artemis_lifecycle.storage.s3.objects import ObjectReader, Uploads
