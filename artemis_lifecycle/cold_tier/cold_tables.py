@@ -26,6 +26,7 @@ from artemis_lifecycle.cold_tier.paths import (
     read_identity,
     read_published,
     settle,
+    suffix_of,
 )
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
@@ -148,7 +149,7 @@ class ColdEntries:
     def free_name(self, identity: ColdIdentity, label: str) -> str:
         """Return a name in the cold catalog for a closed table that no other live table uses."""
         name = parse(identity.cold_table).suffixed(f"_{label}")
-        return str(name.suffixed(f"__{identity.table_uuid[:8]}") if self.catalog.exists(str(name)) else name)
+        return str(name.suffixed(suffix_of(identity.table_uuid)) if self.catalog.exists(str(name)) else name)
 
     def name_is_taken(self) -> bool:
         """Return True if the live table's name belongs to an entry of another table."""

@@ -14,8 +14,9 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.local.store import ASIDE
 from artemis_lifecycle.storage.location import LocationRules, PathParts, normalize, overlap, relative_to, split
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import Stores, is_local
 
 OUTSIDE = "_outside"
 """The folder in a cold table for files from outside the live table's location: `_outside/<scheme>/<authority>/<path>`.
@@ -110,7 +111,7 @@ class PathMapping:
     cold path, even if they name one file.
 
     `sequences` are the sequence numbers of the table's snapshots, by id; only `meant` needs them. Raises HandoffFailed
-    for a relative path, and for one with `.` or `..` as names.
+    for a relative path, and for one with `.` or `..` as names, or with the name of a disk's archive.
     """
 
     def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS, sequences: Mapping[int, int] | None = None) -> None:
@@ -206,6 +207,8 @@ class PathMapping:
         rest = location.path if location.scheme == "file" else split(path).path
         if rest in ("", "/") or any(segment in (".", "..") for segment in rest.split("/")):
             raise _unplaceable("The path has . or .. as a name", path)
+        if is_local(self._target) and ASIDE in rest.split("/"):
+            raise _unplaceable(f"The path has {ASIDE} as a name, where a disk keeps its archived files", path)
         return location, rest
 
 
@@ -251,7 +254,7 @@ def place(
     of all other tables. If one equals or nests with the mirrored place, that table keeps it, and this table gets a
     place by its uuid.
     """
-    suffix = f"__{table_uuid[:8]}"
+    suffix = suffix_of(table_uuid)
     cold_warehouse, live_location = cold_warehouse.rstrip("/"), live_location.rstrip("/")
     relative = relative_to(live_location, live_warehouse, rules)
     cold_location = f"{cold_warehouse}/{relative}" + (suffix if name_is_taken else "")
@@ -266,6 +269,11 @@ def place(
         cold_location=cold_location,
         rules=rules,
     )
+
+
+def suffix_of(table_uuid: str) -> str:
+    """Return what sets the names of two tables apart: version 7 begins with its time, version 1 ends with its host."""
+    return f"__{table_uuid[:8]}{table_uuid[-8:]}"
 
 
 def is_restored(path: str) -> bool:

@@ -446,7 +446,7 @@ class LiveTables:
             name = known
         elif name in self._tables:
             # Versions with several uuids under one content id: the table was replaced.
-            name = f"{name}#{table.table_uuid[:8]}"
+            name = f"{name}#{table.table_uuid}"
         path = table.write(self._stores, self._folder)
         self._by_uuid[table.table_uuid] = name
         self._tables[name] = LiveTable(name, table.table_uuid, path, tuple(table.locations))

@@ -82,8 +82,23 @@ def test_a_path_that_could_mean_two_files_is_refused(path: str) -> None:
 
 def test_the_name_of_another_table_gets_a_suffix_and_a_place_of_its_own() -> None:
     second = identity(name_is_taken=True, cold_locations=["s3://cold/archive/ns/t"])
-    assert second.cold_table == "ns.t__0a1b2c3d"
+    assert second.cold_table == "ns.t__0a1b2c3d00000000"
     assert PathMapping(second)("s3://live/wh/ns/t/data/x") == f"{second.cold_location}/data/x"
+
+
+def test_tables_made_in_one_minute_have_names_of_their_own() -> None:
+    """A uuid of version 7 begins with its time."""
+    one, other = (identity(table_uuid=f"0a1b2c3d-0000-7000-8000-{end:012x}", name_is_taken=True) for end in (1, 2))
+    assert one.cold_table != other.cold_table
+    assert one.cold_location != other.cold_location
+
+
+def test_a_file_where_a_disk_keeps_its_archive_has_no_place_there() -> None:
+    """Archived later, `data/x` would go to `data/.deep-archive/x`."""
+    path = "s3://live/wh/ns/t/data/.deep-archive/x"
+    with pytest.raises(HandoffFailed, match="archive"):
+        PathMapping(identity(cold_warehouse="file:///cold"))(path)
+    assert PathMapping(identity())(path) == "s3://cold/archive/ns/t/data/.deep-archive/x"
 
 
 @pytest.mark.parametrize(
