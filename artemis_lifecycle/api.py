@@ -302,6 +302,8 @@ class Lifecycle:
         planner = self.resources.other(table) or self._expiration
         return planner.plan_expiration(table, Wanted(now, older_than, retain_last, snapshot_ids))
 
+    what_if = _verb("_expiration", Expiration.what_if)
+
     def plan(self, plan_id: str) -> ExpirationPlan:
         """Return the sealed plan with that id. Raises NoSuchPlan."""
         return self._expiration.plan(plan_id)

@@ -212,6 +212,17 @@ def test_a_plan_says_what_goes_by_kind_and_why_the_rest_stays(run: Run, aged: li
     assert path in {row["path"] for row in files} and {row["change"] for row in files} == {"removed"}
 
 
+def test_a_dry_run_of_a_plan_or_of_all_steps_shows_what_would_go_and_seals_nothing(run: Run, aged: list[int]) -> None:
+    for verb in ("plan", "expire"):
+        shown = run(verb, "db.t", "--dry-run")
+        assert "2 go, 2 stay" in shown and "a dry run seals nothing" in shown and "Next:" not in shown
+        assert run(verb, "db.t", "--older-than", "200d", "--dry-run", "--json")["expired_snapshots"] == aged[:1]
+    files = run("plan", "db.t", "--dry-run", "--files", "--json")
+    assert any(str(aged[0]) in row["path"] for row in files)
+    assert "explains no file" in run("plan", "db.t", "--dry-run", "--explain", files[0]["path"], code=2)
+    assert run("plans", "db.t", "--json") == []
+
+
 def test_each_command_explains_every_argument_and_shows_an_example_that_it_understands() -> None:
     root: Any = typer.main.get_command(cli.app)
     named = [((name,), each) for name, each in root.commands.items() if not hasattr(each, "commands")]

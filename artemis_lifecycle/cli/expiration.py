@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from artemis_lifecycle.cli.command import command
 from artemis_lifecycle.cli.output import Result, cell, grid, print_fields, say, show, show_list, show_rows, show_table
-from artemis_lifecycle.errors import CheckFailed
+from artemis_lifecycle.errors import BadInput, CheckFailed
 from artemis_lifecycle.retention.views import few, first_few
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
-    from artemis_lifecycle.expiration.plan import ExpirationPlan
+    from artemis_lifecycle.expiration.plan import ExpirationPlan, WhatIf
     from artemis_lifecycle.operations.plans import PlanRecord
     from artemis_lifecycle.operations.scans import ScanRecord
 
@@ -50,20 +51,23 @@ def plan(
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
     ] = None,
+    dry_run: bool = False,
     limit: int = 50,
 ) -> Iterator[object]:
     """Plan an expiration: seal which snapshots and files it removes, and say why the others stay. Does not change the
-    table."""
-    made = lifecycle.plan_expiration(
-        table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id
-    )
+    table. A dry run seals nothing, and leaves a plan that waits as it is."""
+    wanted = (table, now, older_than, retain_last, snapshot_id)
+    if dry_run and explain is not None:
+        raise BadInput("A dry run explains no file", hint=f"artemis explain {quote(table)} {quote(explain)}")
+    if dry_run:
+        yield from _show_plan(lifecycle.what_if(*wanted), limit, files=files)
+        return
+    made = lifecycle.plan_expiration(*wanted)
     if explain is not None:
         yield from show(lifecycle.explain_in_plan(made, explain), title=f"Plan {made.plan_id}")
-    elif files:
-        yield from show_rows(made.files().orderBy("kind", "path"), limit=limit, title=f"Files of plan {made.plan_id}")
-    else:
-        yield made
-        _show_plan(made, limit)
+        return
+    yield from _show_plan(made, limit, files=files)
+    if not files:
         say_next(lifecycle, made.plan_id)
 
 
@@ -95,11 +99,17 @@ def _done(lifecycle: Lifecycle, done: object, plan: str, title: str) -> Iterator
     say_next(lifecycle, plan)
 
 
-def _show_plan(plan: ExpirationPlan, limit: int) -> None:
+def _show_plan(plan: ExpirationPlan | WhatIf, limit: int, *, files: bool = False) -> Iterator[object]:
+    """Show what expires (see `command`), or the files."""
+    plan_id = getattr(plan, "plan_id", "none: a dry run seals nothing")
+    if files:
+        yield from show_rows(plan.files().orderBy("kind", "path"), limit=limit, title=f"Files of plan {plan_id}")
+        return
+    yield plan
     summary = plan.summary
     print_fields(
         {
-            "plan": plan.plan_id,
+            "plan": plan_id,
             "rule": plan.settings.rule,
             "decided at": plan.decided_at,
             "cutoff": plan.cutoff,
@@ -212,7 +222,10 @@ def expire(
     older_than: datetime | None = None,
     retain_last: int | None = None,
     snapshot_id: ExpiredOption = None,
+    dry_run: bool = False,
 ) -> Iterator[object]:
-    """Plan, hand off, commit, and delete if the grace is over: all steps in order."""
+    """Plan, hand off, commit, and delete if the grace is over: all steps in order. A dry run shows what would go."""
+    if dry_run:
+        return _show_plan(lifecycle.what_if(table, now, older_than, retain_last, snapshot_id), 50)
     done = lifecycle.expire(table, now=now, older_than=older_than, retain_last=retain_last, snapshot_ids=snapshot_id)
     return _done(lifecycle, done, done.job_id, f"Expiration of {table}")

@@ -36,7 +36,7 @@ from artemis_lifecycle.reachability.index.refresh import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.retention.views import Reason
-from artemis_lifecycle.spark.runner import Spark
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import (
     drop_frame,
     frame_batches,
@@ -167,6 +167,26 @@ class ExpirationPlan:
         return self.files().filter("kind = 'manifest_list'").select("path")
 
 
+@dataclass(frozen=True)
+class WhatIf:
+    """What a plan would remove now. It is not sealed: no step can use it. The fields are those of `ExpirationPlan`."""
+
+    table: str
+    decided_at: datetime
+    cutoff: datetime | None
+    settings: RetentionSettings
+    expired_snapshots: tuple[int, ...]
+    expired_refs: tuple[str, ...]
+    kept: Mapping[int, tuple[str, ...]]
+    summary: PlanSummary
+    _spark: Spark = field(repr=False, compare=False)
+    _files: pa.Table = field(repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """Return DataFrame[path, kind, size_in_bytes, reason], one row per file that could be deleted."""
+        return Runner(self._spark).rows(self._files).frame()
+
+
 class Wanted(NamedTuple):
     """The arguments of `Lifecycle.plan_expiration` besides the table."""
 
@@ -236,15 +256,54 @@ def plan_expiration(
     Raises UnreadableMetadata, without sealing anything, if any metadata file is missing or cannot be read; what
     `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot be removed.
     """
-    metadata = request.metadata
-    refuse_unexpirable(metadata, request.table)
-    decision = decide(
-        view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
-    )
-    view = indexed(spark, stores, metadata, rules, root, index)
-    require_present(view)
-    files = deletable(view, decision.expired)
+    decision, files = _decided(spark, stores, request, root, rules, index)
     return seal_plan(spark, stores, operations, request, decision, files, root=root, window_day=window_day, stale=stale)
+
+
+@_uncollected()
+def what_if(
+    spark: Spark, stores: Stores, request: PlanRequest, *, root: str, rules: LocationRules, index: IndexSettings
+) -> WhatIf:
+    """Return what `plan_expiration` would seal. Raises as it does."""
+    decision, files = _decided(spark, stores, request, root, rules, index)
+    return WhatIf(
+        table=request.table,
+        decided_at=request.now,
+        cutoff=None if decision.cutoff_ms is None else in_calendar(decision.cutoff_ms),
+        settings=request.settings,
+        expired_snapshots=tuple(decision.expired),
+        expired_refs=tuple(decision.expired_refs),
+        kept=_as_texts(decision.kept),
+        summary=_summary(decision, files),
+        _spark=spark,
+        _files=files,
+    )
+
+
+def _decided(
+    spark: Spark, stores: Stores, request: PlanRequest, root: str, rules: LocationRules, index: IndexSettings
+) -> tuple[Decision, pa.Table]:
+    refuse_unexpirable(request.metadata, request.table)
+    decision = decide(
+        view_of(request.metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
+    )
+    view = indexed(spark, stores, request.metadata, rules, root, index)
+    require_present(view)
+    return decision, deletable(view, decision.expired)
+
+
+def _summary(decision: Decision, files: pa.Table, warnings: tuple[str, ...] = ()) -> PlanSummary:
+    counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")]).sort_by("kind")
+    totals = tuple(KindTotal(row["kind"], row["path_count"], row["size_in_bytes_sum"]) for row in counted.to_pylist())
+    return PlanSummary(
+        snapshots_kept=len(decision.kept),
+        snapshots_expired=len(decision.expired),
+        refs_expired=len(decision.expired_refs),
+        files=len(files),
+        size_in_bytes=sum(total.size_in_bytes for total in totals),
+        by_kind=totals,
+        warnings=warnings,
+    )
 
 
 def seal_plan(
@@ -265,7 +324,7 @@ def seal_plan(
     commit of another format needs; `read_beside` returns it."""
     metadata = request.metadata
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    sealed = write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
+    write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
     others = {} if beside is None else {"beside": hashlib.sha256(beside).hexdigest(), "warnings": warnings}
     content_id = _content_id(metadata, decision, rows_digest(files), others)
     generation = operations.plans.generation(content_id)
@@ -276,8 +335,6 @@ def seal_plan(
         if known.status in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
             return load_plan(spark, stores, operations, plan_id)
         folder = owner_folder(known.files_location)
-    counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")]).sort_by("kind")
-    totals = tuple(KindTotal(row["kind"], row["path_count"], row["size_in_bytes_sum"]) for row in counted.to_pylist())
     plan = ExpirationPlan(
         plan_id=plan_id,
         table=request.table,
@@ -290,15 +347,7 @@ def seal_plan(
         expired_refs=tuple(decision.expired_refs),
         kept=_as_texts(decision.kept),
         snapshot_log=tuple(metadata.snapshot_log),
-        summary=PlanSummary(
-            snapshots_kept=len(decision.kept),
-            snapshots_expired=len(decision.expired),
-            refs_expired=len(decision.expired_refs),
-            files=sealed.rows,
-            size_in_bytes=sum(total.size_in_bytes for total in totals),
-            by_kind=totals,
-            warnings=warnings,
-        ),
+        summary=_summary(decision, files, warnings),
         files_location=f"{folder}/files",
         _spark=spark,
         _stores=stores,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property, partial
 from shlex import quote
 
@@ -31,6 +32,7 @@ from artemis_lifecycle.expiration.plan import (
     ExpirationPlan,
     PlanRequest,
     Wanted,
+    WhatIf,
     base_metadata,
     load_plan,
     not_committable,
@@ -38,6 +40,7 @@ from artemis_lifecycle.expiration.plan import (
     refuse_unexpirable,
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.plan import what_if as seal_nothing
 from artemis_lifecycle.expiration.tags_and_holds import to_archive
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
@@ -162,15 +165,7 @@ class Expiration:
             if isinstance(earlier, ExpirationPlan):
                 step.counts = plan_counts(earlier)
                 return earlier
-            holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
-            request = PlanRequest(
-                table=table,
-                metadata=state.metadata,
-                settings=retention_settings(self.resources, table, *wanted[1:]),
-                now=instant,
-                holds=holds,
-                tags=tags,
-            )
+            request = self._request(table, state, wanted._replace(now=instant))
             try:
                 plan = seal_plan(
                     self.resources.start_spark,
@@ -196,6 +191,39 @@ class Expiration:
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = plan_counts(plan)
         return plan
+
+    def what_if(
+        self,
+        table: str,
+        now: datetime | None = None,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        snapshot_ids: Sequence[int] | None = None,
+    ) -> WhatIf:
+        """Return what `plan_expiration` with the same arguments would remove, and seal nothing: a plan that waits, also
+        an approved one, stays as it is. Raises as it does; NotApplicable for tables of other formats."""
+        state = self.steps.table_state(table)
+        wanted = Wanted(now, older_than, retain_last, snapshot_ids)
+        with self.steps.run(state, "plan", dry_run=True):
+            return seal_nothing(
+                self.resources.start_spark,
+                self.resources.live_stores,
+                self._request(table, state, wanted),
+                root=self.resources.root,
+                rules=self.resources.rules(table),
+                index=IndexSettings.from_config(self.resources.config, table),
+            )
+
+    def _request(self, table: str, state: TableState, wanted: Wanted) -> PlanRequest:
+        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        return PlanRequest(
+            table=table,
+            metadata=state.metadata,
+            settings=retention_settings(self.resources, table, *wanted[1:]),
+            now=self.resources.instant("now", wanted.now),
+            holds=holds,
+            tags=tags,
+        )
 
     def proven(self, plan: ExpirationPlan, done: ExpirationCommit | None = None) -> ExpirationCommit | None:
         """Return the plan's commit through a REST catalog; None if none of its attempts is proven to have happened.

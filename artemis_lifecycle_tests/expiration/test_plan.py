@@ -107,6 +107,20 @@ def test_an_empty_plan_has_an_id_and_its_commit_is_a_no_op(opened: Open) -> None
     assert lifecycle.delete_files(plan).deleted == 0
 
 
+def test_a_what_if_is_the_plan_that_would_be_made_and_leaves_the_one_that_waits(opened: Open) -> None:
+    lifecycle = opened()
+    plan = lifecycle.plan_expiration("db.t", now=LATER)
+    other = lifecycle.what_if("db.t", now=LATER, retain_last=3)
+    assert other.expired_snapshots == plan.expired_snapshots[:1]
+    assert [record.plan_id for record in lifecycle.plans("db.t")] == [plan.plan_id]
+    same = lifecycle.what_if("db.t", now=LATER)
+    assert (same.summary, same.kept, same.cutoff) == (plan.summary, plan.kept, plan.cutoff)
+    assert {*same.files().collect()} == {*plan.files().collect()}
+    assert lifecycle.what_if("db.t").files().count() == 0
+    assert lifecycle.operations.plans.get(plan.plan_id).status == PlanStatus.OPEN
+    assert lifecycle.commit_expiration(plan).snapshots_removed == 3
+
+
 def test_an_append_after_the_plan_does_not_void_it(opened: Open, spark: SparkSession) -> None:
     lifecycle = opened(deletion={"grace": "0s"})
     plan = lifecycle.plan_expiration("db.t", now=LATER)
