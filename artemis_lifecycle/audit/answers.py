@@ -22,7 +22,7 @@ from artemis_lifecycle.reachability.index.lookups import manifests_with
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,7 +244,7 @@ class Overwrite:
 
 
 @dataclass(frozen=True)
-class Overwrites:
+class Overwrites(Shown):
     """The commits with `since` <= committed_at < `until` that removed rows, oldest first: overwrites, deletes, and what
     else `lineage.overwrite.operations` of their tables names. `unrecorded` snapshots of live tables were read from
     metadata, because the ledger does not have them yet. `unreadable` are
@@ -293,7 +293,7 @@ LINEAGE_EDGE_ROWS = arrow_schema(
 
 
 @dataclass(frozen=True)
-class Lineage:
+class Lineage(Shown):
     """What is downstream or upstream of a snapshot. With `states`, a reader of a later state of a table counts as a
     reader of every snapshot that the state contains. `unrecorded` and `unreadable` as in `Overwrites`."""
 

@@ -53,13 +53,14 @@ from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.instants import in_calendar, milliseconds
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class HistoryCompaction:
+class HistoryCompaction(Shown):
     """A table's compacted history: `entries` of the snapshot log, up to `until`, are in `ranges` ranges.
     `size_in_bytes` is that of the index, which is what a question reads."""
 

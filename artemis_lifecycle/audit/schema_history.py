@@ -17,6 +17,7 @@ from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +62,7 @@ class SchemaVersion:
 
 
 @dataclass(frozen=True)
-class SchemaHistory:
+class SchemaHistory(Shown):
     """Schema versions in the order of their ids, which is the order in which they were made."""
 
     table: str

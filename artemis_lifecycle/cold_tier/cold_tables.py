@@ -36,7 +36,7 @@ from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 from artemis_lifecycle.storage.instants import in_calendar
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -417,7 +417,7 @@ class ColdSnapshot:
 
 
 @dataclass(frozen=True)
-class ColdHistory:
+class ColdHistory(Shown):
     """The snapshots of the cold tables in commit order, pinned to the newest table's metadata file."""
 
     table: str

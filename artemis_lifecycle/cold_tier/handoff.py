@@ -56,6 +56,7 @@ from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage.instants import instant_text
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -365,7 +366,7 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: H
 
 
 @dataclass(frozen=True)
-class Handoff:
+class Handoff(Shown):
     """The result of a handoff. Sizes in bytes. `verified_files` were read back and compared.
 
     `archived` are the plan's snapshots that the cold table now has. `lost` are those that it cannot have because some

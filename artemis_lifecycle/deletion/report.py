@@ -34,13 +34,14 @@ from artemis_lifecycle.storage.columnar import parquet_bytes
 from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.location import DEFAULT_RULES, hash_column
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
-class DeletionReport:
+class DeletionReport(Shown):
     """What happened to a job's files over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
     Files that were moved into quarantine count as deleted, because the table no longer has them; `quarantine` is their
     folder.

@@ -32,6 +32,7 @@ from artemis_lifecycle.retention.views import few
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.tabular import Shown
 
 # --- unused -----------------------------------------------------------------------------------------------------------
 # Schemas, partition specs and sort orders that nothing uses, and that an expiration may remove from a table.
@@ -205,7 +206,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class ExpirationCommit:
+class ExpirationCommit(Shown):
     """The result of the commit. `attempts` is 0 if there was nothing to remove. `overtaken` are planned snapshots that
     another tool had already expired. `absent_copies` are archived copies that were lost in cold: the commit first
     copied them again from live, or, in a dry run, would have to. `put_back` are refs that others made while a REST

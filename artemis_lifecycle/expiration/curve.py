@@ -19,7 +19,7 @@ from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.lookups import held_files
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +116,7 @@ class RefCost:
 
 
 @dataclass(frozen=True)
-class RetentionCurve:
+class RetentionCurve(Shown):
     """Files and bytes held as a function of the window, and per ref under the policy's window."""
 
     table: str

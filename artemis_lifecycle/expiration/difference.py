@@ -15,7 +15,7 @@ from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules, with_locations
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ class KindChange:
 
 
 @dataclass(frozen=True)
-class PlanDifference:
+class PlanDifference(Shown):
     """The change from plan `before` to plan `after` of one table: what is added to the removal, and what is dropped
     from it."""
 

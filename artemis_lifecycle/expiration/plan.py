@@ -48,6 +48,7 @@ from artemis_lifecycle.storage.frames import (
 from artemis_lifecycle.storage.instants import in_calendar, milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +120,7 @@ class PlanSummary:
 
 
 @dataclass(frozen=True)
-class ExpirationPlan:
+class ExpirationPlan(Shown):
     """What one expiration removes, sealed. The table has not changed yet.
 
     `expired_snapshots` are ids in the order of the table's history. `ref_snapshots` are those of `expired_refs`. `kept`
@@ -137,8 +138,8 @@ class ExpirationPlan:
     settings: RetentionSettings
     expired_snapshots: tuple[int, ...]
     expired_refs: tuple[str, ...]
-    kept: Mapping[int, tuple[str, ...]]
-    snapshot_log: tuple[LogEntry, ...]
+    kept: Mapping[int, tuple[str, ...]] = field(repr=False)
+    snapshot_log: tuple[LogEntry, ...] = field(repr=False)
     summary: PlanSummary
     files_location: str
     _spark: Spark = field(repr=False, compare=False)
@@ -168,7 +169,7 @@ class ExpirationPlan:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Shown):
     """What a plan would remove now. It is not sealed: no step can use it. The fields are those of `ExpirationPlan`."""
 
     table: str
@@ -177,7 +178,7 @@ class WhatIf:
     settings: RetentionSettings
     expired_snapshots: tuple[int, ...]
     expired_refs: tuple[str, ...]
-    kept: Mapping[int, tuple[str, ...]]
+    kept: Mapping[int, tuple[str, ...]] = field(repr=False)
     summary: PlanSummary
     _spark: Spark = field(repr=False, compare=False)
     _files: pa.Table = field(repr=False, compare=False)

@@ -25,7 +25,7 @@ from artemis_lifecycle.retention.rules import (
 )
 from artemis_lifecycle.retention.views import HistoryView
 from artemis_lifecycle.storage.instants import if_in_calendar, milliseconds
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ class TableRef:
 
 
 @dataclass(frozen=True)
-class TableRefs:
+class TableRefs(Shown):
     """A table's refs by name, pinned to one metadata file; `removed` are records of tags that no longer exist."""
 
     table: str

@@ -79,7 +79,7 @@ from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, among, distinct, hash_column, normalize, parent
 from artemis_lifecycle.storage.stores import is_local
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 from artemis_lifecycle.upkeep.health import table_health
 from artemis_lifecycle.upkeep.maintenance import storage_classes
 
@@ -128,7 +128,7 @@ class TableAssessment:
 
 
 @dataclass(frozen=True)
-class Assessment:
+class Assessment(Shown):
     """What tables would gain, most freeable bytes first. `quick`: only metadata files were read. `listed_at` is when
     the given listing was begun. `lifecycle_yaml` is a configuration to begin with."""
 

@@ -49,6 +49,7 @@ from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.tabular import Shown
 from artemis_lifecycle.upkeep.maintenance import storage_classes
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ _STEPS = {
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Fleet(Shown):
     """All governed tables at `at`. `windows` say whether the open quiet windows, or else the next ones, will suffice;
     empty until runs of a window are recorded. `history` are the last 30 days, today last; `other_waits` say
     what of other tables, such as dropped ones, waits for a person."""

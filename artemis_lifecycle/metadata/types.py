@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry as CatalogEntry
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -364,15 +365,15 @@ class EntryStatus(IntEnum):
 
 
 @dataclass(frozen=True)
-class SnapshotHistory:
+class SnapshotHistory(Shown):
     """A table's history, pinned to one metadata file."""
 
     table: str
     metadata_location: str
     table_uuid: str
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[Snapshot, ...] = field(repr=False)
     refs: Mapping[str, Ref]
-    log: tuple[LogEntry, ...]
+    log: tuple[LogEntry, ...] = field(repr=False)
     read_at: datetime
     current_snapshot_id: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)

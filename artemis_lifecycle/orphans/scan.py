@@ -70,6 +70,7 @@ from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, distinct, hash_column, is_under, normalize, parent
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,7 +107,7 @@ class OrphanSummary:
 
 
 @dataclass(frozen=True)
-class OrphanScanResult:
+class OrphanScanResult(Shown):
     """A sealed scan. Nothing was changed.
 
     `skipped_in_flight` counts unreferenced files that a writer may still be writing: files that are too young or belong

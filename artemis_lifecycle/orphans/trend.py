@@ -23,7 +23,7 @@ from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ class ScanPoint:
 
 
 @dataclass(frozen=True)
-class ScanTrend:
+class ScanTrend(Shown):
     """The scans of a table, oldest first. `leaked_per_day`: unreferenced files that appear each day
     and grow old; None before there are two scans."""
 

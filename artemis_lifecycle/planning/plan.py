@@ -33,6 +33,7 @@ from artemis_lifecycle.planning.pruning import (
 from artemis_lifecycle.planning.row_groups import Pass, read_row_groups
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,7 @@ FILES = pa.schema(
 
 
 @dataclass(frozen=True)
-class QueryPlan:
+class QueryPlan(Shown):
     """What a scan of one snapshot with one predicate reads: exactly the files that Iceberg's planner selects.
 
     Pass one counts data manifests and delete manifests together. `files_total` counts the live data files of the whole

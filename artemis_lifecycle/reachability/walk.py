@@ -25,6 +25,7 @@ from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +67,7 @@ def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
 
 
 @dataclass(frozen=True)
-class ReachableSet:
+class ReachableSet(Shown):
     """What the kept snapshots of a table reach, according to the given metadata file. `counts`: files by kind."""
 
     table: str

@@ -13,6 +13,7 @@ from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.walk import ReachableSet
 from artemis_lifecycle.session.live_catalogs import MarkedTables
+from artemis_lifecycle.tabular import Shown
 
 # --- table state ------------------------------------------------------------------------------------------------------
 # A table at one moment, as every step reads it first.
@@ -41,7 +42,7 @@ class TableState:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown. `holders` are snapshots, refs and holds.
 
     `since` is the commit of the first snapshot that still holds it. `until` is the first instant at which a plan would

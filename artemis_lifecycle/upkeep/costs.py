@@ -19,7 +19,7 @@ from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.lookups import Written, held_files
 from artemis_lifecycle.storage.instants import in_calendar
-from artemis_lifecycle.tabular import frame_of
+from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ class TagCost:
 
 
 @dataclass(frozen=True)
-class TableCosts:
+class TableCosts(Shown):
     """What the tiers of a table hold, the live one first; and its tags, the most expensive first."""
 
     table: str
@@ -312,7 +312,7 @@ def trend_of(part: str, points: Sequence[tuple[float, float]]) -> CostTrend:
 
 
 @dataclass(frozen=True)
-class CommitCosts:
+class CommitCosts(Shown):
     """The commits that the table's metadata still tells of, oldest first. A store takes `unfelt_bytes` in the time in
     which it answers one request: no writer notices less."""
 

@@ -25,6 +25,7 @@ from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.tabular import Shown
 from artemis_lifecycle.upkeep.costs import CommitCosts
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class HealthPart:
 
 
 @dataclass(frozen=True)
-class TableHealth:
+class TableHealth(Shown):
     """The current snapshot's files, and the metadata around it. Sizes in bytes, ages in seconds.
 
     `score`, from 0 to 100, is the product of the scores of `parts`; `maintenance.score` has the formula. Both are
@@ -421,7 +422,7 @@ def health_check(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class CompactionEffect:
+class CompactionEffect(Shown):
     """A compaction's snapshot and the one before it, with the rows that each returns. `refs_before` and `refs_after`
     are those of the metadata files around its commit; None if one of them cannot be read any more."""
 

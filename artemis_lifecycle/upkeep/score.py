@@ -24,6 +24,7 @@ from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import HealthLimits, ScoreLimits, TablePolicy
 from artemis_lifecycle.expiration.curve import drawn, new_figure
 from artemis_lifecycle.operations.fleet import HealthPoint
+from artemis_lifecycle.tabular import Shown
 from artemis_lifecycle.upkeep.compaction import why_deletes, why_small_files
 from artemis_lifecycle.upkeep.health import HealthPart, TableHealth
 from artemis_lifecycle.upkeep.manifests import why_rewrite
@@ -308,7 +309,7 @@ _COLORS = dict(zip(PARTS, cycle(_PALETTE), strict=False))
 
 
 @dataclass(frozen=True)
-class HealthHistory:
+class HealthHistory(Shown):
     """The scores that were recorded of a table, oldest first."""
 
     table: str
