@@ -5,12 +5,13 @@ Only data and delete files are moved. Manifests and manifest lists stay readable
 listed before anyone requests, or pays for, a thaw. The cold table's metadata does not change.
 
 A file stays if another cold snapshot reads it, of this table or of another table that mirrors files from here. It also
-stays if the live table still reaches it, because snapshots that expire in later years will read it.
+stays if a table of a live catalog reads it (`add_files`, a cold metadata file registered there), and if the live table
+still reaches what it was copied from, because snapshots that expire in later years will read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,7 +33,7 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.places import NOT_OWNED, OTHER_TABLE
 from artemis_lifecycle.protection.protection import Considered, Protection
-from artemis_lifecycle.protection.table_state import reaching_table
+from artemis_lifecycle.protection.table_state import REACHABLE, reaching_table
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.index.lookups import reaches, reaching
@@ -70,8 +71,8 @@ class DeepArchived:
 
     `snapshot_ids` are past the cold tier's retention, which ends at `cutoff`. Of the `due_files` that only they have,
     `moved_files` are now in the archive. These files stay readable in the cold tier: `still_live` are also in the live
-    table; `needed_elsewhere` are read by other cold tables (`needed_by`); `not_owned` are outside the table's own
-    place; `unrecorded` are in no handoff's record. `held_snapshots` would be due without their holds.
+    table; `needed_elsewhere` are read by other tables, cold or live (`needed_by`); `not_owned` are outside the table's
+    own place; `unrecorded` are in no handoff's record. `held_snapshots` would be due without their holds.
     """
 
     table: str
@@ -101,13 +102,15 @@ class DeepArchived:
 
 @dataclass(frozen=True)
 class DeepArchiveContext:
-    """What a move needs. `protection` checks files of the cold tier; `root` is `operations.root`.
+    """What a move needs. `protection` checks files of the cold tier by its tables, and `readers` by those of the live
+    catalogs; `root` is `operations.root`.
 
     `check` raises when the worker's lease is lost. `live` is the manifest index of the current live table under that
     lease. `holds` is queried again each time; it includes thaws, which act as holds.
     """
 
     protection: DeletionContext
+    readers: DeletionContext
     table: str
     table_uuid: str
     root: str
@@ -192,7 +195,7 @@ def deep_archive(
     if not due:
         return found
     asking = Asking(new_id("deep"), "deep_archive", context.table, context.table_uuid, due)
-    protection = Protection(context.protection, asking)
+    protection = _Readers(Protection(context.protection, asking), Protection(context.readers, asking))
     doomed, found = _only_theirs(context, protection, found)
     if dry_run or not doomed.num_rows:
         return found
@@ -225,8 +228,35 @@ def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.
 # --- which files ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Readers:
+    """What keeps files of the cold tier: the cold tables, and the tables of the live catalogs that reach them there."""
+
+    cold: Protection
+    live: Protection
+
+    def refresh_neighbors(self) -> None:
+        self.cold.refresh_neighbors()
+        self.live.refresh_neighbors()
+
+    def found(self, files: pa.Table) -> dict[int, str]:
+        """Return the rows of `files` that are kept, each with its reason, from all sources."""
+        for each in (self.cold, self.live):
+            each.full(_paths_of(files))
+        return _read(self.live.protected().reasons(files)) | self.cold.protected().reasons(files)
+
+    def kept(self, batch: pa.Table, considered: Considered) -> dict[int, str]:
+        """Return the rows of `batch` that are kept now, each with its reason. Raises as `Protection.kept`."""
+        return _read(self.live.kept(batch, considered)) | self.cold.kept(batch, considered)
+
+
+def _read(reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return the reasons that are tables: places, writers and plans of the live tier say nothing about the cold one."""
+    return {row: why for row, why in reasons.items() if why == REACHABLE or reaching_table(why) is not None}
+
+
 def _only_theirs(
-    context: DeepArchiveContext, protection: Protection, so_far: DeepArchived
+    context: DeepArchiveContext, protection: _Readers, so_far: DeepArchived
 ) -> tuple[pa.Table, DeepArchived]:
     """Return the content files that only the due snapshots have, without those of finished moves. Also return the
     counts of these files, and of the files that are not moved."""
@@ -238,8 +268,7 @@ def _only_theirs(
         found = found.filter(pc.invert(pc.is_in(found.column("path"), gone)))
     found = found.select(schema.names).cast(schema).combine_chunks()
     protection.refresh_neighbors()
-    protection.full(_paths_of(found))
-    reasons = protection.protected().reasons(found)
+    reasons = protection.found(found)
     found = _without(found, reasons)
     parts = []
     still_live = unrecorded = 0
@@ -315,7 +344,7 @@ def _reading(context: DeepArchiveContext, files: pa.Table) -> tuple[int, ...]:
 
 def _moved(
     context: DeepArchiveContext,
-    protection: Protection,
+    protection: _Readers,
     move: MoveRecord,
     files: pa.Table,
     holds: Sequence[HoldView],

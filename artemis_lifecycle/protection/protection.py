@@ -411,7 +411,7 @@ class Protection:
 
     def _require_collectable(self, metadata: TableMetadata) -> None:
         # A cold table has the live one's properties; this one is about the live table's own files.
-        if self._context.cold is None:
+        if self._context.cold is None and self._deletion.kind != "deep_archive":
             require_collectable(metadata, self._deletion.table)
 
     def require_no_hold(self) -> None:

@@ -39,6 +39,7 @@ from artemis_lifecycle.session.contexts import (
     cold_index,
     cold_metadata,
     cold_tables,
+    context_of,
     copy_again,
     holds_and_tags,
     live_index,
@@ -269,7 +270,7 @@ class ColdTier:
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
         """Move the files of cold snapshots past `cold_tier.retain` to the archive, at the same paths; only files that
-        no other cold snapshot of any table has, nor the live table. If the policy has `then: keep`, nothing moves.
+        no other cold snapshot of any table has, nor a live table. If the policy has `then: keep`, nothing moves.
 
         A hold on a snapshot, or on the table, prevents its move. `now` may only be in the past. A dry run reports what
         would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
@@ -294,6 +295,7 @@ class ColdTier:
             done = move_to_archive(
                 DeepArchiveContext(
                     protection=protection,
+                    readers=replace(context_of(self.resources, table), own=protection.own),
                     table=table,
                     table_uuid=table_uuid,
                     root=self.resources.root,

@@ -308,6 +308,38 @@ def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -
     assert archive.readable("live", ids) == [True, True, True]
 
 
+def test_a_cold_file_that_a_live_table_took_in_stays_readable(archive: Archive) -> None:
+    """Also one that takes it in while the move is under way."""
+    lifecycle = archive.lifecycle
+    live = lifecycle.config.catalogs.live.name
+    taken = f"SELECT count(*) FROM {live}.db.review"
+
+    def take(name: str) -> None:
+        folder = f"file://{archive.cold_root()}/db/{name}/data"
+        core_tables.sql(
+            lifecycle.spark,
+            f"CALL {live}.system.add_files(table => 'db.review', source_table => '`parquet`.`{folder}`')",
+        )
+
+    lifecycle.spark.sql(f"CREATE TABLE {live}.db.review (id int) USING iceberg")
+    ids = archive.made("taken", ONE, INSTEAD, LAST)
+    take("taken")
+    read = lifecycle.spark.sql(taken).collect()
+    done = lifecycle.deep_archive("db.taken")
+    assert (done.due_files, done.needed_elsewhere, done.needed_by) == (0, 1, ("db.review",))
+    assert archive.readable("taken", ids) == [True] * 3 and lifecycle.spark.sql(taken).collect() == read
+    archive.made("taken_late", ONE, INSTEAD, LAST)
+
+    def at(point: str) -> None:
+        if point == "deep_moves.begin:after":
+            take("taken_late")
+
+    with crash_points.installed(at), pytest.raises(Refused, match=r"needed since .*reachable from db\.review"):
+        lifecycle.deep_archive("db.taken_late")
+    assert archive.aside("taken_late") == 0
+    core_tables.sql(lifecycle.spark, f"DROP TABLE {live}.db.review")
+
+
 def test_what_a_person_waits_for_does_not_move_meanwhile(archive: Archive) -> None:
     lifecycle = archive.lifecycle
     ids = first, *_ = archive.made("open", ONE, INSTEAD, MORE, LAST)
