@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,12 @@ from rich.status import Status
 
 from artemis_lifecycle.cli.command import ConfigOption, JsonOption, chosen_config, command, instant, instant_option
 from artemis_lifecycle.cli.output import Result, grid, opened, say, show_json, show_table, spinner
-from artemis_lifecycle.config.durations import parse_duration
+from artemis_lifecycle.config.durations import format_duration, parse_duration
 from artemis_lifecycle.storage.instants import in_calendar
 
 if TYPE_CHECKING:
     from artemis_lifecycle.api import Lifecycle
+    from artemis_lifecycle.expiration.curve import CurvePoint
     from artemis_lifecycle.planning.plan import QueryPlan
 
 app = typer.Typer()
@@ -259,6 +261,13 @@ def record_lineage(lifecycle: Lifecycle, table: str) -> object:
     return lifecycle.record_lineage(table)
 
 
+def _windows(alike: Sequence[CurvePoint]) -> str:
+    """Return windows next to each other, which hold the same, as text."""
+    texts = [format_duration(timedelta(milliseconds=each.window_ms)) for each in alike]
+    policy = "".join(f" ◀ policy {text}" for text, each in zip(texts, alike, strict=True) if each.is_policy)
+    return (texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}") + policy
+
+
 @command(app, "comparing windows", name="retention-curve", plots=True)
 def retention_curve(
     lifecycle: Lifecycle,
@@ -274,11 +283,14 @@ def retention_curve(
     yield Result(curve, picture=curve.plot)
     most = max((point.size_in_bytes for point in curve.points), default=0) or 1
     points = grid(
-        curve.points,
-        "window, snapshots:,, files:,, bytes=size, =bar",
-        window=lambda each: f"{each.window_ms / 86_400_000:.1f} d" + " ◀ policy" * each.is_policy,
-        size=lambda each: decimal(each.size_in_bytes),
-        bar=lambda each: "█" * round(24 * each.size_in_bytes / most),
+        # Windows that were asked for are shown one by one.
+        [[*alike] for _, alike in groupby(curve.points, lambda each: (each.files, window and each))],
+        "window, snapshots:,, files:,, bytes=size, held=bar",
+        window=_windows,
+        snapshots=lambda each: each[0].snapshots,
+        files=lambda each: each[0].files,
+        size=lambda each: decimal(each[0].size_in_bytes),
+        bar=lambda each: "█" * round(24 * each[0].size_in_bytes / most),
     )
     show_table(f"What {table} would hold", *points)
     refs = grid(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,14 @@ def _in_few_colors(png: io.BytesIO) -> bytes:
 
 
 _DAY_MS = 86_400_000
-POINTS = 24
+_MINUTE_MS, _HOUR_MS, _YEAR_MS = 60_000, 3_600_000, 365 * _DAY_MS
+_ROUND_MS = (
+    0,
+    *(each * _MINUTE_MS for each in (1, 5, 15)),
+    *(each * _HOUR_MS for each in (1, 3, 6, 12)),
+    *(each * _DAY_MS for each in (1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 120, 180, 270)),
+    *(each * _YEAR_MS for each in (1, 2, 3, 5, 7, 10, 20, 50)),
+)
 MOST_WORK = 10_000_000
 """Each ref whose snapshots no other ref keeps needs a complete decision over all refs and snapshots. With more refs
 than this allows, only those on the oldest snapshots are computed."""
@@ -177,7 +185,7 @@ def retention_curve(
     tags: Sequence[TagView] = (),
     windows_ms: Sequence[int] | None = None,
 ) -> RetentionCurve:
-    """Return the curve over `windows_ms` (None: POINTS windows over the table's age, with a finer step for short ones).
+    """Return the curve over `windows_ms` (None: round windows up to the table's age, closer together for short ones).
 
     The policy's window is always included. Raises what `decide` raises.
     """
@@ -239,12 +247,9 @@ def retention_curve(
 
 
 def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
-    """Return POINTS windows from zero to the table's age. They are squares of evenly spaced values, so that short ones
-    are closer together."""
-    if not metadata.snapshots:
-        return [0]
-    age = max(now_ms - min(snapshot.timestamp_ms for snapshot in metadata.snapshots), 0)
-    return [round(age * (step / (POINTS - 1)) ** 2) for step in range(POINTS)]
+    """Return the round windows that are shorter than the table's age, and the first that is not."""
+    age = max((now_ms - snapshot.timestamp_ms for snapshot in metadata.snapshots), default=0)
+    return list(_ROUND_MS[: bisect_left(_ROUND_MS, age) + 1])
 
 
 def _span(days: float) -> tuple[float, str]:

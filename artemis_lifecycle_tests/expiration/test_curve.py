@@ -17,6 +17,7 @@ from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 
 DAY = 86_400_000
+ROUND_MS = (0, 60_000, 300_000, 900_000, 3_600_000, 3 * 3_600_000)
 START = 1_700_000_000_000
 
 
@@ -88,6 +89,9 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
         freed = deletable(view, ids[:-1]).num_rows - deletable(view, ids[1:-1]).num_rows
         assert (cost.ref, cost.type, cost.snapshot_id, cost.snapshots, cost.files) == ("first", "tag", ids[0], 1, freed)
         assert freed > 0
+        round_ones = lifecycle.retention_curve("db.curve").points
+        assert [each.window_ms for each in round_ones] == [*ROUND_MS[: len(round_ones)]]
+        assert len(round_ones) > 1 and round_ones[-1].snapshots == 5
     assert list(curve.to_pandas()["files"]) == [shortest.files, longest.files]
     assert curve.plot().startswith(b"\x89PNG")
     assert b"<svg" in curve.plot("svg")
