@@ -514,7 +514,7 @@ def _read_back(context: RestoreContext, request: RestoreRequest, snapshot_id: in
             table=request.table,
             untouched="the table: the new branch was removed again",
             hint=f"run the restore again; if that does not help, read snapshot {request.snapshot_id} in place "
-            "(lifecycle.read)",
+            "(lifecycle.read; pyiceberg for types that Spark lacks)",
         ) from error
 
 
