@@ -11,6 +11,7 @@ from shlex import quote
 from artemis_lifecycle.audit.past import Past
 from artemis_lifecycle.audit.recording import Recording
 from artemis_lifecycle.catalogs.rest import require_provable
+from artemis_lifecycle.catalogs.rest_commit import RestCommitter
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.config.policies import TablePolicy
@@ -149,11 +150,7 @@ class Expiration:
     past: Past
 
     def plan_expiration(self, table: str, wanted: Wanted) -> ExpirationPlan:
-        rest, grace = self.resources.rest_of(table), self.resources.config.policy(table).deletion.grace
-        if rest is not None:
-            # Before anything is copied for it.
-            require_provable(rest.answer(table), grace, table)
-        effective_policy(self.resources, table).require(EXPIRY)
+        rest = self._require_plannable(table)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", wanted.now)
         with self.steps.run(state, "plan") as step:
@@ -202,6 +199,7 @@ class Expiration:
     ) -> WhatIf:
         """Return what `plan_expiration` with the same arguments would remove, and seal nothing: a plan that waits, also
         an approved one, stays as it is. Raises as it does; NotApplicable for tables of other formats."""
+        self._require_plannable(table)
         state = self.steps.table_state(table)
         wanted = Wanted(now, older_than, retain_last, snapshot_ids)
         with self.steps.run(state, "plan", dry_run=True):
@@ -213,6 +211,15 @@ class Expiration:
                 rules=self.resources.rules(table),
                 index=IndexSettings.from_config(self.resources.config, table),
             )
+
+    def _require_plannable(self, table: str) -> RestCommitter | None:
+        """Return the committer of a table of a REST catalog. Raises what forbids an expiration of the table."""
+        rest = self.resources.rest_of(table)
+        if rest is not None:
+            # Before anything is copied for it.
+            require_provable(rest.answer(table), self.resources.config.policy(table).deletion.grace, table)
+        effective_policy(self.resources, table).require(EXPIRY)
+        return rest
 
     def _request(self, table: str, state: TableState, wanted: Wanted) -> PlanRequest:
         holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
