@@ -101,6 +101,12 @@ def test_a_catalog_keeps_the_defaults_of_its_tier_that_the_file_does_not_speak_o
     assert LifecycleConfig.model_validate(none).catalogs.cold.storage_class is None
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg2"])
+def test_an_address_of_postgres_without_a_driver_gets_the_one_that_is_installed(scheme: str) -> None:
+    given = {"operations": {"uri": f"{scheme}://h/db"}}
+    assert LifecycleConfig.model_validate(given).operations.uri == "postgresql+psycopg2://h/db"
+
+
 def test_other_catalogs_keep_their_places_and_secrets(tmp_path: Path) -> None:
     text = (
         "home: h\ncatalogs:\n  live: {uri: postgresql://h/db}\n  cold: {uri: postgresql://h/db}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -26,6 +27,15 @@ def test_a_cell_of_a_table_has_at_most_twenty_words() -> None:
     pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
     long = {page.name: cell for page in pages for cell in _cells(page) if len(cell.split()) > MOST_WORDS}
     assert len(pages) > 20 and not long
+
+
+def test_each_message_of_the_page_of_errors_is_one_that_the_code_has() -> None:
+    trees = [ast.parse(path.read_text()) for path in (REPOSITORY / "artemis_lifecycle").rglob("*.py")]
+    nodes = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    said = "\n".join(value for value in nodes if isinstance(value, str))
+    rows = re.findall(r"^\| (`.+?) \|", (REPOSITORY / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) > 30 and [message for message in messages if message not in said] == []
 
 
 @pytest.mark.slow

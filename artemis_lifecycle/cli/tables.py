@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -150,8 +151,9 @@ def assess(
     for path in (html, yaml):
         if path is not None:
             say(f"Written to {path}", dim=True)
-    if yaml is None:
-        say("Next: the same with --html report.html --yaml lifecycle.yaml; then artemis doctor")
+    names = sorted({*re.findall(r"(?<!\$)\$\{(\w+)\}", found.lifecycle_yaml)})
+    first = [*(f"export {name}=…" for name in names), "artemis doctor", f"artemis plan {found.tables[0].table}"]
+    say("Next: " + ("; then ".join(first) if yaml else "the same with --html report.html --yaml lifecycle.yaml"))
 
 
 @fleet_app.command(epilog="Example: artemis metrics --port 9477")

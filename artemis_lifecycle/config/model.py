@@ -65,7 +65,8 @@ def _address(value: str | None) -> str | None:
             raise ValueError("the user or the password of the address has a colon: write it as %3A")
         if "/" in login:
             raise ValueError("the user or the password of the address has a slash: write it as %2F")
-    return value
+    # SQLAlchemy 2.1 reads a bare postgresql:// as a driver that is not installed here.
+    return value and re.sub("^postgres(ql)?://", "postgresql+psycopg2://", value)
 
 
 Address = Annotated[str | None, AfterValidator(_address)]

@@ -113,7 +113,8 @@ def dagster_postgres_url(config: LifecycleConfig) -> str:
     """
     named = os.environ.get(DAGSTER_VARIABLE)
     if named:
-        return _with_driver(named)
+        # Dagster passes it to SQLAlchemy, whose 2.1 reads a bare postgresql:// as a driver that is not installed here.
+        return named.replace("postgresql://", "postgresql+psycopg2://", 1)
     if config.operations.uri is None or config.operations.uri == _embedded_uri(config):
         return embedded_postgres(config).uri(DAGSTER)
     return _in_schema(config.operations.uri, "dagster")
@@ -146,12 +147,7 @@ def _in_schema(uri: str, schema: str) -> str:
     finally:
         engine.dispose()
     scoped = address.update_query_dict({"options": f"-csearch_path={schema}"})
-    return _with_driver(scoped.render_as_string(hide_password=False))
-
-
-def _with_driver(uri: str) -> str:
-    # Dagster passes it to SQLAlchemy, whose 2.1 reads a bare postgresql:// as a driver that is not installed here.
-    return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
+    return scoped.render_as_string(hide_password=False)
 
 
 def _folder(path: Path) -> str:

@@ -106,7 +106,7 @@ class Scans:
     def get(self, scan_id: str) -> ScanRecord:
         """Raises NoSuchPlan."""
         found = db.one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
-        return db.required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis orphans TABLE")
+        return db.required(found, f"No orphan scan {scan_id} is stored", "scan again: artemis scan-orphans TABLE")
 
     def of_table(
         self, table_uuid: str, states: Collection[ScanState] = (), kind: ScanKind = "orphans"
@@ -190,5 +190,5 @@ def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> 
         f"Scan {record.scan_id} {what}: {why}",
         table=record.table,
         untouched="the scan and all files",
-        hint=f"scan again: artemis orphans {quote(record.table)}",
+        hint=f"scan again: artemis scan-orphans {quote(record.table)}",
     )

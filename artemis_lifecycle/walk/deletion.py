@@ -217,7 +217,7 @@ class Deletion:
                 untouched="all files of the plan",
                 hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete"
                 if is_open
-                else "it stays so; artemis scan finds what nothing reaches any more",
+                else "it stays so; artemis scan-orphans finds what nothing reaches any more",
             )
         self.expiration.checks.require(plan, record)
         instant = None if now is None else resources.instant("now", now)

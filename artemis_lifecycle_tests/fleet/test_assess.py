@@ -565,6 +565,9 @@ def test_the_table_fits_a_terminal_and_json_and_page_have_the_same(
     ):
         assert all(word in text for word in head.split())
     assert "measurements_" in text and "┌" not in text.partition("\n")[2][:80]
+    text = shown([*at, "--yaml", "lifecycle.yaml", "db.[a-z]*"], capsys, monkeypatch)
+    login = "export LIVE_PASSWORD=…; then " if "${LIVE_PASSWORD}" in Path("lifecycle.yaml").read_text() else ""
+    assert f"Next: {login}artemis doctor; then artemis plan db." in " ".join(text.split())
     found = json.loads(shown([*at, "--json"], capsys, monkeypatch))
     assert [*found["tables"][0]] == FIGURES and found["orphans_are"] == "candidates, not a scan"
     html = page.read_text()
