@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -152,7 +153,8 @@ def assess(
         if path is not None:
             say(f"Written to {path}", dim=True)
     names = sorted({*re.findall(r"(?<!\$)\$\{(\w+)\}", found.lifecycle_yaml)})
-    first = [*(f"export {name}=…" for name in names), "artemis doctor", f"artemis plan {found.tables[0].table}"]
+    first = [*(f"export {name}=…" for name in names), "artemis doctor"]
+    first += [f"artemis plan {quote(each.table)}" for each in found.tables[:1]]
     say("Next: " + ("; then ".join(first) if yaml else "the same with --html report.html --yaml lifecycle.yaml"))
 
 
