@@ -29,6 +29,7 @@ from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.pace import draw
+from artemis_lifecycle.storage.s3 import shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from bench.configuration import config_in
@@ -102,7 +103,7 @@ def measure(
             properties=properties,
         )
         stores = Stores(StoreSettings.from_catalog(config.catalogs.live))
-        stores._s3_store().client.create_bucket(Bucket="paced")
+        shared_client(stores.settings).create_bucket(Bucket="paced")
         _fill(config)
         stores.write("s3://paced/load/object", b"x" * (_MB // 2))
         spark = open_session(session_conf(config, lifecycle_conf(config), resolve(jars, needed(config))))

@@ -28,8 +28,9 @@ from requests.auth import AuthBase
 from urllib3.exceptions import HTTPError
 
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing, StorageError
-from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing
+from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing, hiding
 from artemis_lifecycle.storage.settings import AzureSettings, StoreSettings
+from artemis_lifecycle.storage.types import ArchiveState
 
 _VERSION = "2023-11-03"
 _SCOPE = "https://storage.azure.com/.default"
@@ -40,19 +41,21 @@ _FOLDER = "hdi_isfolder"
 _PAGE = 5000
 _COPY_POLLED = 0.5
 _SIGNED = re.compile(r"(sig=)[^&\s'\"]+")
+_WITHOUT_SIGNATURE = hiding(_SIGNED)
+"""urllib3 logs addresses at DEBUG, and a SAS token stands in them."""
 
 
 class AzureRequests:
     """The blob service of the accounts in paths: `abfss://container@account.dfs.core.windows.net/key`."""
 
     kind = "Azure"
-    credentials = "adls.account-key, adls.sas-token, adls.token, or Entra ID"
+    credentials = "credentials (adls.account-key, adls.sas-token, adls.token, or Entra ID)"
     classes: Mapping[str, str | None] = MappingProxyType({"STANDARD": None, "GLACIER_IR": "Cold"})
     wrong_token = '"0x0000000000000000"'
 
     def __init__(self, settings: StoreSettings) -> None:
         self._settings, self._azure = settings, settings.azure
-        logging.getLogger("urllib3.connectionpool").addFilter(_without_signature)
+        logging.getLogger("urllib3.connectionpool").addFilter(_WITHOUT_SIGNATURE)
 
     def refused_key(self, key: str) -> str | None:
         """Addresses with these name another object."""
@@ -120,6 +123,9 @@ class AzureRequests:
         except (requests.RequestException, HTTPError, OSError) as error:
             raise Refusal(0, _SIGNED.sub(r"\1***", str(error))) from None
 
+    def require_bucket(self, bucket: str) -> None:
+        self.page(bucket, "", deep=False, after=None)
+
     def page(self, bucket: str, prefix: str, *, deep: bool, after: Any) -> Page:
         query = {"restype": "container", "comp": "list", "include": "metadata", "prefix": prefix, "marker": after}
         query |= {"delimiter": None if deep else "/", "maxresults": str(_PAGE)}
@@ -147,8 +153,11 @@ class AzureRequests:
             parsedate_to_datetime(said["Last-Modified"]),
             _quoted(said.get("ETag")),
             said.get(_WRITE_ID),
-            archived=said.get("x-ms-access-tier") == "Archive",
-            thawing=said.get("x-ms-archive-status", "").startswith("rehydrate"),
+            ArchiveState(
+                archived=said.get("x-ms-access-tier") == "Archive",
+                readable=said.get("x-ms-access-tier") != "Archive",
+                thawing=said.get("x-ms-archive-status", "").startswith("rehydrate"),
+            ),
         )
 
     def get(self, at: Address, start: int, length: int, token: str | None) -> bytes:
@@ -172,16 +181,11 @@ class AzureRequests:
             call(partial(ask, {"Content-MD5": _md5(part)}, query=query, data=part), "writes", len(part))
             names.append(name)
         body = f"<BlockList>{''.join(f'<Latest>{name}</Latest>' for name in names)}</BlockList>".encode()
-        try:
-            return _token_of(call(lambda: ask(_written(how), query="comp=blocklist", data=body), "writes")[0])
-        except Refusal as error:
-            # Finished before, but the answer was lost?
-            there = call(lambda: self.head(at)) if error.status == 412 else None
-            if there is None or there.write_id != how.write_id or there.token is None:
-                raise
-            return there.token
+        return _token_of(call(lambda: ask(_written(how), query="comp=blocklist", data=body), "writes")[0])
 
-    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str:
+    def copy(
+        self, source: Address, at: Address, token: str, size: int, how: Writing, call: Call
+    ) -> tuple[str, str | None]:
         _, endpoint, container = self._place(source.bucket)
         url = f"{endpoint}/{container}/{quote(source.key, safe='/')}"
         headers = _written(how) | {
@@ -197,7 +201,7 @@ class AzureRequests:
         status = answer.headers.get("x-ms-copy-status", "success")
         if status != "success":
             raise Refusal(500, f"the copy on the server is {status}", settled=True)
-        return _token_of(answer)
+        return _token_of(answer), None
 
     def delete(self, at: Address, token: str | None) -> None:
         self.ask("DELETE", at.bucket, at.key, {"If-Match": _quoted(token)})
@@ -280,7 +284,8 @@ def _refused(answer: requests.Response) -> Refusal:
     said = re.search(r"<Message>([^<\n]*)", answer.text)
     # A create-only request for a key that is taken.
     status = 412 if code == "BlobAlreadyExists" else answer.status_code
-    return Refusal(status, said[1] if said else answer.reason or str(status), code=code)
+    hint = "rehydrate the blob to an online tier, then retry" if code == "BlobArchived" else None
+    return Refusal(status, said[1] if said else answer.reason or str(status), code=code, hint=hint)
 
 
 def _listed(blob: ElementTree.Element) -> Item | None:
@@ -317,12 +322,3 @@ def _quoted(etag: str | None) -> str | None:
 
 def _md5(data: bytes | bytearray) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-
-
-def _without_signature(record: logging.LogRecord) -> bool:
-    """urllib3 logs addresses at DEBUG, and a SAS token stands in them."""
-    text = record.getMessage()
-    clean = _SIGNED.sub(r"\1***", text)
-    if clean != text:
-        record.msg, record.args = clean, ()
-    return True

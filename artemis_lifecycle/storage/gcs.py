@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import requests
 
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing
+from artemis_lifecycle.storage.objects import Address, Call, Item, Page, Refusal, Writing, pieces
 from artemis_lifecycle.storage.settings import GcsSettings, StoreSettings
 
 try:
@@ -47,7 +47,7 @@ class GcsRequests:
     """The buckets of one endpoint."""
 
     kind = "Google Cloud Storage"
-    credentials = "gcs.oauth2.token, or application default credentials"
+    credentials = "credentials (gcs.oauth2.token, or application default credentials)"
     classes: Mapping[str, str | None] = MappingProxyType({"GLACIER_IR": "COLDLINE"})
     wrong_token = "1"
 
@@ -82,6 +82,9 @@ class GcsRequests:
         return blob
 
     # --- requests
+
+    def require_bucket(self, bucket: str) -> None:
+        self.page(bucket, "", deep=False, after=None)
 
     def page(self, bucket: str, prefix: str, *, deep: bool, after: Any) -> Page:
         with _refusals():
@@ -120,11 +123,13 @@ class GcsRequests:
             blob = self._new(at, how)
             blob.chunk_size = _CHUNK
             # Each chunk is a request, and waits for its turn.
-            stream = _Stream(iter(parts), lambda: call(lambda: None, "writes", _CHUNK))
+            stream = _Stream(parts, lambda: call(lambda: None, "writes", _CHUNK))
             blob.upload_from_file(stream, if_generation_match=_if_new(how), timeout=self._options["timeout"])
             return str(blob.generation)
 
-    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str:
+    def copy(
+        self, source: Address, at: Address, token: str, size: int, how: Writing, call: Call
+    ) -> tuple[str, str | None]:
         origin, blob = self._blob(source), self._blob(at, how)
         options = {"if_generation_match": _if_new(how), "if_source_generation_match": _number(token)} | self._options
 
@@ -136,7 +141,7 @@ class GcsRequests:
         more = call(lambda: rewrite(None), "writes")
         while more is not None:
             more = call(partial(rewrite, more), "writes")
-        return str(blob.generation)
+        return str(blob.generation), None
 
     def delete(self, at: Address, token: str | None) -> None:
         with _refusals():
@@ -155,11 +160,11 @@ def _client(process: int, gcs: GcsSettings) -> Client:
 
 
 class _Stream(io.RawIOBase):
-    """Parts as a file, read in order. Calls `ask` before each read."""
+    """Parts as a file, read in order, a chunk at a time, whatever size is asked for. Calls `ask` before each read."""
 
-    def __init__(self, parts: Iterator[bytearray], ask: Callable[[], None]) -> None:
+    def __init__(self, parts: Iterable[bytearray], ask: Callable[[], None]) -> None:
         super().__init__()
-        self._parts, self._ask, self._left, self._at = parts, ask, memoryview(b""), 0
+        self._chunks, self._ask, self._at = pieces(parts, _CHUNK), ask, 0
 
     def readable(self) -> bool:
         return True
@@ -169,18 +174,9 @@ class _Stream(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         self._ask()
-        taken = bytearray()
-        while size < 0 or len(taken) < size:
-            if not self._left:
-                part = next(self._parts, None)
-                if part is None:
-                    break
-                self._left = memoryview(part)
-            wanted = len(self._left) if size < 0 else size - len(taken)
-            taken += self._left[:wanted]
-            self._left = self._left[wanted:]
-        self._at += len(taken)
-        return bytes(taken)
+        chunk = bytes(next(self._chunks, b""))
+        self._at += len(chunk)
+        return chunk
 
 
 @contextmanager

@@ -22,6 +22,11 @@ def elapsed() -> float:
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
+def is_late(until: float | None) -> bool:
+    """Return True once `elapsed` is `until`. None is never."""
+    return until is not None and elapsed() >= until
+
+
 def milliseconds(instant: datetime) -> int:
     """Return the milliseconds since 1970, as Iceberg's metadata counts them."""
     return (instant - _EPOCH) // _MILLISECOND

@@ -1,6 +1,6 @@
-"""What object stores have in common: paths and keys, retries and streams; and, for stores of any kind but S3, pace and
-errors, and conditional writes, copies and deletes by an object's token. Does not belong here: how one kind of store
-words its requests (`azure`, `gcs`).
+"""What object stores have in common: paths and keys, retries and pace, errors, streams, and conditional writes, copies
+and deletes by an object's token. Does not belong here: how one kind of store words its requests (`azure`, `gcs`, `s3`),
+and what only one of them has.
 
 No request names a version of an object, so that a delete in a versioned or soft-deleted bucket takes only the current
 one, and only as far as the bucket's own settings do.
@@ -8,24 +8,27 @@ one, and only as far as the bucket's own settings do.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
+import logging
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeVar, cast
-from urllib.parse import quote
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
-from artemis_lifecycle.errors import ExistingFile, StorageError
+from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.instants import is_late
 from artemis_lifecycle.storage.location import split
-from artemis_lifecycle.storage.pace import PIECE, pace_of
-from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.pace import PIECE, TimeIsOver, pace_of
+from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import (
     CHUNK,
@@ -44,10 +47,7 @@ from artemis_lifecycle.storage.types import (
 T = TypeVar("T")
 Outcome = Literal["deleted", "absent", "failed"]
 
-_THREADS = 10
-"""As many connections as Google's client keeps."""
-
-_LONGEST_KEY = 1024
+LONGEST_KEY = 1024
 """Characters: no store has an object with a longer key."""
 
 _AHEAD = 16 << 20
@@ -56,6 +56,11 @@ _AHEAD = 16 << 20
 _PROBE = "artemis-probe-"
 _STALE = 412
 """Status of a conditional request whose condition does not hold."""
+
+_CANNOT_COPY = {401, 403, 404, 405, 501}
+
+_NO_OBJECT, _NO_BUCKET = {"NoSuchKey", "BlobNotFound"}, {"NoSuchBucket", "ContainerNotFound"}
+"""Codes that say what is missing."""
 
 _TRANSIENT = {0, 408, 429, 500, 502, 503, 504}
 
@@ -69,30 +74,36 @@ class Address:
     key: str
 
 
-@dataclass(frozen=True)
-class Item:
-    """An object: `token` identifies its content (ETag, generation); `write_id` as in `Writing`."""
+class Item(NamedTuple):
+    """An object: `token` identifies its content (ETag, generation); `write_id` as in `Writing`; `said` is all that the
+    store says of it, if that is more."""
 
     key: str
     size: int
     modified: datetime
     token: str | None
     write_id: str | None = None
-    archived: bool = False
-    thawing: bool = False
+    state: ArchiveState = ArchiveState(archived=False, readable=True)
+    said: Mapping[str, Any] = MappingProxyType({})
 
 
 Page = tuple[list[str], list[Item], Any]
 """Folders (with their `/`) and objects, and what the request for the next page needs; None at the end."""
 
 
-class Refusal(Exception):  # noqa: N818  (control flow inside a store)
-    """A request that failed. `status` as in HTTP; 0 if the server did not answer. `settled`: do not ask again."""
+Place = tuple[str, str]
+"""A bucket, as in `Address`, and a key."""
 
-    def __init__(self, status: int, message: str, *, code: str = "", settled: bool = False) -> None:
+
+class Refusal(Exception):  # noqa: N818  (control flow inside a store)
+    """A request that failed. `status` as in HTTP; 0 if the server did not answer. `settled`: do not ask again. `hint`:
+    what to do, where it is more than the status says."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str = "", settled: bool = False, hint: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status = status
-        self.code = code
+        self.status, self.code, self.hint = status, code, hint
         self.transient = status in _TRANSIENT and not settled
 
 
@@ -111,7 +122,7 @@ class Requests(Protocol):
 
     kind: str
     credentials: str
-    """The name of the store for messages, and the properties that have its credentials."""
+    """The names of the store and of its credentials, for messages."""
 
     classes: Mapping[str, str | None]
     """This store's classes for the names that S3 has for them; None: the bucket's own."""
@@ -126,6 +137,8 @@ class Requests(Protocol):
         """Return the server of a bucket: between buckets of one server, it copies."""
         ...
 
+    def require_bucket(self, bucket: str) -> None: ...
+
     def page(self, bucket: str, prefix: str, *, deep: bool, after: Any) -> Page: ...
 
     def head(self, at: Address) -> Item: ...
@@ -136,7 +149,11 @@ class Requests(Protocol):
 
     def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str: ...
 
-    def copy(self, source: Address, at: Address, token: str, how: Writing, call: Call) -> str: ...
+    def copy(
+        self, source: Address, at: Address, token: str, size: int, how: Writing, call: Call
+    ) -> tuple[str, str | None]:
+        """Return the SHA-256 of the copy, too, in base64, if the server has computed it."""
+        ...
 
     def delete(self, at: Address, token: str | None) -> None: ...
 
@@ -145,10 +162,6 @@ class Call(Protocol):
     """Sends a request that carries `size` bytes when its turn has come, again while the server is busy."""
 
     def __call__(self, send: Callable[[], T], kind: str = "reads", size: int = 0) -> T: ...
-
-
-class _TimeIsOver(Exception):  # noqa: N818  (control flow inside a delete)
-    pass
 
 
 def refusal(key: str) -> str | None:
@@ -197,7 +210,7 @@ class SeekableObject(io.RawIOBase):
         """Drop what was read ahead of the position."""
 
 
-def pieces(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
+def pieces(chunks: Iterable[bytes | bytearray], size: int) -> Iterator[bytearray]:
     """Yield the same bytes in pieces of exactly `size`; the last one is shorter."""
     part = bytearray()
     for chunk in chunks:
@@ -213,18 +226,33 @@ def pieces(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
         yield part
 
 
-def retrying(settings: StoreSettings, transient: Callable[[BaseException], bool]) -> Retrying:
-    """Return what sends a request again, with full jitter, while the server is busy or the connection fails."""
-    return Retrying(
-        retry=retry_if_exception(transient),
-        wait=wait_random_exponential(multiplier=0.2, max=settings.max_wait_seconds),
-        stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
-        reraise=True,
-    )
+_PARTS = 10_000
+"""The most parts of an object."""
+
+
+def part_bytes(settings: StoreSettings, size: int) -> int:
+    """Return the size of the parts of an object."""
+    return max(settings.multipart_bytes, -(-size // _PARTS // MIB) * MIB)
+
+
+def hiding(pattern: re.Pattern[str]) -> Callable[[logging.LogRecord], bool]:
+    """Return a filter of a log that hides what follows the first group of the pattern."""
+
+    def clean(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        shown = pattern.sub(r"\1***", text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True
+
+    return clean
 
 
 class ObjectStore:
     """The objects that `requests` reaches."""
+
+    threads = 10
+    """As many connections as Google's client keeps."""
 
     def __init__(self, settings: StoreSettings, requests: Requests) -> None:
         self.settings = settings
@@ -234,44 +262,47 @@ class ObjectStore:
 
     # --- requests
 
-    def _send(self, send: Callable[[], T], kind: str = "reads", size: int = 0, until: float | None = None) -> T:
+    def send(self, send: Callable[[], T], kind: str = "reads", size: int = 0, until: float | None = None) -> T:
         """Send a request that carries `size` bytes. Retry with full jitter while the server is busy or the connection
-        fails, then raise Refusal. Raises _TimeIsOver instead of sending once `elapsed` is `until`."""
+        fails, then raise Refusal. Raises TimeIsOver instead of sending once `elapsed` is `until`."""
+        return Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, Refusal) and error.transient),
+            wait=wait_random_exponential(multiplier=0.2, max=self.settings.max_wait_seconds),
+            stop=stop_after_attempt(self.settings.attempts) | stop_after_delay(self.settings.deadline_seconds),
+            reraise=True,
+        )(lambda: self.in_turn(send, kind, size, until))
 
-        def attempt() -> T:
-            pace = pace_of(*self.settings.paced_by)
-            pace.take(kind, 1)
-            pace.take("bytes", size)
-            if until is not None and elapsed() >= until:
-                pace.put_back(kind, 1)
-                raise _TimeIsOver
-            return send()
+    def in_turn(self, send: Callable[[], T], kind: str, size: int, until: float | None) -> T:
+        """Send a request when the budget allows it."""
+        pace = pace_of(*self.settings.paced_by)
+        pace.turn(kind, 1, size, until)
+        answer = send()
+        if isinstance(answer, bytes):
+            pace.take("bytes", len(answer))
+        return answer
 
-        return retrying(self.settings, lambda error: isinstance(error, Refusal) and error.transient)(attempt)
-
-    def _call(self, what: str, path: str, send: Callable[[], T]) -> T:
-        """Like `_send`, but raise StorageError."""
+    def call(self, what: str, path: str, send: Callable[[], T]) -> T:
+        """Like `send`, but raise StorageError."""
         try:
-            return self._send(send)
+            return self.send(send)
         except Refusal as error:
-            self._fail(what, path, error)
+            self.fail(what, path, error)
 
-    def _fail(self, what: str, path: str, error: Refusal) -> NoReturn:
+    def fail(self, what: str, path: str, error: Refusal, *, listing: bool = False) -> NoReturn:
         address, requests = address_of(path), self._requests
-        if error.status == 404 and address.key:
-            self._require_bucket(address, path)
+        if error.status == 404 and error.code not in _NO_BUCKET and address.key and not listing:
+            if error.code not in _NO_OBJECT:
+                self._require_bucket(address, path)
             raise missing(path) from None
-        do = f"check the {requests.kind} service and the network, then retry"
+        do = f"check the {requests.kind} server and the network, then retry"
         if error.status in (401, 403):
-            do = f"check the catalog's credentials ({requests.credentials}) and their permissions, then retry"
+            do = f"check the catalog's {requests.credentials} and their permissions, then retry"
         elif error.status == 404:
             do = f"check the name {address.bucket} and the catalog's properties"
-        elif error.status == 412:
+        elif error.status == _STALE:
             do = "another object took its place meanwhile: run the step again"
-        elif error.code == "BlobArchived":
-            do = "rehydrate the blob to an online tier, then retry"
         raise StorageError(
-            f"{what}: {self._reason(error)}", path=path, untouched="the existing objects", hint=do
+            f"{what}: {self.reason(error)}", path=path, untouched="the existing objects", hint=error.hint or do
         ) from None
 
     def _require_bucket(self, address: Address, path: str) -> None:
@@ -279,7 +310,7 @@ class ObjectStore:
         if address.bucket in self._buckets:
             return
         try:
-            self._send(lambda: self._requests.page(address.bucket, "", deep=False, after=None))
+            self.send(lambda: self._requests.require_bucket(address.bucket))
         except Refusal as error:
             if error.status == 404:
                 raise StorageError(
@@ -289,10 +320,10 @@ class ObjectStore:
                     hint="check its name and the catalog's properties",
                 ) from None
             if error.status != 403:  # It exists, but listing it is not allowed.
-                self._fail(f"{address.bucket} cannot be reached", address.stem, error)
+                self.fail(f"The bucket {address.bucket} cannot be reached", path, error)
         self._buckets.add(address.bucket)
 
-    def _usable(self, path: str) -> Address:
+    def usable(self, path: str) -> Address:
         """Return the address of one object. Raises StorageError for a key that this store does not reach."""
         address = address_of(path)
         refused = refusal(address.key) or self._requests.refused_key(address.key)
@@ -307,29 +338,25 @@ class ObjectStore:
     # --- listing and status
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
-        for _, files in self._pages(prefix, deep=True):
+        for _, files in self.pages(prefix, deep=True):
             yield from files
 
     def children(self, prefix: str) -> Children:
         folders: list[str] = []
         found: list[StoredFile] = []
-        for below, files in self._pages(prefix, deep=False):
+        for below, files in self.pages(prefix, deep=False):
             folders += below
             found += files
         return folders, found
 
-    def _pages(self, prefix: str, *, deep: bool) -> Iterator[Children]:
-        address, after = address_of(prefix), None
-        folder = address.key and address.key.rstrip("/") + "/"
-        if folder:
-            self._usable(prefix.rstrip("/"))
+    def pages(self, prefix: str, *, deep: bool, after: Any = None) -> Iterator[Children]:
+        address = address_of(prefix)
+        if address.key:
+            self.usable(prefix)
+        folder = address.key and address.key.removesuffix("/") + "/"
         while True:
-            folders, items, following = self._call(
-                "A prefix cannot be listed",
-                address.stem,
-                lambda: self._requests.page(address.bucket, folder, deep=deep, after=after),  # noqa: B023
-            )
-            files = [self._stored(address, item) for item in items if item.size or not item.key.endswith("/")]
+            folders, items, following = self.page(prefix, folder, deep=deep, after=after)
+            files = [self.stored(address.stem, item) for item in items if item.size or not item.key.endswith("/")]
             yield [f"{address.stem}/{each}" for each in folders], files
             if following is None:
                 return
@@ -341,35 +368,50 @@ class ObjectStore:
                 )
             after = following
 
-    def _stored(self, address: Address, item: Item) -> StoredFile:
+    def page(self, path: str, prefix: str, **how: Any) -> Page:
+        """Return one page of the bucket of `path`."""
+        bucket = address_of(path).bucket
+        try:
+            return self.send(lambda: self._requests.page(bucket, prefix, **how))
+        except Refusal as error:
+            self.fail("A prefix cannot be listed", path, error, listing=True)
+
+    def stored(self, stem: str, item: Item) -> StoredFile:
         # HEADs and some listings have no fractions of a second.
         modified = item.modified.astimezone(UTC).replace(microsecond=0)
-        return StoredFile(f"{address.stem}/{item.key}", item.size, modified, object_tag(item.token), item.token)
+        return StoredFile(f"{stem}/{item.key}", item.size, modified, object_tag(item.token), item.token)
 
-    def _item(self, path: str) -> Item | None:
+    def item(self, path: str) -> Item | None:
         address = address_of(path)
-        if not address.key or len(address.key) > _LONGEST_KEY:
+        if refusal(address.key) is not None or self.is_too_long(address.key):
             return None
-        self._usable(path)
+        self.usable(path)
         try:
-            return self._send(lambda: self._requests.head(address))
+            return self.send(lambda: self._requests.head(address))
         except Refusal as error:
             if error.status != 404:
-                self._fail("An object's status cannot be read", path, error)
+                self.fail("An object's status cannot be read", path, error)
         self._require_bucket(address, path)
         return None
 
+    def is_too_long(self, key: str) -> bool:
+        """Return True if no object can have the key, whatever the store answers."""
+        return len(key) > LONGEST_KEY
+
     def head(self, path: str) -> StoredFile | None:
-        found = self._item(path)
-        return None if found is None else self._stored(address_of(path), found)
+        found = self.item(path)
+        return None if found is None else self.stored(address_of(path).stem, found)
 
     def heads(self, paths: Sequence[str]) -> Heads:
-        return [*threaded(self.head, paths, _THREADS)]
+        return [*threaded(self.head, paths, self.threads)]
 
     # --- reading
 
     def open(self, path: str) -> BinaryIO:
-        return cast("BinaryIO", io.BufferedReader(_Reader(self, path), CHUNK))
+        return cast("BinaryIO", io.BufferedReader(self.stream(path), CHUNK))
+
+    def stream(self, path: str) -> SeekableObject:
+        return _Reader(self, path)
 
     def read(self, path: str, limits: ReadLimits) -> bytes:
         """One request for a small object. The size of a large one is checked before the rest is fetched."""
@@ -382,22 +424,20 @@ class ObjectStore:
 
     def read_range(self, path: str, offset: int, length: int, token: str | None = None) -> bytes:
         """`Store.read_range`; with `token`, only of the object that has it."""
-        address = self._usable(path)
+        address = self.usable(path)
         if length <= 0:
             return b""
         try:
-            data = self._send(lambda: self._requests.get(address, offset, length, token))
+            return self.send(lambda: self._requests.get(address, offset, length, token))
         except Refusal as error:
             if error.status == 416:
                 return b""
-            self._fail("An object cannot be read", path, error)
-        pace_of(*self.settings.paced_by).take("bytes", len(data))
-        return data
+            self.fail("An object cannot be read", path, error)
 
     def require_token(self, path: str) -> Item:
         """Return an object's status. Raises StorageError if the server does not say which object it is: what is read
         in several requests could then be of two."""
-        found = self._item(path)
+        found = self.item(path)
         if found is None:
             raise missing(path)
         if found.token is None:
@@ -413,31 +453,33 @@ class ObjectStore:
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
         """`last_modified` of the result is None: servers do not report it on a write."""
-        how = self._how(overwrite, storage_class)
-        try:
-            self._put(path, data, how)
-        except ExistingFile:
-            # If the first attempt succeeded but its answer was lost, the retry finds its own object.
-            found = self._item(path)
-            if found is None or found.write_id != how.write_id:
-                raise
+        self._put(path, data, self._how(overwrite, storage_class))
         return StoredFile(path, len(data), None)
 
     def _how(self, overwrite: bool, storage_class: str | None) -> Writing:
         return Writing(not overwrite, storage_class and self._requests.classes.get(storage_class, storage_class))
 
     def _put(self, path: str, data: bytes | bytearray, how: Writing) -> str:
-        at = self._usable(path)
-        return self._written(path, lambda: self._send(lambda: self._requests.put(at, data, how), "writes", len(data)))
+        at = self.usable(path)
+        return self._written(
+            "An object cannot be written",
+            path,
+            how,
+            lambda: self.send(lambda: self._requests.put(at, data, how), "writes", len(data)),
+        )
 
-    def _written(self, path: str, write: Callable[[], str]) -> str:
+    def _written(self, what: str, path: str, how: Writing, write: Callable[[], str]) -> str:
         """Return the token of a new object. Raises ExistingFile if its place is taken, and StorageError."""
         try:
             return write()
         except Refusal as error:
-            if error.status == _STALE:
-                raise existing(path) from None
-            self._fail("An object cannot be written", path, error)
+            if error.status != _STALE or not how.new:
+                self.fail(what, path, error)
+        # If an earlier attempt succeeded but its answer was lost, this one has found its own object.
+        found = self.item(path)
+        if found is None or found.write_id != how.write_id or found.token is None:
+            raise existing(path)
+        return found.token
 
     def put_stream(
         self,
@@ -449,14 +491,15 @@ class ObjectStore:
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> None:
-        at, how = self._usable(path), self._how(overwrite, storage_class)
-        parts = pieces(chunks, self.settings.multipart_bytes)
+        at, how = self.usable(path), self._how(overwrite, storage_class)
+        parts = pieces(chunks, part_bytes(self.settings, size))
         if size <= self.settings.multipart_bytes:
             only = next(parts, bytearray())
             next(parts, None)  # Detects a source that has grown, so that `verify` fails.
             token = self._put(path, only, how)
         else:
-            token = self._written(path, lambda: self._requests.put_parts(at, parts, how, self._send))
+            what = "An object cannot be written in parts"
+            token = self._written(what, path, how, lambda: self._requests.put_parts(at, parts, how, self.send))
         self._verify(path, token, verify)
 
     def copy_within(
@@ -471,33 +514,36 @@ class ObjectStore:
         verify: Callable[[int, str], None],
         overwrite: bool,
     ) -> bool:
-        """Copy on the server, and only the object with `source_etag`. Return False if the server refuses or does
-        not find it, so that the bytes must be transferred. `verify` as in `put_stream`: these servers compute no
-        SHA-256 of a copy."""
-        origin, at, how = self._usable(source), self._usable(destination), self._how(overwrite, storage_class)
+        """Copy on the server, and only the object with `source_etag`, whose bytes have this checksum. Return False if
+        the server refuses or does not find it, so that the bytes must be transferred. `verify` as in `put_stream`,
+        unless the server computes the same checksum of its copy."""
+        origin, at, how = self.usable(source), self.usable(destination), self._how(overwrite, storage_class)
         try:
-            copied = self._requests.copy(origin, at, source_etag, how, self._send)
+            token, digest = self._requests.copy(origin, at, source_etag, size, how, self.send)
         except Refusal as error:
             if error.status == _STALE and how.new:
                 # A changed source is answered as an existing copy is; `Stores.copy` asks which it was.
                 raise existing(destination) from None
-            if error.status not in (401, 403, 404):
-                self._fail("An object cannot be copied", destination, error)
+            if error.status not in _CANNOT_COPY:
+                self.fail("An object cannot be copied", destination, error)
             return False
-        self._verify(destination, copied, verify)
+        if digest != base64.b64encode(bytes.fromhex(checksum.removeprefix("sha256:"))).decode():
+            self._verify(destination, token, verify)
         return True
 
     def _verify(self, path: str, token: str, verify: Callable[[int, str], None]) -> None:
         """Read the object back. If `verify` refuses it, remove it, unless another writer has replaced it."""
-        with io.BufferedReader(_Reader(self, path), CHUNK) as file:
+        with io.BufferedReader(self.stream(path), CHUNK) as file:
             digest, size = hashlib.file_digest(file, "sha256"), file.tell()
         try:
             verify(size, f"sha256:{digest.hexdigest()}")
         except Exception:
-            with suppress(StorageError):
-                found, at = self._item(path), address_of(path)
-                if found is not None and found.token == token:
-                    self._call("A copy cannot be removed", path, lambda: self._requests.delete(at, token))
+            with suppress(StorageError, Refusal):
+                found, at = self.item(path), address_of(path)
+                # Some servers write an ETag with quotes in one answer and without in another.
+                if found is not None and found.token is not None and found.token.strip('"') == token.strip('"'):
+                    only = found.token if self.honors(at) else None
+                    self.send(lambda: self._requests.delete(at, only), "writes")
             raise
 
     # --- deleting
@@ -512,35 +558,45 @@ class ObjectStore:
         pace_of(*self.settings.paced_by).reserve("writes", count)
 
     def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str]) -> Outcomes:
-        """`Stores.delete`: one request for each object."""
+        """`Stores.delete`. Where the server honors it, a row with one of `etags` is deleted only if the object still
+        has it."""
         outcomes: dict[str, DeleteOutcome] = {}
-        objects: dict[tuple[str, str], list[str]] = {}
-        tokens: dict[tuple[str, str], str] = {}
+        objects: dict[Place, list[str]] = {}
+        tokens: dict[Place, str] = {}
         for row, path in enumerate(paths):
             try:
-                address = self._usable(path)
+                address = self.usable(path)
             except StorageError as error:
                 outcomes[path] = DeleteOutcome(path, "failed", error.what)
                 continue
-            # One key may have several spellings.
+            if self.is_too_long(address.key):
+                outcomes[path] = DeleteOutcome(path, "absent")
+                continue
+            # One key may have several spellings: s3://b/k and s3a://b/k.
             at = address.bucket, address.key
             objects.setdefault(at, []).append(path)
-            if row in etags and (until is None or elapsed() < until) and self._honors(address):
+            if row in etags and not is_late(until) and self.honors(address):
                 tokens[at] = etags[row]
-        done = threaded(lambda at: self._delete(objects[at][0], tokens.get(at), until), [*objects], _THREADS)
-        for spellings, (outcome, reason) in zip(objects.values(), done, strict=True):
-            outcomes |= {path: DeleteOutcome(path, outcome, reason) for path in spellings}
+        for at, (outcome, reason) in self.delete_all(objects, tokens, until):
+            outcomes |= {path: DeleteOutcome(path, outcome, reason) for path in objects[at]}
         return [outcomes[path] for path in paths]
+
+    def delete_all(
+        self, objects: Mapping[Place, Sequence[str]], tokens: Mapping[Place, str], until: float | None
+    ) -> Iterator[tuple[Place, tuple[Outcome, str | None]]]:
+        """Delete objects, each of which has these paths; those in `tokens` if they have that token."""
+        done = threaded(lambda at: self._delete(objects[at][0], tokens.get(at), until), [*objects], self.threads)
+        yield from zip(objects, done, strict=True)
 
     def _delete(self, path: str, token: str | None, until: float | None) -> tuple[Outcome, str | None]:
         address = address_of(path)
         try:
-            self._send(lambda: self._requests.delete(address, token), "writes", until=until)
-        except _TimeIsOver:
+            self.send(lambda: self._requests.delete(address, token), "writes", until=until)
+        except TimeIsOver:
             return "failed", NOT_TRIED
         except Refusal as error:
-            if error.status != 404:
-                return "failed", self._reason(error)
+            if error.status != 404 or error.code in _NO_BUCKET:
+                return "failed", self.reason(error)
             try:
                 self._require_bucket(address, path)
             except StorageError as lost:
@@ -548,7 +604,7 @@ class ObjectStore:
             return "absent", None
         return "deleted", None
 
-    def _honors(self, beside: Address) -> bool:
+    def honors(self, beside: Address) -> bool:
         """Return True if the server deletes by token, as an object shows that is put `beside` a key: it survives a
         wrong token, and goes with the right one. Asked once for each bucket."""
         if beside.bucket not in self._conditional:
@@ -556,17 +612,20 @@ class ObjectStore:
             at, requests = replace(beside, key=key), self._requests
 
             def goes_with(token: str | None) -> bool:
-                with suppress(Refusal):
-                    self._send(lambda: requests.delete(at, token), "writes")
-                return self._item(f"{at.stem}/{key}") is None
+                try:
+                    self.send(lambda: requests.delete(at, token), "writes")
+                except Refusal as error:
+                    if error.transient:  # It says nothing about the token.
+                        raise
+                return self.item(f"{at.stem}/{key}") is None
 
             try:
                 token = self._put(f"{at.stem}/{key}", b"May this be deleted?", Writing(True, None))
                 self._conditional[at.bucket] = not goes_with(requests.wrong_token) and goes_with(token)
-            except StorageError:
+            except (StorageError, Refusal):
                 self._conditional[at.bucket] = False
             if not self._conditional[at.bucket]:
-                with suppress(StorageError):
+                with suppress(StorageError, Refusal):
                     goes_with(None)
         return self._conditional[beside.bucket]
 
@@ -582,7 +641,7 @@ class ObjectStore:
         )
 
     def thaw(self, path: str, days: int, retrieval: str) -> None:
-        if self.require_token(path).archived:
+        if not self.require_token(path).state.readable:
             raise StorageError(
                 "The object is in an archive tier, into which something else than the lifecycle has put it",
                 path=path,
@@ -594,18 +653,12 @@ class ObjectStore:
         """Do nothing: nothing is thawed."""
 
     def archive_state(self, path: str) -> ArchiveState | None:
-        found = self._item(path)
-        if found is None:
-            return None
-        return ArchiveState(archived=found.archived, readable=not found.archived, thawing=found.thawing)
+        found = self.item(path)
+        return None if found is None else found.state
 
-    def _reason(self, error: Refusal) -> str:
+    def reason(self, error: Refusal) -> str:
         """Return what the server said, without a secret."""
-        text = f"{error.code}: {error}" if error.code else str(error)
-        for secret in self.settings.secrets():
-            for spelling in (secret, quote(secret, safe=""), quote(secret)):
-                text = text.replace(spelling, "***")
-        return text
+        return self.settings.without_secrets(f"{error.code}: {error}".removeprefix(": ").rstrip(": "))
 
 
 class _Reader(SeekableObject):
@@ -616,7 +669,7 @@ class _Reader(SeekableObject):
         super().__init__(found.size)
         self._store, self._path, self._token = store, path, found.token
         self._ahead, self._fetched = CHUNK, memoryview(b"")
-        if found.archived:
+        if not found.state.readable:
             store.read_range(path, 0, 1)  # The server says why it cannot be read.
 
     def _drop(self) -> None:

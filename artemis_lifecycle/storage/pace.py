@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.storage.instants import is_late
+
 if TYPE_CHECKING:
     # Spark's workers load this module: no configuration, and SQLAlchemy only with a shared bucket.
     from sqlalchemy import Engine
@@ -150,6 +152,10 @@ def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None]
     return {f"artemis.pace.{key}": str(value) for key, value in options.items() if value is not None}
 
 
+class TimeIsOver(Exception):  # noqa: N818  (control flow inside a delete)
+    """The time limit for requests is over."""
+
+
 class Pace:
     """One process' access to the shared buckets, for all its threads. Source: the generic cell rate algorithm (ITU-T
     I.371), with its state in one row of Postgres for each kind.
@@ -174,6 +180,15 @@ class Pace:
         """Wait until so many reads or writes may be made, or bytes be transferred, or pay for bytes already
         transferred."""
         self._ready(kind, count, count, _KEEPS)
+
+    def turn(self, kind: str, count: float, size: float, until: float | None) -> None:
+        """Wait until a request that counts as so many and carries `size` bytes may be made. Raises TimeIsOver instead
+        once `instants.elapsed` is `until`."""
+        self.take(kind, count)
+        self.take("bytes", size)
+        if is_late(until):
+            self.put_back(kind, count)
+            raise TimeIsOver
 
     def reserve(self, kind: str, count: float) -> None:
         """Wait like `take`, for a `take` that follows within ten seconds and then need not wait."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
@@ -170,6 +171,13 @@ class StoreSettings:
         s3 = (self.s3_access_key_id, self.s3_secret_access_key, self.s3_session_token)
         others = (azure.key, azure.sas_token, azure.token, azure.client_secret, gcs.token)
         return tuple(secret for secret in (*s3, *others) if secret)
+
+    def without_secrets(self, text: str) -> str:
+        """Return what a store said, without those values."""
+        for secret in self.secrets():
+            for spelling in (secret, quote(secret, safe=""), quote(secret)):
+                text = text.replace(spelling, "***")
+        return text
 
 
 @dataclass(frozen=True)

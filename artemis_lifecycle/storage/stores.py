@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ from artemis_lifecycle.storage.types import (
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.objects import ObjectStore
-    from artemis_lifecycle.storage.s3.store import S3Store
+    from artemis_lifecycle.storage.s3 import S3Store
 
 __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores", "is_local"]
 
@@ -87,8 +87,7 @@ class Stores:
         self._s3_client_factory = s3_client_factory
         self._local = LocalStore()
         self._elsewhere = dict(settings.elsewhere)
-        self._s3: dict[StoreSettings, S3Store] = {}
-        self._objects: dict[tuple[str, StoreSettings], ObjectStore] = {}
+        self._objects: dict[tuple[str, str], ObjectStore] = {}
 
     def __getstate__(self) -> StoreSettings:
         return self.settings
@@ -155,9 +154,8 @@ class Stores:
         """`head` of each path, in the given order. Faster than separate calls, especially for files in the same
         folders."""
         found: list[StoredFile | None] = []
-        for _, group in groupby(paths, self._place):
-            several = list(group)
-            found += self._store(several[0]).heads(several)
+        for store, group in groupby(paths, self._store):
+            found += store.heads([*group])
         return found
 
     def statuses(self, paths: pa.Array) -> FileStatuses:
@@ -362,16 +360,12 @@ class Stores:
             )
         return f"sha256:{digest.hexdigest()}"
 
-    def _copier(self, origin: Stores, source: str, destination: str) -> S3Store | ObjectStore | None:
+    def _copier(self, origin: Stores, source: str, destination: str) -> ObjectStore | None:
         """Return the store of `destination` if its server also has `source` in `origin`, and so can copy."""
-        kind = kind_of(destination)
-        if kind is None or kind_of(source) != kind:
+        target, other = self._remote(destination), origin._remote(source)
+        if target is None or other is None or kind_of(destination) != kind_of(source):
             return None
-        if kind == S3_SCHEMES[0]:
-            target = self._s3_store(destination)
-            return target if target.same_endpoint(origin._s3_store(source)) else None
-        other = self._object_store(destination)
-        return other if other.same_server(destination, origin._object_store(source), source) else None
+        return target if target.same_server(destination, other, source) else None
 
     def deletes_at_once(self, path: str) -> int:
         """Return how many files like `path` may be deleted at once: those of about one second."""
@@ -449,19 +443,17 @@ class Stores:
         """Return the store of the path's scheme. Another kind of store is added here."""
         return self._local if is_local(path) else self._remote(path)
 
-    def _remote(self, path: str) -> S3Store | ObjectStore | None:
+    def _remote(self, path: str) -> ObjectStore | None:
         """Return the object store of the path; None for a local path or an unknown scheme."""
         kind = kind_of(path)
         if kind is None:
             return None
-        return self._s3_store(path) if kind == S3_SCHEMES[0] else self._object_store(path)
-
-    def _place(self, path: str) -> tuple[str, str]:
-        """Return what paths of one store have in common."""
-        if is_local(path):
-            return "file", ""
-        place = split(path)
-        return place.scheme, place.authority if self._elsewhere else ""
+        bucket = split(path).authority if self._elsewhere else ""
+        other = self._elsewhere.get(bucket)
+        place = kind, "" if other is None else bucket
+        if place not in self._objects:
+            self._objects[place] = _made(kind, other or self.settings, None if other else self._s3_client_factory)
+        return self._objects[place]
 
     def _store(self, path: str) -> Store:
         store = self._found(path)
@@ -475,42 +467,28 @@ class Stores:
 
     def _s3_of(self, span: Span) -> S3Store:
         """Return the store of a span. Raises StorageError for a store without spans."""
-        if split(span.prefix).scheme in S3_SCHEMES:
-            return self._s3_store(span.prefix)
+        if self.has_spans(span.prefix):
+            return cast("S3Store", self._store(span.prefix))
         raise StorageError(
             "Only a prefix in S3 can be listed in spans", path=span.prefix, hint="list the folder as a whole"
         )
 
-    def _settings_of(self, path: str) -> StoreSettings | None:
-        """Return the settings of another catalog's bucket; None for those of this one."""
-        return self._elsewhere.get(split(path).authority) if self._elsewhere else None
 
-    def _object_store(self, path: str) -> ObjectStore:
-        kind, settings = kind_of(path) or "", self._settings_of(path) or self.settings
-        if (kind, settings) not in self._objects:
-            from artemis_lifecycle.storage.objects import ObjectStore, Requests
+def _made(kind: str, settings: StoreSettings, s3_client_factory: Callable[[], Any] | None) -> ObjectStore:
+    # boto3 takes a fifth of a second to load, and a local warehouse never needs it.
+    from artemis_lifecycle.storage.objects import ObjectStore
 
-            requests: Requests
-            if kind == AZURE_SCHEMES[0]:
-                from artemis_lifecycle.storage.azure import AzureRequests
+    if kind == S3_SCHEMES[0]:
+        from artemis_lifecycle.storage.s3 import S3Store
 
-                requests = AzureRequests(settings)
-            else:
-                from artemis_lifecycle.storage.gcs import GcsRequests
+        return S3Store(settings, s3_client_factory)
+    if kind == AZURE_SCHEMES[0]:
+        from artemis_lifecycle.storage.azure import AzureRequests
 
-                requests = GcsRequests(settings)
-            self._objects[kind, settings] = ObjectStore(settings, requests)
-        return self._objects[kind, settings]
+        return ObjectStore(settings, AzureRequests(settings))
+    from artemis_lifecycle.storage.gcs import GcsRequests
 
-    def _s3_store(self, path: str = "") -> S3Store:
-        other = self._settings_of(path)
-        settings = other or self.settings
-        if settings not in self._s3:
-            # boto3 takes a fifth of a second to load, and a local warehouse never needs it.
-            from artemis_lifecycle.storage.s3.store import S3Store
-
-            self._s3[settings] = S3Store(settings, None if other else self._s3_client_factory)
-        return self._s3[settings]
+    return ObjectStore(settings, GcsRequests(settings))
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 
+from artemis_lifecycle.storage.s3 import shared_client
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.test_pace import store_settings
 
@@ -16,7 +17,7 @@ from artemis_lifecycle_tests.storage.test_pace import store_settings
 def main(endpoint: str, uri: str, seconds: float) -> None:
     stores = Stores(store_settings(endpoint, uri))
     bucket = f"busy-{uuid.uuid4().hex[:8]}"
-    stores._s3_store().client.create_bucket(Bucket=bucket)
+    shared_client(stores.settings).create_bucket(Bucket=bucket)
     path = f"s3://{bucket}/object"
     stores.write(path, b"x" * 6_000)
     end = time.monotonic() + seconds

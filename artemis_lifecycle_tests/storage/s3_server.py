@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from artemis_lifecycle.storage.s3.client import make_client, shared_client
+from artemis_lifecycle.storage.s3 import make_client, shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.lookups import parse_models_once

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
-from artemis_lifecycle.storage.s3.client import Connection
+from artemis_lifecycle.storage.s3 import S3Requests
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
@@ -139,7 +139,7 @@ def test_a_large_object_goes_in_parts_and_keeps_its_own_metadata(s3: S3Server) -
 def test_the_states_of_a_thaw_are_read_from_s3(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     stores, path = Stores(s3.settings()), f"s3://{s3.bucket()}/one"
     stores.write(path, b"one")
-    answer = {"StorageClass": "DEEP_ARCHIVE", "ContentLength": 3}
+    answer = {"StorageClass": "DEEP_ARCHIVE", "ContentLength": 3, "LastModified": datetime.now(UTC)}
     for restore, expected in (
         ("", (True, False, False, None)),
         ('ongoing-request="true"', (True, False, True, None)),
@@ -149,7 +149,7 @@ def test_the_states_of_a_thaw_are_read_from_s3(s3: S3Server, monkeypatch: pytest
         ),
     ):
         monkeypatch.setattr(
-            Connection, "head", lambda _, path, restore=restore: answer | ({"Restore": restore} if restore else {})
+            S3Requests, "ask", lambda *_, restore=restore: answer | ({"Restore": restore} if restore else {})
         )
         state = stores.archive_state(path)
         assert state is not None

@@ -133,6 +133,14 @@ def test_a_reader_never_mixes_two_objects(server: ObjectServer) -> None:
             file.read()
 
 
+def test_folders_with_empty_names_are_walked_to_their_end(server: ObjectServer) -> None:
+    stores, root = server.stores(), server.root()
+    stores.write(f"{root}/t//x", b"1")
+    assert stores.children(f"{root}/t") == ([f"{root}/t//"], [])
+    folders, files = stores.children(f"{root}/t//")
+    assert (folders, [file.path for file in files]) == ([], [f"{root}/t//x"])
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +230,7 @@ def test_an_answer_without_a_token_is_an_error_of_the_store(
 ) -> None:
     stores, path, real = server.stores(), f"{server.root()}/x", requests_of.head
     stores.write(path, b"1")
-    monkeypatch.setattr(requests_of, "head", lambda self, at: replace(real(self, at), token=None))
+    monkeypatch.setattr(requests_of, "head", lambda self, at: real(self, at)._replace(token=None))
     with pytest.raises(StorageError, match="neither ETag nor generation"):
         stores.open(path)
 

@@ -25,6 +25,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage import pace as pace_module
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.pace import Pace, PaceSettings, TokenBucket, draw, requests_per_second
+from artemis_lifecycle.storage.s3 import shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -150,7 +151,7 @@ def test_a_compaction_and_a_worker_keep_to_the_share(
             catalogs={"live": {"warehouse": "s3://compacted/live", "properties": properties(endpoint)}},
             defaults={"budgets": BUDGETS},
         )
-        Stores(StoreSettings.from_catalog(config.catalogs.live))._s3_store().client.create_bucket(Bucket="compacted")
+        shared_client(StoreSettings.from_catalog(config.catalogs.live)).create_bucket(Bucket="compacted")
         catalog = load_catalog(config.catalogs.live.name, **pyiceberg_properties(config.catalogs.live))
         catalog.create_namespace("db")
         table = catalog.create_table("db.small", pa.schema([("id", pa.int64())]))

@@ -17,7 +17,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.s3.client import make_client, prepared
+from artemis_lifecycle.storage.s3 import S3Store, make_client, prepared
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import FAILED, REMOVED, FileIdentity, Removals
@@ -183,6 +183,16 @@ def test_a_missing_bucket_is_an_error_and_not_an_empty_store(stores: Stores) -> 
             attempt()
         assert not isinstance(raised.value, MissingFile)
     assert stores.delete([path])[0].outcome == "failed"
+
+
+def test_a_bucket_that_is_gone_meanwhile_is_no_absent_file(s3: S3Server, bucket: str) -> None:
+    stores, injected = _injected(s3)
+    assert stores.head(f"s3://{bucket}/x") is None
+    injected.answer("GetObject", lambda _: refusal(404, "NoSuchBucket"))
+    for ask in (stores.read, stores.open, lambda path: stores.read_range(path, 0, 1)):
+        with pytest.raises(StorageError, match="NoSuchBucket") as raised:
+            ask(f"s3://{bucket}/x")
+        assert not isinstance(raised.value, MissingFile)
 
 
 # --- reading and writing --------------------------------------------------------------------------------------------
@@ -518,7 +528,7 @@ def test_no_request_goes_out_when_the_time_is_over_whatever_it_waited_for(
     s3.fill(bucket, list("ab"))
     late: list[float] = []
     # The time goes by during the wait, and not by it: no test waits.
-    monkeypatch.setattr("artemis_lifecycle.storage.s3.client.elapsed", lambda: 100.0 if late else 0.0)
+    monkeypatch.setattr("artemis_lifecycle.storage.instants.elapsed", lambda: 100.0 if late else 0.0)
     if waits_for == "the pace":
         injected.answer("DeleteObjects", lambda _: late.append(1))
     elif waits_for == "a busy server":
@@ -724,6 +734,34 @@ def test_an_upload_whose_last_answer_was_lost_is_found_to_be_done(s3: S3Server, 
     assert stores.copy(f"{tmp_path}/x", f"s3://{bucket}/y").size_in_bytes == 6 * MIB
 
 
+def test_a_refused_write_is_reported_as_the_server_says_it(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    stores, injected = _injected(s3, multipart_bytes=5 * MIB)
+    stores.write(f"{tmp_path}/x", b"1" * (6 * MIB))
+    injected.answer("CompleteMultipartUpload", lambda _: refusal(404, "NoSuchUpload"))
+    injected.answer("PutObject", lambda _: refusal(412, "PreconditionFailed"))
+    with pytest.raises(StorageError, match="in parts: NoSuchUpload") as raised:
+        stores.copy(f"{tmp_path}/x", f"s3://{bucket}/y")
+    assert not isinstance(raised.value, MissingFile)
+    with pytest.raises(StorageError, match="PreconditionFailed"):
+        stores.write(f"s3://{bucket}/y", b"1", overwrite=True)
+
+
+@pytest.mark.parametrize("fails", ["DeleteObjects", "HeadObject"])
+def test_a_probe_that_the_server_is_too_busy_for_proves_nothing(s3: S3Server, bucket: str, fails: str) -> None:
+    stores, injected = _injected(s3, attempts=2)
+    path, asked = f"s3://{bucket}/t/x", list[str]()
+    stores.write(path, b"1")
+
+    def busy(request: Any) -> Any:
+        body = request.body.decode() if request.body else ""
+        asked.append(body)
+        return refusal(503, "SlowDown") if len(asked) <= 2 else None
+
+    injected.answer(fails, busy)
+    assert stores.delete([path], etags={0: '"another"'})[0].outcome == "deleted"
+    assert _paths(stores, f"s3://{bucket}") == [] and not any("another" in body for body in asked)
+
+
 @pytest.mark.slow
 def test_a_copy_holds_one_part_in_memory(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     import tracemalloc
@@ -790,7 +828,9 @@ def test_a_given_client_is_used_in_process_and_settings_on_executors(s3: S3Serve
 
 def test_one_process_makes_one_client_for_equal_settings(s3: S3Server) -> None:
     first, second = Stores(s3.settings()), pickle.loads(pickle.dumps(Stores(s3.settings())))
-    assert first._s3_store().client is second._s3_store().client
+    one, other = first._remote("s3://b"), second._remote("s3://b")
+    assert isinstance(one, S3Store) and isinstance(other, S3Store) and one is not other
+    assert one.s3.client is other.s3.client
 
 
 def test_no_representation_shows_a_secret(s3: S3Server, stores: Stores, bucket: str) -> None:

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage.s3 import store as s3_module
-from artemis_lifecycle.storage.s3.store import S3Store
+from artemis_lifecycle.storage import s3 as s3_module
+from artemis_lifecycle.storage.s3 import S3Store
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Span

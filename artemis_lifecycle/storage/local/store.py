@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.instants import elapsed, of_microseconds
+from artemis_lifecycle.storage.instants import is_late, of_microseconds
 from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
@@ -258,40 +258,6 @@ ASIDE = ".deep-archive"
 _UNTIL = ".until"
 
 
-def archive(path: str) -> bool:
-    where = local_path(path)
-    if is_aside(where):
-        return False
-    target, aside = Path(where), Path(aside_of(where))
-    try:
-        aside.parent.mkdir(exist_ok=True)
-        os.rename(target, aside)
-        sync_folder(aside.parent)
-        sync_folder(target.parent)
-    except FileNotFoundError as error:
-        raise missing(path) from error
-    except OSError as error:
-        fail("A file cannot be archived", path, error)
-    return True
-
-
-def thaw(path: str, days: int, write: Callable[..., StoredFile]) -> None:
-    state = archive_state(path)
-    if state is None:
-        raise missing(path)
-    until = datetime.now(UTC) + timedelta(days=days)
-    if not state.archived or (state.readable_until is not None and state.readable_until >= until):
-        return
-    where = local_path(path)
-    write(str(_until(where)), until.isoformat().encode(), overwrite=True, storage_class=None)
-    try:
-        with suppress(FileExistsError):
-            link(path, aside_of(where))
-        sync_folder(Path(where).parent)
-    except OSError as error:
-        fail("A file cannot be thawed", path, error)
-
-
 def link(path: str, aside: str) -> None:
     """Link the file `aside` to the name `path` as well; copy it where links are not supported."""
     try:
@@ -302,29 +268,6 @@ def link(path: str, aside: str) -> None:
         with temporary_beside(path) as (target, temporary), open(aside, "rb") as file:
             write_durably(temporary, iter(lambda: file.read(CHUNK), b""))
             os.replace(temporary, target)
-
-
-def end_thaw(path: str) -> None:
-    where = local_path(path)
-    if not is_aside(where):
-        return
-    try:
-        for gone in (Path(where), _until(where)):
-            gone.unlink(missing_ok=True)
-    except OSError as error:
-        fail("A thawed file cannot be removed", path, error)
-
-
-def archive_state(path: str) -> ArchiveState | None:
-    where = local_path(path)
-    exists = status_of(path, where) is not None
-    if not is_aside(where):
-        return ArchiveState(archived=False, readable=True) if exists else None
-    try:
-        until = datetime.fromisoformat(_until(where).read_text())
-    except (OSError, ValueError):
-        until = None
-    return ArchiveState(archived=True, readable=exists, readable_until=until if exists else None)
 
 
 def aside_of(where: str) -> str:
@@ -476,8 +419,7 @@ class LocalStore:
     def delete(self, paths: Sequence[str], *, until: float | None, etags: Mapping[int, str] = {}) -> Outcomes:
         outcomes: Outcomes = []
         for path in paths:
-            over = until is not None and elapsed() >= until
-            outcomes.append(DeleteOutcome(path, "failed", NOT_TRIED) if over else delete_file(path))
+            outcomes.append(DeleteOutcome(path, "failed", NOT_TRIED) if is_late(until) else delete_file(path))
         return outcomes
 
     def remove_empty(self, folder: str, below: str) -> int:
@@ -517,13 +459,54 @@ class LocalStore:
     # --- archive classes, which a disk only simulates
 
     def archive(self, path: str, storage_class: str) -> bool:
-        return archive(path)
+        where = local_path(path)
+        if is_aside(where):
+            return False
+        target, aside = Path(where), Path(aside_of(where))
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            os.rename(target, aside)
+            sync_folder(aside.parent)
+            sync_folder(target.parent)
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except OSError as error:
+            fail("A file cannot be archived", path, error)
+        return True
 
     def thaw(self, path: str, days: int, retrieval: str) -> None:
-        thaw(path, days, self.write)
+        state = self.archive_state(path)
+        if state is None:
+            raise missing(path)
+        until = datetime.now(UTC) + timedelta(days=days)
+        if not state.archived or (state.readable_until is not None and state.readable_until >= until):
+            return
+        where = local_path(path)
+        self.write(str(_until(where)), until.isoformat().encode(), overwrite=True, storage_class=None)
+        try:
+            with suppress(FileExistsError):
+                link(path, aside_of(where))
+            sync_folder(Path(where).parent)
+        except OSError as error:
+            fail("A file cannot be thawed", path, error)
 
     def end_thaw(self, path: str) -> None:
-        end_thaw(path)
+        where = local_path(path)
+        if not is_aside(where):
+            return
+        try:
+            for gone in (Path(where), _until(where)):
+                gone.unlink(missing_ok=True)
+        except OSError as error:
+            fail("A thawed file cannot be removed", path, error)
 
     def archive_state(self, path: str) -> ArchiveState | None:
-        return archive_state(path)
+        where = local_path(path)
+        exists = status_of(path, where) is not None
+        if not is_aside(where):
+            return ArchiveState(archived=False, readable=True) if exists else None
+        try:
+            until = datetime.fromisoformat(_until(where).read_text())
+        except (OSError, ValueError):
+            until = None
+        return ArchiveState(archived=True, readable=exists, readable_until=until if exists else None)
