@@ -317,7 +317,7 @@ class S3Requests:
             "StorageClass": how.storage_class,
             "IfNoneMatch": _if_new(how),
         }
-        return str(self.ask("put_object", at, Body=data, ContentMD5=_md5(data), **written)["ETag"])
+        return _token(self.ask("put_object", at, Body=data, ContentMD5=_md5(data), **written))
 
     def put_parts(self, at: Address, parts: Iterable[bytearray], how: Writing, call: Call) -> str:
         sends = (partial(self.ask, "upload_part", at, Body=part, ContentMD5=_md5(part)) for part in parts)
@@ -350,7 +350,7 @@ class S3Requests:
                 raise
             self._digests = False
             return self.copy(source, at, token, size, how, call)
-        return answer["ETag"], answer.get("ChecksumSHA256")
+        return _token(answer), answer.get("ChecksumSHA256")
 
     def _in_parts(
         self,
@@ -367,10 +367,10 @@ class S3Requests:
         try:
             for number, send in enumerate(sends, start=1):
                 sent = call(partial(send, **upload, PartNumber=number))
-                parts.append({"PartNumber": number, "ETag": sent.get("CopyPartResult", sent)["ETag"]})
+                parts.append({"PartNumber": number, "ETag": _token(sent.get("CopyPartResult", sent))})
             finish = partial(self.ask, "complete_multipart_upload", at, **upload, IfNoneMatch=_if_new(how))
             try:
-                return str(call(partial(finish, MultipartUpload={"Parts": parts}))["ETag"])
+                return _token(call(partial(finish, MultipartUpload={"Parts": parts})))
             except Refusal as error:
                 if error.code == "NoSuchUpload":  # Finished before, but the answer was lost?
                     with suppress(Refusal):
@@ -406,6 +406,14 @@ class S3Requests:
             code, message = refused[min(strangers)]
             return dict.fromkeys(keys, (code, f"{message} (for a key that was not requested: {min(strangers)!r})"))
         return refused
+
+
+def _token(answer: Mapping[str, Any]) -> str:
+    """Return the ETag in an answer. Raises Refusal if a server, or a proxy in front of it, leaves it out."""
+    if answer.get("ETag") is None:
+        do = "check the server, or a proxy in front of it that removes headers"
+        raise Refusal(0, "the answer has no ETag, so that it may be of another object", settled=True, hint=do)
+    return str(answer["ETag"])
 
 
 def _if_new(how: Writing) -> str | None:
@@ -654,8 +662,10 @@ class _Stream(SeekableObject):
     def __init__(self, store: S3Store, path: str) -> None:
         super().__init__()
         self._store, self._path, self._address = store, path, store.usable(path)
-        first = store.call("An object cannot be opened", path, partial(store.s3.ask, "get_object", self._address))
-        self._size, self._etag, self._body = first["ContentLength"], first["ETag"], first["Body"]
+        what = "An object cannot be opened"
+        first = store.call(what, path, partial(store.s3.ask, "get_object", self._address))
+        self._size, self._body = first["ContentLength"], first["Body"]
+        self._etag = store.call(what, path, partial(_token, first))
 
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._size or not len(buffer):

@@ -57,6 +57,16 @@ def test_a_listing_goes_on_past_a_thousand_keys(s3: S3Server, bucket: str) -> No
     assert injected.requests.count("ListObjectsV2") == 3
 
 
+@pytest.mark.parametrize("operation", ["GetObject", "PutObject"])
+def test_an_answer_without_an_etag_is_an_error_that_names_the_path(s3: S3Server, bucket: str, operation: str) -> None:
+    stores, injected = _injected(s3)
+    s3.fill(bucket, ["x"])
+    injected.client.meta.events.register(f"after-call.s3.{operation}", lambda parsed, **_: parsed.pop("ETag"))
+    with pytest.raises(StorageError, match=r"no ETag.*\n?.*s3://") as raised:
+        stores.open(f"s3://{bucket}/x").read() if operation == "GetObject" else stores.write(f"s3://{bucket}/y", b"1")
+    assert raised.value.path is not None and "proxy" in str(raised.value)
+
+
 def test_a_neighboring_prefix_is_not_listed(s3: S3Server, stores: Stores, bucket: str) -> None:
     s3.fill(bucket, ["t/x", "t2/x", "t", "t.bak/x"])
     assert _paths(stores, f"s3://{bucket}/t") == [f"s3://{bucket}/t/x"]
