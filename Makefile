@@ -10,6 +10,8 @@ HOME_FOLDER := .artemis
 # What builds packages from source (pyspark, and this project). The first step installs them, from the same lock.
 BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classifiers
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
+# Containers may forbid compiled files: then each process compiles the package anew (0.5 s), and pytest all tests (8 s).
+unexport PYTHONDONTWRITEBYTECODE
 SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=

@@ -37,26 +37,47 @@ def overwrite(spark: SparkSession, name: str, rows: Values, *, branch: str = "ma
 
 
 _VALUE = r"(?:-?\d+|'[^'\\\t\n]*'|NULL)"
-_ONE_ROW = re.compile(
-    rf"INSERT (INTO|OVERWRITE) (?:TABLE )?(\S+?)(?:\.branch_(\w+))? VALUES \(({_VALUE}(?:, {_VALUE})*)\)"
-)
+_ROW = rf"\({_VALUE}(?:, {_VALUE})*\)"
+_ROWS = re.compile(rf"INSERT (INTO|OVERWRITE) (?:TABLE )?(\S+?)(?:\.branch_(\w+))? VALUES ({_ROW}(?:, {_ROW})*)")
 _NAMESPACE = re.compile(r"CREATE NAMESPACE (IF NOT EXISTS )?(\w+)\.(\w+)")
+_PROPERTY = r"'[^']*' ?= ?'[^']*'"
+_TABLE = re.compile(
+    r"CREATE TABLE (\w+)\.(\w+)\.(\w+) \(([\w, ]+)\) USING iceberg(?:\s+PARTITIONED BY \((\w+)\))?"
+    rf"(?:\s+TBLPROPERTIES ?\(({_PROPERTY}(?:, {_PROPERTY})*)\))?"
+)
 _COMMANDS = ("ALTER ", "CREATE ", "DELETE ", "DROP ", "INSERT ", "MERGE ", "REFRESH ", "UPDATE ")
+_PLAIN = re.compile(r"\[\] \[\] table \{(?:\s+\d+: \w+: optional (?:int|long|string))+\s+\}")
+"""A table without partitions and order, whose columns Core.java writes."""
 
 
 def sql(spark: SparkSession, statement: str) -> DataFrame:
-    """As `spark.sql`. An INSERT of one row of integers and texts is written by Iceberg's core: of more rows Spark makes
-    as many files as it has cores, and a test may count on them. A namespace is made by its catalog."""
-    if found := _ONE_ROW.fullmatch(statement.strip()):
-        how, name, branch, values = found.groups()
-        row = tuple(None if each == "NULL" else each.strip("'") for each in re.findall(_VALUE, values))
-        write = append if how == "INTO" else overwrite
-        write(spark, name, [row], branch=branch or "main")
-    elif found := _NAMESPACE.fullmatch(statement.strip()):
+    """As `spark.sql`. Rows of integers and texts are written by Iceberg's core, in as many files as by Spark; several
+    only where they need no shuffle; nothing is staged (`spark.wap.id`). Namespaces and simple tables are made by their
+    catalog."""
+    plain = statement.strip()
+    if (found := _ROWS.fullmatch(plain)) and _write(spark, *found.groups()):
+        pass
+    elif found := _NAMESPACE.fullmatch(plain):
         _make_namespace(spark, found[2], found[3], bool(found[1]))
+    elif found := _TABLE.fullmatch(plain):
+        _make_table(spark, *found.groups(""))
     else:
         return spark.sql(statement)
     return _nothing(spark)
+
+
+def _write(spark: SparkSession, how: str, name: str, branch: str | None, values: str) -> bool:
+    rows = [
+        tuple(None if each == "NULL" else each.strip("'") for each in re.findall(_VALUE, row))
+        for row in re.findall(_ROW, values)
+    ]
+    table = java_table(spark, name)
+    if len(rows) > 1 and not _PLAIN.fullmatch(f"{table.spec()} {table.sortOrder()} {table.schema()}"):
+        return False
+    # Spark cuts them in two, for its two cores.
+    parts = [each for each in (rows[: len(rows) // 2], rows[len(rows) // 2 :]) if each]
+    compile_core(spark).write(table, branch or "main", "\n\f\n".join(map(_lines, parts)), how == "OVERWRITE")
+    return True
 
 
 def answer(spark: SparkSession, statement: str) -> list[Row]:
@@ -65,16 +86,45 @@ def answer(spark: SparkSession, statement: str) -> list[Row]:
     return [] if statement.lstrip().startswith(_COMMANDS) else found.collect()
 
 
+def _catalog(spark: SparkSession, catalog: str) -> Any:
+    """Spark's own object for a catalog of the session."""
+    # The settings are those of the thread's active session.
+    spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
+    return spark._jsparkSession.sessionState().catalogManager().catalog(catalog)
+
+
+def _array(spark: SparkSession, kind: Any, *items: Any) -> Any:
+    made = spark.sparkContext._gateway.new_array(kind, len(items))  # type: ignore[union-attr]
+    for at, item in enumerate(items):
+        made[at] = item
+    return made
+
+
 def _make_namespace(spark: SparkSession, catalog: str, name: str, may_exist: bool) -> None:
     """With the property that Spark gives it."""
     jvm: Any = spark._jvm
-    # The settings are those of the thread's active session.
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
-    of_spark: Any = spark._jsparkSession.sessionState().catalogManager().catalog(catalog)
-    names = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
-    names[0] = name
+    of_spark, names = _catalog(spark, catalog), _array(spark, jvm.java.lang.String, name)
     if not (may_exist and of_spark.namespaceExists(names)):
         of_spark.createNamespace(names, java_map(jvm, {"owner": spark.sparkContext.sparkUser()}))
+
+
+def _make_table(
+    spark: SparkSession, catalog: str, namespace: str, name: str, columns: str, partition: str, properties: str
+) -> None:
+    """With the properties that Spark gives it."""
+    jvm: Any = spark._jvm
+    connector = jvm.org.apache.spark.sql.connector
+    given = dict(re.findall(r"'([^']*)' ?= ?'([^']*)'", properties))
+    _catalog(spark, catalog).createTable(
+        connector.catalog.Identifier.of(_array(spark, jvm.java.lang.String, namespace), name),
+        jvm.org.apache.spark.sql.types.StructType.fromDDL(columns),
+        _array(
+            spark,
+            connector.expressions.Transform,
+            *([connector.expressions.Expressions.identity(partition)] if partition else []),
+        ),
+        java_map(jvm, {**given, "provider": "iceberg", "owner": spark.sparkContext.sparkUser()}),
+    )
 
 
 @functools.cache

@@ -592,6 +592,7 @@ def _on_disk(path: str) -> Stamp | None:
     return (found.st_size, found.st_mtime_ns, found.st_ino)
 
 
+@functools.lru_cache(100_000)
 def on_disk(path: str) -> Path:
     """Where a local path of Iceberg's metadata stands."""
     return Path("/" + path.removeprefix("file:").lstrip("/"))

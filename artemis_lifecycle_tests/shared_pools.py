@@ -32,7 +32,9 @@ def sharing(uri: str) -> Iterator[None]:
         key = repr(sorted(options.items()))
         if key not in pools:
             pools[key] = lookups.compile_once(make(url, **{**options, "pool_pre_ping": False}))
-        engine = pools[key].execution_options()
+        first = pools[key]
+        # An engine of its own. One by `execution_options` asks the first for its events in each statement: a tenth.
+        engine = Engine(first.pool, first.dialect, first.url, execution_options=first.get_execution_options())
         engine.dispose = lambda close=True: None  # type: ignore[method-assign]
         return engine
 

@@ -114,10 +114,10 @@ def test_no_generator_keeps_a_connection_between_its_rows() -> None:
         for path, module in _modules().items()
         for function in ast.walk(module)
         if isinstance(function, ast.FunctionDef)
-        and not any("contextmanager" in ast.unparse(each) for each in function.decorator_list)
         for block in ast.walk(function)
         if isinstance(block, ast.With)
-        and any(name in ast.unparse(each.context_expr) for each in block.items for name in (".connect(", ".begin("))
         and any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(block))
+        and any(name in ast.unparse(each.context_expr) for each in block.items for name in (".connect(", ".begin("))
+        and not any("contextmanager" in ast.unparse(each) for each in function.decorator_list)
     ]
     assert not found

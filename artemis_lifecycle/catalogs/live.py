@@ -61,6 +61,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
 from artemis_lifecycle.operations.roles import refusing
+from artemis_lifecycle.operations.tables import if_given
 from artemis_lifecycle.postgres import UNDEFINED_TABLE
 from artemis_lifecycle.storage.stores import Stores
 
@@ -226,6 +227,24 @@ _ENTRY = _OF_CATALOG.where(
 _OTHERS = sa.select(*POINTER, ICEBERG_TYPE.label("kind")).where(
     sa.not_(IS_TABLE), iceberg_tables.c.metadata_location != ""
 )
+# Compared separately: any of the three names may contain the separators.
+_AS_ROW = iceberg_tables.c.table_namespace + "." + iceberg_tables.c.table_name
+_NAME = iceberg_tables.c.catalog_name + ":" + _AS_ROW
+_BESIDE = (
+    sa.select(*POINTER, _NAME.label("name"))
+    .where(
+        iceberg_tables.c.catalog_name.not_in(sa.bindparam("left_out", expanding=True)),
+        iceberg_tables.c.metadata_location.is_not(None),
+        IS_TABLE,
+    )
+    .order_by(_NAME)
+)
+_PUBLISHED = sa.select(publications.c.table_identifier).where(
+    publications.c.catalog_name == iceberg_tables.c.catalog_name, publications.c.table_identifier == _AS_ROW
+)
+_NOT_PUBLISHED = _BESIDE.where(
+    iceberg_tables.c.catalog_name.not_in(sa.bindparam("without", expanding=True)) | ~_PUBLISHED.exists()
+)
 
 
 class _Sql:
@@ -236,7 +255,7 @@ class _Sql:
         self._engine: sa.Engine = connect(require_uri(catalog), purpose=purpose)
         self._can_read_publications = False
 
-    def _read(self, query: sa.Select[Any], **values: str) -> Sequence[sa.Row[Any]]:
+    def _read(self, query: sa.Select[Any], **values: Any) -> Sequence[sa.Row[Any]]:
         """Return the rows; none if the catalog's tables do not exist yet, which no question makes. Raises Refused."""
         allowed = refusing(
             f"Login {self._engine.url.username} may not read catalog {self._name}",
@@ -271,24 +290,11 @@ class _Sql:
         return [self._entry(row) for row in self._read(_LOADABLE)], {}
 
     def beside(self, without: Collection[str], table: str | None, named: Collection[str]) -> dict[str, CatalogEntry]:
-        # Compared separately: any of the three names may contain the separators.
-        columns = iceberg_tables.c
-        name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
-        query = sa.select(*POINTER, name.label("name")).where(
-            columns.catalog_name.not_in({self._name, *named}.difference(without)),
-            columns.metadata_location.is_not(None),
-            IS_TABLE,
-        )
-        if table is not None:
-            query = query.where(name == table)
-        found = self._read(query.order_by(name))
+        asked: dict[str, Any] = {"left_out": list({self._name, *named}.difference(without)), "without": list(without)}
+        one = if_given(_NAME, table)
+        found = self._read(_BESIDE.where(*one), **asked)
         if any(row.catalog_name in without for row in found) and self._has_publications():
-            as_row = columns.table_namespace + "." + columns.table_name
-            published = sa.select(publications.c.table_identifier).where(
-                publications.c.catalog_name == columns.catalog_name, publications.c.table_identifier == as_row
-            )
-            query = query.where(columns.catalog_name.not_in(without) | ~published.exists())
-            found = self._read(query.order_by(name))
+            found = self._read(_NOT_PUBLISHED.where(*one), **asked)
         return {row.name: self._entry(row) for row in found}
 
     def published(self, catalog: str, table: str) -> str | None:

@@ -108,7 +108,7 @@ class ParquetReader:
         if start < 0:
             raise ValueError("its footer is longer than the file")
         try:
-            footer, _ = _struct(self._window.hold(start, self._size - 8), start, 0)
+            footer, _ = _struct(self._window.hold(start, self._size - 8).data, 0, 0)
             return [[_span(column[3]) for column in group[1]] for group in footer[4]]
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"its footer is broken ({error!r:.60})") from error
@@ -180,7 +180,8 @@ class _Page:
 def _page(data: _Held, at: int) -> tuple[_Page, int]:
     """Return the header of the page at `at`, and the start of its data. Raises ValueError."""
     try:
-        fields, at = _struct(data, at, 0)
+        fields, end = _struct(data.data, at - data.start, 0)
+        at = data.start + end
         kind, uncompressed, compressed = fields[1], fields[2], fields[3]
         header: dict[int, Any] = next((fields[each] for each in (5, 7, 8) if each in fields), {})
         values, encoding = header.get(1, 0), header.get(4 if 8 in fields else 2)
@@ -194,7 +195,7 @@ def _page(data: _Held, at: int) -> tuple[_Page, int]:
 _DEPTH = 16
 
 
-def _struct(data: _Held, at: int, depth: int) -> tuple[dict[int, Any], int]:
+def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Return a struct of Thrift's compact protocol: its numbers, structs and lists by field id."""
     if depth > _DEPTH:
         raise IndexError("it nests too deep")
@@ -211,7 +212,7 @@ def _struct(data: _Held, at: int, depth: int) -> tuple[dict[int, Any], int]:
     return fields, at + 1
 
 
-def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     match kind:
         case 1 | 2:
             return kind == 1, at
@@ -242,12 +243,12 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
     raise IndexError(f"type {kind} is unknown")
 
 
-def _zigzag(data: _Held, at: int) -> tuple[int, int]:
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
     value, at = _varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _varint(data: bytes | _Held, at: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -266,11 +267,6 @@ class _Held:
     def __init__(self, start: int, data: bytes) -> None:
         self.start = start
         self.data = data
-
-    def __getitem__(self, at: int) -> int:
-        if at < self.start:
-            raise IndexError
-        return self.data[at - self.start]
 
     def __len__(self) -> int:
         """Return the offset of its end."""

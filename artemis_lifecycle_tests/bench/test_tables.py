@@ -92,6 +92,7 @@ def test_each_manifest_is_as_its_list_records_it(table: Table) -> None:
             assert entry.min_sequence_number == min([*live, entry.sequence_number])
 
 
+@pytest.mark.seconds
 def test_the_window_slides_by_a_day_and_tags_stay(table: Table) -> None:
     full, night = _base(table, 0), _base(table, 1)
     a_day = table.shape.appends + 1
@@ -108,6 +109,7 @@ def test_the_window_slides_by_a_day_and_tags_stay(table: Table) -> None:
         assert parents[two.snapshot_id] == one.snapshot_id and one.timestamp_ms < two.timestamp_ms
 
 
+@pytest.mark.seconds
 def test_manifests_are_merged_as_iceberg_merges_them(table: Table) -> None:
     if not table.shape.merge:
         pytest.skip("this shape does not merge")
@@ -122,6 +124,7 @@ def test_manifests_are_merged_as_iceberg_merges_them(table: Table) -> None:
     assert any(carried) == (table.shape.name != "fleet")
 
 
+@pytest.mark.seconds
 def test_another_reader_agrees(table: Table) -> None:
     from pyiceberg.table import StaticTable
 

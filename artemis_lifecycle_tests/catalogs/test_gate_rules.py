@@ -151,6 +151,7 @@ _globs = st.one_of(
 )
 
 
+@pytest.mark.seconds
 @settings(max_examples=200)
 @given(
     entries=st.dictionaries(_globs, st.sampled_from(["reject", "report"]), max_size=5),

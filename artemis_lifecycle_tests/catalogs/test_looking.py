@@ -146,6 +146,7 @@ def test_a_missing_right_is_one_line_with_the_statement_for_the_owner(
     assert "artemis init" in found["operations"].fix
 
 
+@pytest.mark.seconds
 def test_the_first_step_that_writes_makes_the_products_own_and_says_so(
     uri: str, write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +164,7 @@ def test_the_first_step_that_writes_makes_the_products_own_and_says_so(
         _ask_all(lifecycle)
 
 
+@pytest.mark.seconds
 def test_a_question_of_another_deployment_is_refused_before_it_has_a_schema(
     uri: str, write: Callable[[str], Path], postgres_uri: str
 ) -> None:

@@ -30,6 +30,7 @@ from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.walk.plan_checks import cold_copy
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -266,7 +267,7 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
         python = load_catalog(catalog.name, **pyiceberg_properties(catalog)).load_table("db.t_2024")
         assert len(python.scan(snapshot_id=ids[3]).to_arrow()) == 4
         with pytest.raises(Exception, match="cold tier"):
-            spark.sql(f"INSERT INTO {catalog.name}.db.t_2024 VALUES (99)")
+            core_tables.sql(spark, f"INSERT INTO {catalog.name}.db.t_2024 VALUES (99)")
 
         # Restore, and the archive.
         lifecycle.restore(table, ids[2], "back")

@@ -60,7 +60,9 @@ class Archive:
         """A table written by the statements, all but its last snapshot expired; the ids."""
         lifecycle, table = self.lifecycle, f"db.{name}"
         full = f"{lifecycle.config.catalogs.live.name}.{table}"
-        lifecycle.spark.sql(f"CREATE TABLE {full} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+        core_tables.sql(
+            lifecycle.spark, f"CREATE TABLE {full} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')"
+        )
         for statement in statements:
             done = [str(snapshot.snapshot_id) for snapshot in lifecycle.snapshot_history(table).snapshots]
             statement = statement.format(*done, t=full, catalog=lifecycle.config.catalogs.live.name)
@@ -228,7 +230,9 @@ def test_a_file_that_another_cold_table_has_stays_readable(make_config: MakeConf
         live = lifecycle.config.catalogs.live.name
         core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         archive = Archive(lifecycle, {})
-        spark.sql(f"CREATE TABLE {live}.db.taker (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+        core_tables.sql(
+            spark, f"CREATE TABLE {live}.db.taker (id int) USING iceberg TBLPROPERTIES ('format-version'='2')"
+        )
         taken = (
             "CALL {catalog}.system.add_files(table => 'db.taker', source_table => '`parquet`.`"
             + str(lifecycle.config.catalogs.live.warehouse)
@@ -414,7 +418,7 @@ def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
     policy = {**AND_ARCHIVED, "cold_tier": {"retain": "1ms", "then": "keep"}}
     lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
     core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
-    spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")
+    core_tables.sql(spark, f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")
     with pytest.raises(NoSuchTable, match="not handed off yet"):
         lifecycle.deep_archive("db.none")
     Archive(lifecycle, {}).made("t", ONE, INSTEAD, LAST)

@@ -148,9 +148,10 @@ def opened(module_configs: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
 def make(opened: Lifecycle) -> Callable[..., Place]:
     def made(name: str, version: int, columns: str = "id int, a int") -> Place:
         place = Place(opened, name)
-        opened.spark.sql(
+        core_tables.sql(
+            opened.spark,
             f"CREATE TABLE {place.qualified} ({columns}) USING iceberg TBLPROPERTIES ('format-version'='{version}', "
-            "'write.delete.mode'='merge-on-read')"
+            "'write.delete.mode'='merge-on-read')",
         )
         return place
 
@@ -325,8 +326,9 @@ def test_a_dropped_column_of_an_equality_delete_comes_back_with_the_snapshot(
     with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as lifecycle:
         place = Place(lifecycle, "cleaned")
         core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
-        place.lifecycle.spark.sql(
-            f"CREATE TABLE {place.qualified} (id int, k int) USING iceberg TBLPROPERTIES ('format-version'='2')"
+        core_tables.sql(
+            place.lifecycle.spark,
+            f"CREATE TABLE {place.qualified} (id int, k int) USING iceberg TBLPROPERTIES ('format-version'='2')",
         )
         place.run("INSERT INTO {t} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 1), (2, 2)")
         place.delete_by_equality("k", 2)

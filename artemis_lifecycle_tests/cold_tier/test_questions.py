@@ -430,8 +430,10 @@ def test_archived_snapshots_answer_what_they_answered(make_config: MakeConfig, s
     config = make_config(defaults=AT_ONCE, tables={"ns.*": {}})
     world, lifecycle = World(spark, config), Lifecycle.open(config, spark=spark)
     core_tables.sql(spark, f"CREATE NAMESPACE {world.live}.ns")
-    spark.sql(f"CREATE TABLE {world.live}.{OTHER} (w STRING) USING iceberg")
-    spark.sql(f"INSERT INTO {world.live}.{OTHER} VALUES ('7'), ('a'), ('abc'), ('0.5'), ('2024-01-31'), (NULL)")
+    core_tables.sql(spark, f"CREATE TABLE {world.live}.{OTHER} (w STRING) USING iceberg")
+    core_tables.sql(
+        spark, f"INSERT INTO {world.live}.{OTHER} VALUES ('7'), ('a'), ('abc'), ('0.5'), ('2024-01-31'), (NULL)"
+    )
     past = Past(world, lifecycle, random.Random(seed))
     print(f"ARTEMIS_HISTORY={seed}")
     past.create()

@@ -66,9 +66,10 @@ def past(module_configs: MakeConfig, spark: SparkSession) -> Past:
     live = lifecycle.config.catalogs.live.name
     table = f"{live}.db.t"
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-    spark.sql(
+    core_tables.sql(
+        spark,
         f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
-        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"
+        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')",
     )
     spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(0, 8)")
     spark.sql(f"DELETE FROM {table} WHERE id IN (3, 6)")

@@ -47,7 +47,7 @@ def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Callable[[s
 
     yield make
     for lifecycle in made:
-        lifecycle.close()
+        lifecycle.resources.close()
 
 
 def copied(lifecycle: Lifecycle) -> set[str]:

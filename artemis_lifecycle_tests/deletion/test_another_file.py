@@ -43,7 +43,7 @@ def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Open]:
 
     yield open_one
     for each in found:
-        each.close()
+        each.resources.close()
 
 
 def _committed(lifecycle: Lifecycle, table: str = "t") -> tuple[ExpirationPlan, Path, Any]:

@@ -56,7 +56,9 @@ class World:
         core_tables.sql(self.spark, f"CREATE NAMESPACE IF NOT EXISTS {self.name}.{table.split('.')[0]}")
         place = f"LOCATION 'file://{location}'" if location is not None else ""
         options = f"TBLPROPERTIES ({properties})" if properties else ""
-        self.spark.sql(f"CREATE TABLE {self.name}.{table} (id bigint, name string) USING iceberg {place} {options}")
+        core_tables.sql(
+            self.spark, f"CREATE TABLE {self.name}.{table} (id bigint, name string) USING iceberg {place} {options}"
+        )
         return table
 
     def append(self, table: str, *ids: int) -> int:

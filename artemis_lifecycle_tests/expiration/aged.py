@@ -17,9 +17,10 @@ def make_table(lifecycle: Lifecycle, name: str, commits: int = 4, *, properties:
     """`db.<name>` in the live catalog after `commits` appends of the rows 0, 1, …; returns its identifier."""
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-    spark.sql(
+    core_tables.sql(
+        spark,
         f"CREATE TABLE {live}.db.{name} (id int) USING iceberg"
-        + (f" TBLPROPERTIES ({properties})" if properties else "")
+        + (f" TBLPROPERTIES ({properties})" if properties else ""),
     )
     for number in range(commits):
         core_tables.append(spark, f"{live}.db.{name}", [(number,)])

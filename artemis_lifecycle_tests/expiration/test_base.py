@@ -21,9 +21,10 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
     with open_lifecycle(make_config(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
         core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-        spark.sql(
+        core_tables.sql(
+            spark,
             f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg TBLPROPERTIES ("
-            "'write.metadata.delete-after-commit.enabled' = 'true', 'write.metadata.previous-versions-max' = '1')"
+            "'write.metadata.delete-after-commit.enabled' = 'true', 'write.metadata.previous-versions-max' = '1')",
         )
         _commit(opened, 3)
         yield opened
@@ -31,7 +32,7 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 def _commit(lifecycle: Lifecycle, number: int) -> None:
     for _ in range(number):
-        lifecycle.spark.sql(f"INSERT INTO {lifecycle.config.catalogs.live.name}.{TABLE} VALUES (1)")
+        core_tables.sql(lifecycle.spark, f"INSERT INTO {lifecycle.config.catalogs.live.name}.{TABLE} VALUES (1)")
 
 
 def test_a_plan_outlives_its_base(lifecycle: Lifecycle) -> None:

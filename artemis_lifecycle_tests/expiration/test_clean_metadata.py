@@ -32,7 +32,7 @@ def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycl
     with open_lifecycle(make_config(defaults=cleaning, tables={"db.*": {}}), spark=spark) as opened:
         live = opened.config.catalogs.live.name
         core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-        spark.sql(f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg")
         yield opened
 
 
@@ -259,7 +259,7 @@ def test_a_sort_order_waits_for_writers_that_began_while_it_was_the_default(
     }
     with open_lifecycle(make_config(defaults=patient, tables={"db.*": {}}), spark=spark) as lifecycle:
         core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
-        spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.{TABLE} (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {lifecycle.config.catalogs.live.name}.{TABLE} (id int) USING iceberg")
         _run(lifecycle, *(f"ALTER TABLE t WRITE ORDERED BY id{each}" for each in ("", " DESC", " NULLS LAST")))
         _run(lifecycle, "INSERT INTO TABLE t VALUES (9)")
         for number in range(4):

@@ -64,12 +64,12 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
     config: LifecycleConfig = make_config(tables={"db.curve": {"retention": {"window": "0s"}}})
     name = f"{config.catalogs.live.name}.db.curve"
     core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.db")
-    spark.sql(f"CREATE TABLE {name} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    core_tables.sql(spark, f"CREATE TABLE {name} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
     for number in range(3):
-        spark.sql(f"INSERT INTO {name} VALUES ({number})")
+        core_tables.sql(spark, f"INSERT INTO {name} VALUES ({number})")
     spark.sql(f"ALTER TABLE {name} CREATE TAG first AS OF VERSION {_ids(spark, name)[0]}")
-    spark.sql(f"INSERT OVERWRITE {name} VALUES (9)")
-    spark.sql(f"INSERT OVERWRITE {name} VALUES (10)")
+    core_tables.sql(spark, f"INSERT OVERWRITE {name} VALUES (9)")
+    core_tables.sql(spark, f"INSERT OVERWRITE {name} VALUES (10)")
     with open_lifecycle(config, spark=spark) as lifecycle:
         curve = lifecycle.retention_curve("db.curve", windows=[timedelta(days=1)])
         shortest, longest = curve.points

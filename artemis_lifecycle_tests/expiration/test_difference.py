@@ -12,6 +12,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import ApprovalNeeded, BadInput, HandoffFailed, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle
 from artemis_lifecycle_tests.simulated_time import set_modified
@@ -22,7 +23,7 @@ DAY = timedelta(days=1)
 def _overwritten(lifecycle: Lifecycle, name: str = "t") -> str:
     """Four commits, 40, 30, 20 and 0 days old; the last replaces every row, so that older data files can go."""
     table = make_table(lifecycle, name, 3)
-    lifecycle.spark.sql(f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
     set_ages(lifecycle, table, [40 * DAY, 30 * DAY, 20 * DAY, 0 * DAY])
     return table
 

@@ -41,7 +41,7 @@ def opened(make_config: Callable[..., LifecycleConfig], spark: SparkSession) -> 
         lifecycle = Lifecycle.open(make_config(defaults=defaults), spark=spark)
         live = lifecycle.config.catalogs.live.name
         core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-        spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {live}.db.t (id int) USING iceberg")
         for number in range(4):
             core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES ({number})")
         return lifecycle

@@ -154,6 +154,7 @@ def files_of(table: Table, ids: set[int]) -> dict[str, int]:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("seed", range(4))
 def test_what_expires_and_what_that_frees_is_counted_exactly(seed: int, foreign: Foreign) -> None:
     dice = random.Random(f"{SEED}:{seed}")
@@ -218,6 +219,7 @@ def started(kind: str, folder: Path) -> Iterator[Home]:
         yield homes.of_rest("seaweed", server, folder)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ["rest", "glue", pytest.param("hive", marks=pytest.mark.nightly)])
 def test_every_type_of_catalog_is_assessed_alike(kind: str, tmp_path: Path) -> None:
     with started(kind, tmp_path) as home:
@@ -326,6 +328,7 @@ def test_it_needs_no_right_but_select_and_writes_nothing_anywhere(
     assert foreign.everything() == before and sorted(tmp_path.rglob("*")) == here
 
 
+@pytest.mark.seconds
 def test_neither_spark_nor_dagster_is_loaded(foreign: Foreign, tmp_path: Path) -> None:
     foreign.table("t").append(rows(1))
     code = (

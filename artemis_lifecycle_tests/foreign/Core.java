@@ -1,6 +1,7 @@
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -229,12 +230,18 @@ public class Core {
     }
 
     /** One commit of rows, which are lines of values between tabs (\\N is null) in the order of the columns: an append,
-     * or in the place of all rows. A data file for each partition, by Iceberg's own writer. */
+     * or in the place of all rows. A data file for each partition, by Iceberg's own writer; after a line of a form feed
+     * another one. */
     public void write(Table table, String branch, String rows, boolean replace) throws IOException {
         List columns = table.schema().columns();
         InternalRecordWrapper wrapper = new InternalRecordWrapper(table.schema().asStruct());
         Map writers = new LinkedHashMap();
+        int part = 0;
         for (String line : rows.split("\n")) {
+            if (line.equals("\f")) {
+                part++;
+                continue;
+            }
             String[] values = line.split("\t", -1);
             GenericRecord row = GenericRecord.create(table.schema());
             for (int i = 0; i < values.length; i++) {
@@ -242,10 +249,11 @@ public class Core {
             }
             PartitionKey key = new PartitionKey(table.spec(), table.schema());
             key.partition(wrapper.wrap(row));
-            if (!writers.containsKey(key)) {
-                writers.put(key, writer(table, key, writers.size() + 1));
+            List file = Arrays.asList(new Object[] {Integer.valueOf(part), key});
+            if (!writers.containsKey(file)) {
+                writers.put(file, writer(table, key, writers.size() + 1));
             }
-            ((DataWriter) writers.get(key)).write(row);
+            ((DataWriter) writers.get(file)).write(row);
         }
         List files = new ArrayList();
         for (Iterator each = writers.values().iterator(); each.hasNext();) {

@@ -56,6 +56,7 @@ def _peak(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+@pytest.mark.seconds
 def test_many_refused_snapshots_are_one_record_and_one_short_answer(
     process: tuple[Served, Relay, int], postgres_uri: str
 ) -> None:

@@ -32,7 +32,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.orphans.dropped import DroppedTable
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.defs.conftest import written
 from artemis_lifecycle_tests.deletion.world import local, make_old
@@ -52,7 +52,7 @@ POLICY: dict[str, Any] = {
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
     config = make_config(defaults=POLICY, tables={"db.*": {}})
-    with Lifecycle.open(config, spark=spark) as opened:
+    with open_lifecycle(config, spark=spark) as opened:
         yield opened
 
 
@@ -384,7 +384,7 @@ def test_a_purge_of_a_table_that_was_never_seen_leaves_nothing_to_scan(lifecycle
 
 def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spark: SparkSession) -> None:
     policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
-    with Lifecycle.open(make_config(defaults=policy), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy), spark=spark) as lifecycle:
         table = make_table(lifecycle, "aside", 3)
         pointer = lifecycle.steps.table_state(table).entry.metadata_location
         table_uuid, place = _drop(lifecycle, table)
@@ -410,7 +410,7 @@ def test_a_hold_or_a_word_keeps_what_a_dropped_table_has_in_quarantine(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
-    with Lifecycle.open(make_config(defaults=policy), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy), spark=spark) as lifecycle:
         table = make_table(lifecycle, "aside", 2)
         table_uuid, place = _drop(lifecycle, table)
         files = _files(place)
@@ -442,7 +442,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(
 ) -> None:
     tables: dict[str, Any] = {"db.*": {}, "scratch.*": {"dropped": {"approval": "guards"}}}
     config = make_config(defaults=POLICY, tables=tables)
-    with Lifecycle.open(config, spark=spark) as lifecycle:
+    with open_lifecycle(config, spark=spark) as lifecycle:
         core_tables.sql(spark, f"CREATE NAMESPACE {_name(lifecycle)}.scratch")
         spark.sql(f"CREATE TABLE {_name(lifecycle)}.scratch.t USING iceberg AS SELECT 1 AS id")
         names = [make_table(lifecycle, name, 1) for name in ("asked", "early", "dark")]

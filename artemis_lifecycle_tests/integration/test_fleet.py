@@ -225,7 +225,7 @@ def test_names_and_reasons_that_others_wrote_are_text_on_the_page(make_config: M
         # And in the forecast of the window.
         lifecycle.operations.run_times.note("run", "db.t", "plan", now - timedelta(hours=30), 1)
         core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-        spark.sql(f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
         page = lifecycle.fleet().html
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
     assert page.count("&lt;script&gt;alert(1)") >= 3 and "&lt;script&gt;alert(2)" in page and "2.00" in page

@@ -110,7 +110,7 @@ def made(lifecycle: Lifecycle) -> list[int]:
     full = Identifier(("db",), NAME).sql(lifecycle.config.catalogs.live.name)
     quoted = EVIL.replace("`", "``")
     core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
-    spark.sql(f"CREATE TABLE {full} (id int, `{quoted}` string) USING iceberg")
+    core_tables.sql(spark, f"CREATE TABLE {full} (id int, `{quoted}` string) USING iceberg")
     for number in (1, 2, 3):
         frame = spark.createDataFrame([(number, EVIL)], f"id int, `{quoted}` string").coalesce(1)
         frame.writeTo(full).option("snapshot-property.writer-id", EVIL).overwritePartitions()

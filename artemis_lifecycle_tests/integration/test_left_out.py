@@ -32,7 +32,7 @@ def make(make_config: MakeConfig, spark: SparkSession) -> Iterator[Callable[...,
         opened.append(open_lifecycle(config, spark=spark))
         place = Place(opened[-1].__enter__(), "t")
         core_tables.sql(spark, f"CREATE NAMESPACE {place.lifecycle.config.catalogs.live.name}.db")
-        spark.sql(f"CREATE TABLE {place.qualified} (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {place.qualified} (id int) USING iceberg")
         for number in range(4):
             place.run(f"INSERT OVERWRITE {{t}} VALUES ({number})")
         return place

@@ -16,7 +16,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed, MissingFile, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.policies import AT_ONCE
 
@@ -38,7 +38,7 @@ class Stage:
         return f"{self.lifecycle.config.catalogs.live.name}.{TABLE}"
 
     def append(self, number: int) -> None:
-        self.lifecycle.spark.sql(f"INSERT INTO {self.name} VALUES ({number})")
+        core_tables.sql(self.lifecycle.spark, f"INSERT INTO {self.name} VALUES ({number})")
 
     def document(self) -> dict[str, Any]:
         location = self.lifecycle.snapshot_history(TABLE).metadata_location
@@ -112,22 +112,23 @@ def damaged(path: str, how: str) -> Iterator[None]:
 def build(lifecycle: Lifecycle) -> None:
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-    spark.sql(
+    core_tables.sql(
+        spark,
         f"CREATE TABLE {live}.{TABLE} (id int) USING iceberg "
-        "TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '100')"
+        "TBLPROPERTIES ('commit.manifest.min-count-to-merge' = '100')",
     )
     for number in range(3):
-        spark.sql(f"INSERT INTO {live}.{TABLE} VALUES ({number})")
+        core_tables.sql(spark, f"INSERT INTO {live}.{TABLE} VALUES ({number})")
     for number in range(3):
-        spark.sql(f"INSERT OVERWRITE {live}.{TABLE} VALUES ({number})")
+        core_tables.sql(spark, f"INSERT OVERWRITE {live}.{TABLE} VALUES ({number})")
     for number in range(2):
-        spark.sql(f"INSERT INTO {live}.{TABLE} VALUES ({number})")
+        core_tables.sql(spark, f"INSERT INTO {live}.{TABLE} VALUES ({number})")
 
 
 @pytest.fixture
 def stage(make_config: MakeConfig, spark: SparkSession) -> Iterator[Stage]:
     policy = {**AT_ONCE, "retention": {"window": "1ms", "min_snapshots": 5}}
-    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
         build(lifecycle)
         yield Stage(lifecycle, lifecycle.plan_expiration(TABLE))
 

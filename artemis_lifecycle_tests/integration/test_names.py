@@ -19,6 +19,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement
 from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local, make_old
 
@@ -55,10 +56,10 @@ def table(request: pytest.FixtureRequest, lifecycle: Lifecycle) -> str:
 
 def _create(lifecycle: Lifecycle, name: str) -> None:
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(live, *parse(name).namespace)}")
-    spark.sql(f"CREATE TABLE {_sql(lifecycle, name)} (id int) USING iceberg")
+    core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {sql_name(live, *parse(name).namespace)}")
+    core_tables.sql(spark, f"CREATE TABLE {_sql(lifecycle, name)} (id int) USING iceberg")
     for number in (1, 2, 3):
-        spark.sql(f"INSERT OVERWRITE {_sql(lifecycle, name)} VALUES ({number})")
+        core_tables.sql(spark, f"INSERT OVERWRITE {_sql(lifecycle, name)} VALUES ({number})")
 
 
 def _sql(lifecycle: Lifecycle, name: str) -> str:

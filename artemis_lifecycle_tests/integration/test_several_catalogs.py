@@ -22,7 +22,7 @@ from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import BadInput, OperationsUnavailable, StalePlan
 from artemis_lifecycle.session.resources import Folder
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests import conftest
+from artemis_lifecycle_tests import conftest, core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 LATER = datetime.now(UTC) + timedelta(days=60)
@@ -62,10 +62,10 @@ def finance(lifecycle: Lifecycle) -> str:
 
 
 def made(spark: SparkSession, catalog: str, first: int) -> None:
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.db")
-    spark.sql(f"CREATE TABLE {catalog}.db.t (id int) USING iceberg")
+    core_tables.sql(spark, f"CREATE NAMESPACE IF NOT EXISTS {catalog}.db")
+    core_tables.sql(spark, f"CREATE TABLE {catalog}.db.t (id int) USING iceberg")
     for number in range(first, first + 3):
-        spark.sql(f"INSERT OVERWRITE {catalog}.db.t VALUES ({number})")
+        core_tables.sql(spark, f"INSERT OVERWRITE {catalog}.db.t VALUES ({number})")
 
 
 def test_each_catalog_s_table_walks_under_its_own_key(lifecycle: Lifecycle, spark: SparkSession) -> None:
@@ -157,7 +157,7 @@ def test_doctor_looks_at_each_catalog_and_no_probe_goes_to_a_managed_store(
 def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecycle, spark: SparkSession) -> None:
     live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
     made(spark, live, 0)
-    spark.sql(f"CREATE NAMESPACE {other}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {other}.db")
     at = lifecycle.get_current("db.t").metadata_location
     spark.sql(f"CALL {other}.system.register_table(table => 'db.t', metadata_file => '{at}')")
     key = f"{other}:db.t"
@@ -170,7 +170,7 @@ def test_a_uuid_in_two_catalogs_is_two_readers_of_shared_files(lifecycle: Lifecy
 
     before = rows(f"{other}.db.t", history)
     # The live catalog's line goes on, and expires what the other one still has.
-    spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (3)")
+    core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.t VALUES (3)")
     plan = lifecycle.plan_expiration("db.t", now=LATER)
     assert set(plan.expired_snapshots) == set(history)
     lifecycle.hand_off(plan)
@@ -189,7 +189,7 @@ def test_a_catalog_that_hangs_stops_only_deletions_where_roots_overlap(
     # A table of the other catalog that lies in the live warehouse, where no root of its own is.
     inside = f"{lifecycle.config.catalogs.live.warehouse}/inside"
     spark.sql(f"CREATE TABLE {other}.db.inside (id int) USING iceberg LOCATION '{inside}'")
-    spark.sql(f"INSERT INTO {other}.db.inside VALUES (1)")
+    core_tables.sql(spark, f"INSERT INTO {other}.db.inside VALUES (1)")
     lifecycle.observe_catalog()
     monkeypatch.setattr("artemis_lifecycle.session.live_catalogs.ANSWERS_WITHIN", 0.3)
     monkeypatch.setattr("artemis_lifecycle.session.live_catalogs._SURVEY_WITHIN", 0.3)
@@ -241,10 +241,10 @@ def test_where_roots_overlap_a_silent_catalog_stops_deletions(
     )
     with conftest.open_lifecycle(config, spark) as lifecycle:
         live = config.catalogs.live.name
-        spark.sql(f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg LOCATION '{warehouse}/finance/t'")
         for number in range(3):
-            spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES ({number})")
+            core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.t VALUES ({number})")
         plan = lifecycle.plan_expiration("db.t", now=LATER)
         lifecycle.commit_expiration(plan)
         with monkeypatch.context() as silent:
@@ -261,7 +261,7 @@ def test_a_dropped_table_goes_only_when_every_catalog_says_that_it_lacks_it(
 ) -> None:
     live, other = lifecycle.config.catalogs.live.name, finance(lifecycle)
     made(spark, live, 0)
-    spark.sql(f"CREATE NAMESPACE {other}.db")
+    core_tables.sql(spark, f"CREATE NAMESPACE {other}.db")
     at = lifecycle.get_current("db.t").metadata_location
     lifecycle.observe_catalog()
     spark.sql(f"DROP TABLE {live}.db.t")

@@ -34,7 +34,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.walk.undrop import Undropped
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
@@ -53,7 +53,7 @@ POLICY: dict[str, Any] = {
 
 @pytest.fixture
 def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark) as opened:
+    with open_lifecycle(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark) as opened:
         yield opened
 
 
@@ -204,7 +204,7 @@ def test_two_names_of_one_uuid_are_two_readers_of_shared_files(lifecycle: Lifecy
     name, pointer = _name(lifecycle), lifecycle.steps.table_state(one).metadata.metadata_location
     lifecycle.spark.sql(f"CALL {name}.system.register_table(table => 'db.two', metadata_file => '{pointer}')")
     assert _uuid(lifecycle, "db.two") == _uuid(lifecycle, one)
-    lifecycle.spark.sql(f"INSERT OVERWRITE {name}.db.one VALUES (8), (9)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {name}.db.one VALUES (8), (9)")
     core_tables.sql(lifecycle.spark, f"INSERT INTO {name}.db.two VALUES (5)")
     for table in (one, "db.two", one):
         lifecycle.expire(table)
@@ -343,7 +343,7 @@ def test_an_undrop_brings_back_what_a_deletion_moved_into_quarantine(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}, "dropped": {"keep": "0s"}}
-    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
         table = make_table(lifecycle, "aside", 3)
         lifecycle.observe_catalog()
         place, files = _place(lifecycle, table), _files(_place(lifecycle, table))
@@ -365,7 +365,7 @@ def test_an_undrop_passes_the_gate_only_with_what_was_in_the_catalog_before(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
     policy = {**POLICY, "lineage": {"mode": "reject"}}
-    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+    with open_lifecycle(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
         seen, unseen = make_table(lifecycle, "seen", 1), make_table(lifecycle, "unseen", 1)
         lifecycle.observe_catalog()
         # As a commit that the gate refused, which has written its metadata file before.

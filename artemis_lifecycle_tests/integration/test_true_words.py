@@ -34,8 +34,8 @@ def test_the_files_of_a_partition_that_was_expired_go_the_way_of_its_snapshots_a
 ) -> None:
     lifecycle, spark, live = opened, opened.spark, opened.config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-    spark.sql(f"CREATE TABLE {live}.db.t (id int, day string) USING iceberg PARTITIONED BY (day)")
-    spark.sql(f"INSERT INTO {live}.db.t VALUES (1, 'old'), (2, 'new')")
+    core_tables.sql(spark, f"CREATE TABLE {live}.db.t (id int, day string) USING iceberg PARTITIONED BY (day)")
+    core_tables.sql(spark, f"INSERT INTO {live}.db.t VALUES (1, 'old'), (2, 'new')")
     before = lifecycle.snapshot_history("db.t").snapshots[-1].snapshot_id
     old = {row[0] for row in lifecycle.reachable_set("db.t").data_file_paths.collect() if "day=old" in row[0]}
     spark.sql(f"DELETE FROM {live}.db.t WHERE day = 'old'")
@@ -70,7 +70,7 @@ def test_a_path_that_nothing_knows_is_said_in_words_and_is_no_success(
 ) -> None:
     spark, live = opened.spark, opened.config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-    spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+    core_tables.sql(spark, f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     file = tmp_path / "lifecycle.yaml"
     file.write_text(opened.config.model_dump_json(by_alias=True))
     for path in ("file:///elsewhere/x.parquet", f"{opened.config.catalogs.live.warehouse}/db/t/data/none.parquet"):
@@ -110,7 +110,7 @@ def test_patterns_that_tie_stop_the_steps_of_that_table_and_of_no_other(
         live = config.catalogs.live.name
         core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
         for table in ("t", "u"):
-            spark.sql(f"CREATE TABLE {live}.db.{table} (id int) USING iceberg")
+            core_tables.sql(spark, f"CREATE TABLE {live}.db.{table} (id int) USING iceberg")
         for step in (lifecycle.plan_expiration, lifecycle.scan_orphans, lifecycle.compact_data_files):
             with pytest.raises(ConfigError, match=r"equally well: d\*\.t, db\.\*.*\[table db\.t\]"):
                 step("db.t")  # type: ignore[operator]

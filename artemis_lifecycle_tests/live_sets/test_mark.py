@@ -118,6 +118,7 @@ def logs(draw: st.DrawFn) -> tuple[Log, Policies]:
     return Log(parents, keys, heads), Policies(rules)
 
 
+@pytest.mark.seconds
 @settings(max_examples=400)
 @given(logs(), st.sampled_from([1, 3]))
 def test_a_mark_finds_what_each_reference_alone_would_find(case: tuple[Log, Policies], threads: int) -> None:

@@ -210,7 +210,7 @@ def test_the_command_sweeps_as_many_tables_at_a_time_as_it_is_told(
     names = [f"{config.catalogs.live.name}.db.t{number}" for number in range(3)]
     core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.db")
     for name in names:
-        spark.sql(f"CREATE TABLE {name} (n INT) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {name} (n INT) USING iceberg")
     with open_lifecycle(config, spark) as lifecycle:
         monkeypatch.setattr("artemis_lifecycle.cli.command.opened", lambda *_: nullcontext(lifecycle))
         marked = lifecycle.mark(config.catalogs.live.name)
@@ -261,9 +261,9 @@ def test_a_plain_catalog_has_one_reference_per_table(make_config: MakeConfig, sp
     live = config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
     for name in ("one", "two"):
-        spark.sql(f"CREATE TABLE {live}.db.{name} (n INT) USING iceberg")
+        core_tables.sql(spark, f"CREATE TABLE {live}.db.{name} (n INT) USING iceberg")
         for row in range(3):
-            spark.sql(f"INSERT INTO {live}.db.{name} VALUES ({row})")
+            core_tables.sql(spark, f"INSERT INTO {live}.db.{name} VALUES ({row})")
     with open_lifecycle(config, spark=spark) as lifecycle:
         marked = lifecycle.mark(live, {"db.one": 1})
         assert (marked.references, marked.contents, marked.versions, marked.commits) == (2, 2, 4, 4)

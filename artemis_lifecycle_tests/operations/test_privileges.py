@@ -308,6 +308,7 @@ TRIED: tuple[tuple[str, frozenset[str]], ...] = (
 )
 
 
+@pytest.mark.seconds
 def test_what_a_role_might_try(logins: dict[str, Engine], counted: Counted) -> None:
     differing = []
     for statement, may in TRIED:

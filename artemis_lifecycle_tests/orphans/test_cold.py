@@ -42,15 +42,16 @@ def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
     lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
-    spark.sql(
+    core_tables.sql(
+        spark,
         f"CREATE TABLE {live}.db.t (id int) USING iceberg "
-        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"
+        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')",
     )
     spark.sql(f"INSERT INTO {live}.db.t SELECT /*+ COALESCE(1) */ id FROM range(0, 8)")
     spark.sql(f"DELETE FROM {live}.db.t WHERE id = 3")
     with pytest.raises(NoSuchTable, match="not handed off yet"):
         lifecycle.scan_cold("db.t")
-    spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (1)")
+    core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.t VALUES (1)")
     lifecycle.expire("db.t")
     return Archive(lifecycle)
 
@@ -59,7 +60,7 @@ def test_what_a_refused_writer_left_is_found_and_nothing_else(archive: Archive, 
     assert archive.unknown() == set()
     before = archive.cold_files()
     with pytest.raises(Exception, match="is the cold tier"):
-        spark.sql(f"INSERT INTO {archive.lifecycle.config.catalogs.cold.name}.db.t VALUES (7)")
+        core_tables.sql(spark, f"INSERT INTO {archive.lifecycle.config.catalogs.cold.name}.db.t VALUES (7)")
     left = archive.cold_files() - before
     assert left  # The client removes its data files itself: a refusal is a definite outcome.
     assert archive.unknown() == left
@@ -82,7 +83,7 @@ def test_a_young_file_is_left_out_and_counted(archive: Archive) -> None:
 
 def test_copies_that_are_not_published_yet_are_known(archive: Archive, spark: SparkSession) -> None:
     lifecycle = archive.lifecycle
-    spark.sql(f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.db.t VALUES (2)")
+    core_tables.sql(spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.db.t VALUES (2)")
     plan = lifecycle.plan_expiration("db.t")
     before = archive.cold_files()
 

@@ -105,6 +105,7 @@ def test_files_that_never_settle_are_reported_by_their_kind() -> None:
     assert "never end: forgotten" in str(endless)
 
 
+@pytest.mark.seconds
 def test_the_trend_is_a_table_and_a_picture() -> None:
     trend = ScanTrend("db.t", (point(0, 5), point(1, 7)), 7.0)
     assert trend.to_pandas()["orphans"].tolist() == [5, 7]

@@ -16,6 +16,7 @@ from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import read_manifest
 from artemis_lifecycle.metadata.values import partition_ranges
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.planning.iceberg_planner import IcebergPlanner
 
 PREDICATES = {
@@ -52,7 +53,7 @@ DEFAULTED = {
 def table(lifecycle: Lifecycle) -> str:
     """10 files of 20 rows in two days, with several row groups each."""
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    spark.sql(f"CREATE NAMESPACE {live}.ns")
+    core_tables.sql(spark, f"CREATE NAMESPACE {live}.ns")
     spark.sql(
         f"""CREATE TABLE {live}.ns.t (id bigint, name string, note string, value double, price decimal(9, 2),
             at timestamp, pad string, place struct<city string, `inner.most` struct<x int>>, tags array<string>,

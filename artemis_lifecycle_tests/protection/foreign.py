@@ -32,16 +32,18 @@ def make_history(lifecycle: Lifecycle, name: str = "t", snapshots: int = 4, prop
     """Table db.`name` of so many snapshots; each replaces one row and leaves the others, so that files are shared."""
     live = lifecycle.config.catalogs.live.name
     core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-    lifecycle.spark.sql(
+    core_tables.sql(
+        lifecycle.spark,
         f"CREATE TABLE {live}.db.{name} (id int, part int) USING iceberg PARTITIONED BY (part) "
-        f"TBLPROPERTIES ('format-version'='2'{properties})"
+        f"TBLPROPERTIES ('format-version'='2'{properties})",
     )
     core_tables.append(lifecycle.spark, f"{live}.db.{name}", [(0, 0), (100, 1)])
     for number in range(1, snapshots):
-        lifecycle.spark.sql(
+        core_tables.sql(
+            lifecycle.spark,
             f"INSERT OVERWRITE {live}.db.{name} PARTITION (part = 0) VALUES ({number})"
             if number < snapshots - 1
-            else f"INSERT OVERWRITE {live}.db.{name} VALUES ({number}, 0), (200, 2)"
+            else f"INSERT OVERWRITE {live}.db.{name} VALUES ({number}, 0), (200, 2)",
         )
     return [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(f"db.{name}").snapshots]
 

@@ -36,9 +36,10 @@ def with_deletes(lifecycle: Lifecycle) -> list[int]:
     """Snapshots of db.t, of which the first three share files, one of them with position deletes."""
     live = lifecycle.config.catalogs.live.name
     core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
-    lifecycle.spark.sql(
+    core_tables.sql(
+        lifecycle.spark,
         f"CREATE TABLE {live}.db.t (id int, part int) USING iceberg TBLPROPERTIES ('format-version'='2', "
-        "'write.delete.mode'='merge-on-read', 'write.delete.granularity'='partition')"
+        "'write.delete.mode'='merge-on-read', 'write.delete.granularity'='partition')",
     )
     lifecycle.spark.sql(f"INSERT INTO {live}.db.t SELECT /*+ COALESCE(1) */ CAST(id AS int), 0 FROM range(6)")
     lifecycle.spark.sql(f"DELETE FROM {live}.db.t WHERE id = 3")

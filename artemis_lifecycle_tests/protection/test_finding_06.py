@@ -32,7 +32,7 @@ def _sql(lifecycle: Lifecycle, table: str) -> str:
 
 def _create(lifecycle: Lifecycle, table: str, location: Path | None = None) -> None:
     place = f"LOCATION 'file://{location}'" if location is not None else ""
-    lifecycle.spark.sql(f"CREATE TABLE {_sql(lifecycle, table)} (id bigint) USING iceberg {place}")
+    core_tables.sql(lifecycle.spark, f"CREATE TABLE {_sql(lifecycle, table)} (id bigint) USING iceberg {place}")
 
 
 def _append(lifecycle: Lifecycle, table: str, number: int) -> None:

@@ -28,6 +28,7 @@ from artemis_lifecycle.operations.database import Operations, connect, connected
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
@@ -550,8 +551,8 @@ def test_spark_and_python_find_a_catalog_in_the_schema_of_its_address(
     config = make_config(catalogs=places, operations={"uri": uri})
     live = config.catalogs.live.name
     with open_lifecycle(config, spark=spark) as lifecycle:
-        spark.sql(f"CREATE NAMESPACE {live}.db")
-        spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
+        core_tables.sql(spark, f"CREATE TABLE {live}.db.t (id int) USING iceberg")
         assert lifecycle.tables() == ["db.t"]
         with connected(uri) as engine, engine.connect() as connection:
             assert connection.exec_driver_sql("SELECT table_name FROM team_b.iceberg_tables").scalars().all() == ["t"]

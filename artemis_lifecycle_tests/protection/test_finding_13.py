@@ -27,7 +27,7 @@ def handed_a_plan(lifecycle: Lifecycle) -> tuple[str, list[int]]:
     """A table with an expired snapshot, planned; the plan's id and the snapshots."""
     live = lifecycle.config.catalogs.live.name
     core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE {live}.db")
-    lifecycle.spark.sql(f"CREATE TABLE {live}.db.t (id int) USING iceberg")
+    core_tables.sql(lifecycle.spark, f"CREATE TABLE {live}.db.t (id int) USING iceberg")
     core_tables.sql(lifecycle.spark, f"INSERT INTO {live}.db.t VALUES (1)")
     core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {live}.db.t VALUES (2)")
     plan = lifecycle.plan_expiration("db.t")

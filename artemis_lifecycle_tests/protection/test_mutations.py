@@ -55,7 +55,7 @@ from artemis_lifecycle.session.contexts import copy_again, deletion_context, hol
 from artemis_lifecycle.walk.deletion import Deletion
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle_tests import core_tables
-from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
+from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.databases import with_operations
@@ -84,7 +84,7 @@ class Stage:
         return self.opened(self.make_config(defaults=defaults, **sections))
 
     def opened(self, config: LifecycleConfig) -> Lifecycle:
-        return self.stack.enter_context(Lifecycle.open(config, spark=self.spark))
+        return self.stack.enter_context(open_lifecycle(config, self.spark))
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def create(lifecycle: Lifecycle, table: str = T, *, location: Path | None = None
     core_tables.sql(lifecycle.spark, f"CREATE NAMESPACE IF NOT EXISTS {live}.{identifier.namespace[0]}")
     place = f"LOCATION 'file://{location}'" if location is not None else ""
     options = f"TBLPROPERTIES ({properties})" if properties else ""
-    lifecycle.spark.sql(f"CREATE TABLE {identifier.sql(live)} (id bigint) USING iceberg {place} {options}")
+    core_tables.sql(lifecycle.spark, f"CREATE TABLE {identifier.sql(live)} (id bigint) USING iceberg {place} {options}")
 
 
 def append(lifecycle: Lifecycle, table: str = T) -> Any:
@@ -119,7 +119,7 @@ def append(lifecycle: Lifecycle, table: str = T) -> Any:
 
 def overwrite(lifecycle: Lifecycle, table: str = T) -> None:
     name = parse(table).sql(lifecycle.config.catalogs.live.name)
-    lifecycle.spark.sql(f"INSERT OVERWRITE {name} VALUES (9)")
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {name} VALUES (9)")
 
 
 def java(lifecycle: Lifecycle, table: str) -> Any:
@@ -902,7 +902,7 @@ def the_window_is_raised_between_plan_and_commit(stage: Stage) -> None:
     plan, last = lifecycle.plan_expiration(T), pointer(lifecycle)
     config = lifecycle.config.model_dump(exclude_unset=True)
     config["defaults"]["retention"] |= {"window": "900d"}
-    with Lifecycle.open(LifecycleConfig.model_validate(config), spark=stage.spark) as changed, REFUSED:
+    with open_lifecycle(LifecycleConfig.model_validate(config), stage.spark) as changed, REFUSED:
         changed.commit_expiration(plan.plan_id)
         changed.delete_files(plan.plan_id)
     register(lifecycle, last)

@@ -65,6 +65,7 @@ def test_a_warehouse_that_is_a_name_is_never_a_folder(write: Write, tmp_path: Pa
     assert sql.warehouse == f"file://{tmp_path}/lake" and sql.root == sql.warehouse
 
 
+@pytest.mark.seconds
 def test_doctor_says_what_works_and_what_will_be_refused(write: Write, seaweed_server: Server) -> None:
     other = load_catalog("other", **pyiceberg_properties(seaweed_server.catalog()))
     other.create_namespace_if_not_exists("doctor")

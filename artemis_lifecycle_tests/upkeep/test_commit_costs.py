@@ -54,7 +54,9 @@ def test_each_commit_wrote_what_the_store_got(lifecycle: Lifecycle, spark: Spark
     catalog = lifecycle.config.catalogs.live.name
     name = f"{catalog}.ns.t"
     core_tables.sql(spark, f"CREATE NAMESPACE {catalog}.ns")
-    spark.sql(f"CREATE TABLE {name} (a int) USING iceberg TBLPROPERTIES ('commit.manifest.min-count-to-merge'='3')")
+    core_tables.sql(
+        spark, f"CREATE TABLE {name} (a int) USING iceberg TBLPROPERTIES ('commit.manifest.min-count-to-merge'='3')"
+    )
     location = lifecycle.snapshot_history("ns.t").metadata_location
     folder = Path(os.path.dirname(location).removeprefix("file:").replace("//", "/"))
 
@@ -99,7 +101,7 @@ def test_each_commit_wrote_what_the_store_got(lifecycle: Lifecycle, spark: Spark
     assert after.unknown == 1 and [row.requests for row in after.rows] == [row.requests for row in found.rows]
     # Of a log that was cut, the oldest file's commit is not known; the newest two are.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='2')")
-    spark.sql(f"INSERT INTO {name} VALUES (9)")
+    core_tables.sql(spark, f"INSERT INTO {name} VALUES (9)")
     cut = lifecycle.commit_costs("ns.t").rows
     assert [row.metadata_bytes is None for row in cut] == [True] * 6 + [False] * 2
     assert [row.snapshot_id is None for row in cut] == [False] * 6 + [True, False]

@@ -59,9 +59,10 @@ def unfit(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
 def _make(lifecycle: Lifecycle, spark: SparkSession) -> None:
     name = f"{lifecycle.config.catalogs.live.name}.{TABLE}"
     core_tables.sql(spark, f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.ns")
-    spark.sql(
+    core_tables.sql(
+        spark,
         f"CREATE TABLE {name} (a int) USING iceberg TBLPROPERTIES ('format-version'='2', "
-        "'write.delete.mode'='merge-on-read', 'write.distribution-mode'='none')"
+        "'write.delete.mode'='merge-on-read', 'write.distribution-mode'='none')",
     )
     for number in range(24):
         spark.range(number * 10, number * 10 + 10).selectExpr("cast(id as int) a").coalesce(1).writeTo(name).append()
@@ -128,6 +129,6 @@ def test_what_is_recorded_is_not_measured_again(unfit: Lifecycle, monkeypatch: p
     after = unfit.operations.health.of_table(table_uuid)
     assert after is not None and len(unfit.health_history(TABLE).points) == 3
     assert after.measured_at == record.measured_at and after.scored_at > record.scored_at
-    unfit.spark.sql(f"INSERT INTO {unfit.config.catalogs.live.name}.{TABLE} VALUES (-1)")
+    core_tables.sql(unfit.spark, f"INSERT INTO {unfit.config.catalogs.live.name}.{TABLE} VALUES (-1)")
     with pytest.raises(AssertionError, match="again"):
         unfit.health(TABLE)

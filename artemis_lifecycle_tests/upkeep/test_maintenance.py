@@ -33,10 +33,11 @@ class World:
         self._live = config.catalogs.live
         name = f"{self.catalog}.ns.t"
         core_tables.sql(spark, f"CREATE NAMESPACE {self.catalog}.ns")
-        spark.sql(
+        core_tables.sql(
+            spark,
             f"CREATE TABLE {name} (a int, part string) USING iceberg PARTITIONED BY (part) "
             "TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', 'format-version' = '2', "
-            "'write.distribution-mode' = 'none')"
+            "'write.distribution-mode' = 'none')",
         )
         for number in range(9):
             part = "x" if number else "lonely"
@@ -120,7 +121,7 @@ def test_maintenance_of_a_table_from_its_figures_to_its_commits(world: World) ->
 def test_a_table_without_a_snapshot_has_figures_and_needs_nothing(config: LifecycleConfig, spark: SparkSession) -> None:
     catalog = config.catalogs.live.name
     core_tables.sql(spark, f"CREATE NAMESPACE {catalog}.ns")
-    spark.sql(f"CREATE TABLE {catalog}.ns.t (a int) USING iceberg")
+    core_tables.sql(spark, f"CREATE TABLE {catalog}.ns.t (a int) USING iceberg")
     reader = CatalogReader(config.catalogs.live)
     metadata = read_table_metadata(STORES, reader.entry("ns.t").metadata_location)
     reader.close()
