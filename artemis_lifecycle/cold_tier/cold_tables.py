@@ -21,12 +21,12 @@ from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
     ColdIdentity,
+    free_suffix,
     no_cold_table,
     place,
     read_identity,
     read_published,
     settle,
-    suffix_of,
 )
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
@@ -149,11 +149,11 @@ class ColdEntries:
     def free_name(self, identity: ColdIdentity, label: str) -> str:
         """Return a name in the cold catalog for a closed table that no other live table uses."""
         name = parse(identity.cold_table).suffixed(f"_{label}")
-        return str(name.suffixed(suffix_of(identity.table_uuid)) if self.catalog.exists(str(name)) else name)
+        return str(name.suffixed(free_suffix(str(name), identity.table_uuid, self.catalog.exists)))
 
-    def name_is_taken(self) -> bool:
-        """Return True if the live table's name belongs to an entry of another table."""
-        return self._is_of_another(self.entry(self.table))
+    def is_taken(self, name: str) -> bool:
+        """Return True if a name belongs to an entry of another table."""
+        return self._is_of_another(self.entry(name))
 
     def _is_of_another(self, entry: ColdEntry) -> bool:
         return entry.metadata is not None and entry.table_uuid != self.table_uuid
@@ -179,17 +179,16 @@ def cold_identity(
 
     def choose(cold_locations: list[str]) -> ColdIdentity:
         with open_entries(context, table, table_uuid) as entries:
-            taken = entries.name_is_taken()
-        return place(
-            table=table,
-            table_uuid=table_uuid,
-            live_location=live_location,
-            live_warehouse=live_warehouse,
-            cold_warehouse=cold_warehouse,
-            rules=rules,
-            name_is_taken=taken,
-            cold_locations=cold_locations,
-        )
+            return place(
+                table=table,
+                table_uuid=table_uuid,
+                live_location=live_location,
+                live_warehouse=live_warehouse,
+                cold_warehouse=cold_warehouse,
+                rules=rules,
+                is_taken=entries.is_taken,
+                cold_locations=cold_locations,
+            )
 
     return settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)
 

@@ -245,25 +245,25 @@ def place(
     live_warehouse: str,
     cold_warehouse: str,
     rules: LocationRules,
-    name_is_taken: bool,
+    is_taken: Callable[[str], bool],
     cold_locations: Iterable[str],
 ) -> ColdIdentity:
     """Choose the place of a table that has none yet.
 
-    `name_is_taken` means that the cold catalog has an entry `table` with another table-uuid. `cold_locations` are those
+    `is_taken` says whether the cold catalog has an entry of a name with another table-uuid. `cold_locations` are those
     of all other tables. If one equals or nests with the mirrored place, that table keeps it, and this table gets a
     place by its uuid.
     """
-    suffix = suffix_of(table_uuid)
+    suffix = free_suffix(table, table_uuid, is_taken)
     cold_warehouse, live_location = cold_warehouse.rstrip("/"), live_location.rstrip("/")
     relative = relative_to(live_location, live_warehouse, rules)
-    cold_location = f"{cold_warehouse}/{relative}" + (suffix if name_is_taken else "")
+    cold_location = f"{cold_warehouse}/{relative}{suffix}"
     if relative is None or any(overlap(cold_location, other, rules) for other in cold_locations):
         cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
     return ColdIdentity(
         table_uuid=table_uuid,
         live_table=table,
-        cold_table=str(parse(table).suffixed(suffix)) if name_is_taken else table,
+        cold_table=str(parse(table).suffixed(suffix)) if suffix else table,
         cold_warehouse=cold_warehouse,
         live_location=live_location,
         cold_location=cold_location,
@@ -271,9 +271,11 @@ def place(
     )
 
 
-def suffix_of(table_uuid: str) -> str:
-    """Return what sets the names of two tables apart: version 7 begins with its time, version 1 ends with its host."""
-    return f"__{table_uuid[:8]}{table_uuid[-8:]}"
+def free_suffix(name: str, table_uuid: str, is_taken: Callable[[str], bool]) -> str:
+    """Return what sets a name apart from taken ones: nothing, the uuid's first digits (of version 7: its time, which
+    another table may share), or all of it."""
+    tried = ("", f"__{table_uuid[:8]}", f"__{table_uuid}")
+    return next((each for each in tried if not is_taken(str(parse(name).suffixed(each)))), tried[-1])
 
 
 def is_restored(path: str) -> bool:

@@ -37,7 +37,7 @@ IDENTITY: ColdIdentity = place(
     live_warehouse="s3://live",
     cold_warehouse="s3://cold",
     rules=LocationRules(),
-    name_is_taken=False,
+    is_taken=lambda _: False,
     cold_locations=(),
 )
 MAPPED = PathMapping(IDENTITY)

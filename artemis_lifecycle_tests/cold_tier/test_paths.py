@@ -27,7 +27,7 @@ def identity(**more: object) -> ColdIdentity:
         "live_warehouse": "s3://live/wh",
         "cold_warehouse": "s3://cold/archive",
         "rules": LocationRules(),
-        "name_is_taken": False,
+        "is_taken": lambda _: False,
         "cold_locations": (),
     }
     return place(**{**values, **more})  # type: ignore[arg-type]
@@ -81,16 +81,15 @@ def test_a_path_that_could_mean_two_files_is_refused(path: str) -> None:
 
 
 def test_the_name_of_another_table_gets_a_suffix_and_a_place_of_its_own() -> None:
-    second = identity(name_is_taken=True, cold_locations=["s3://cold/archive/ns/t"])
-    assert second.cold_table == "ns.t__0a1b2c3d00000000"
+    second = identity(is_taken={"ns.t"}.__contains__, cold_locations=["s3://cold/archive/ns/t"])
+    assert second.cold_table == "ns.t__0a1b2c3d"
     assert PathMapping(second)("s3://live/wh/ns/t/data/x") == f"{second.cold_location}/data/x"
 
 
 def test_tables_made_in_one_minute_have_names_of_their_own() -> None:
     """A uuid of version 7 begins with its time."""
-    one, other = (identity(table_uuid=f"0a1b2c3d-0000-7000-8000-{end:012x}", name_is_taken=True) for end in (1, 2))
-    assert one.cold_table != other.cold_table
-    assert one.cold_location != other.cold_location
+    found = identity(is_taken={"ns.t", "ns.t__0a1b2c3d"}.__contains__)
+    assert found.cold_table == f"ns.t__{UUID}" and found.cold_location.endswith(f"/ns/t__{UUID}")
 
 
 def test_a_file_where_a_disk_keeps_its_archive_has_no_place_there() -> None:
@@ -131,7 +130,7 @@ def test_paths_never_meet_and_never_leave_the_cold_warehouse(one: str, other: st
     """Not even two spellings of one path: what deletes rows of one of them must not delete them of the other."""
     live = f"{scheme}://live/wh/ns/t" if scheme != "file" else "file:/wh/ns/t"
     mapping = PathMapping(
-        identity(name_is_taken=taken, live_location=live, live_warehouse=normalize(live).removesuffix("/ns/t"))
+        identity(is_taken=lambda _: taken, live_location=live, live_warehouse=normalize(live).removesuffix("/ns/t"))
     )
     if other in ROOTS:
         known = next(root for root in ROOTS if one.startswith(root))
