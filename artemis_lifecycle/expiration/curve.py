@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import terminal
@@ -24,6 +25,7 @@ from artemis_lifecycle.tabular import Shown, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -55,6 +57,19 @@ def new_figure(width: float, height: float) -> Figure:
     except ImportError as error:
         raise EnvironmentMissing.extra("ui", error) from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def axis_of_time(panel: Axes, times: Sequence[datetime]) -> None:
+    """Label a panel's axis of time. Around a single instant, it is a day: by itself it would be four years."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    panel.xaxis.set_major_locator(locator)
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    panel.tick_params(axis="x", labelsize=8, rotation=20)
+    if len({*times}) == 1:
+        around: list[Any] = [times[0] - timedelta(hours=12), times[0] + timedelta(hours=12)]
+        panel.set_xlim(*around)
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
@@ -158,7 +173,7 @@ class RetentionCurve(Shown):
             [*windows, *(windows.tail(1) * 1.05)], [*held, *held.tail(1)], where="post", color="#1f6f8b", linewidth=2
         )
         chosen = frame["is_policy"]
-        curve.plot(windows[chosen], held[chosen], "o", color="#c0392b", label="the policy")
+        curve.plot(windows[chosen], held[chosen], "o", color="#e59866", label="the policy")
         curve.set(xlabel=f"window ({span})", ylabel=f"held ({name})", title=f"{self.table}: held by window")
         curve.set_ylim(0, (most / unit or 1) * 1.1)
         curve.legend(loc="lower right")

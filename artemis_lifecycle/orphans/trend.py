@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.config.policies import Checks, ScanEvery
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.expiration.curve import drawn, new_figure, size_unit
+from artemis_lifecycle.expiration.curve import axis_of_time, drawn, new_figure, size_unit
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.operations.holds import Heartbeat
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
@@ -92,9 +92,10 @@ class ScanTrend(Shown):
         unit, name = size_unit(max((point.orphan_bytes for point in self.points), default=0))
         size.bar(range(len(self.points)), [point.orphan_bytes / unit for point in self.points], color="#c0392b")
         size.set_title(f"Orphans, {name}, scan by scan")
+        axis_of_time(files, times)
         for panel in (files, size):
             panel.set_ylim(bottom=0)
-            panel.tick_params(axis="x", labelsize=8, rotation=20)
+        size.tick_params(axis="x", labelsize=8)
         return drawn(figure, kind)
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.config.deployment import Prices
-from artemis_lifecycle.expiration.curve import RefCost, drawn, label, new_figure, size_unit
+from artemis_lifecycle.expiration.curve import RefCost, axis_of_time, drawn, label, new_figure, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, MetadataLogEntry, Snapshot, TableMetadata
 from artemis_lifecycle.operations.fleet import HeldBytes
 from artemis_lifecycle.reachability.index import IndexView
@@ -373,7 +373,7 @@ class CommitCosts(Shown):
         changed.set_ylabel("changed files", color="#7f8c8d")
         over_time.set(title=f"{self.table}: written by each commit, {name}")
         over_time.legend(fontsize=8)
-        over_time.tick_params(axis="x", labelsize=8, rotation=20)
+        axis_of_time(over_time, times)
         points = [row for row in snapshots if row.files_changed and row.total_files]
         complete = [row for row in points if row.metadata_bytes is not None]
         for named, color, some in (

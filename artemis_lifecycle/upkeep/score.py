@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.config.deployment import Prices
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import HealthLimits, ScoreLimits, TablePolicy
-from artemis_lifecycle.expiration.curve import drawn, new_figure
+from artemis_lifecycle.expiration.curve import axis_of_time, drawn, new_figure
 from artemis_lifecycle.operations.fleet import HealthPoint
 from artemis_lifecycle.tabular import Shown
 from artemis_lifecycle.upkeep.compaction import why_deletes, why_small_files
@@ -304,7 +304,7 @@ def _live(health: TableHealth) -> int:
 # --- health history ---------------------------------------------------------------------------------------------------
 # A table's scores over time.
 
-_PALETTE = ("#c0392b", "#e59866", "#1f6f8b", "#7fb3d5", "#34495e", "#8e44ad", "#27ae60", "#b7950b", "#7f8c8d")
+_PALETTE = ("#16a085", "#e59866", "#1f6f8b", "#7fb3d5", "#34495e", "#8e44ad", "#27ae60", "#b7950b", "#7f8c8d")
 _COLORS = dict(zip(PARTS, cycle(_PALETTE), strict=False))
 
 
@@ -343,7 +343,7 @@ class HealthHistory(Shown):
                 past.plot(times, scores, color=_COLORS[name], label=name.replace("_", " "))
         past.set(ylim=(0, 105), title="Scores over time")
         past.legend(fontsize=8)
-        past.tick_params(axis="x", labelsize=8, rotation=20)
+        axis_of_time(past, times)
         return drawn(figure, kind)
 
     @staticmethod

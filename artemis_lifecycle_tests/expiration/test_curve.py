@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.expiration.curve import axis_of_time, new_figure
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex
 from artemis_lifecycle.reachability.index.files import deletable, reachable
@@ -99,3 +100,10 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
 
 def _ids(spark: SparkSession, name: str) -> list[int]:
     return [row[0] for row in spark.sql(f"SELECT snapshot_id FROM {name}.snapshots ORDER BY committed_at").collect()]
+
+
+def test_an_axis_of_one_instant_is_a_day_and_not_four_years() -> None:
+    panel, at = new_figure(4, 3).subplots(), datetime(2026, 1, 31, 12, tzinfo=UTC)
+    panel.plot([at], [80])
+    axis_of_time(panel, [at])
+    assert panel.get_xlim()[1] - panel.get_xlim()[0] == 1
