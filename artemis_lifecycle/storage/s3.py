@@ -4,6 +4,8 @@ A key is exactly the text after the bucket: `s3://b/a//c` and `s3://b/a/c` are t
 same location. Every client comes from `make_client`, or from a factory that the user provides, and waits for its turn
 before each request that leaves, its own retries included.
 
+One file: the clients, the requests, and the store that has what only S3 has are one way to a server.
+
 boto3's managed transfers could move the bytes, but they return no ETag, which is needed to remove a copy that reads
 back wrong without removing another writer's object. Their parts also ignore the store's budget.
 """
