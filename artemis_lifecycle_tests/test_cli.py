@@ -290,15 +290,37 @@ def test_an_id_stands_for_itself_and_what_several_begin_with_for_none(lifecycle:
         full("abcde", columns)
 
 
-def test_an_approval_says_for_what(run: Run, aged: list[int]) -> None:
+def test_an_approval_says_for_what_and_only_what_waits_takes_one(
+    run: Run, aged: list[int], file: Path, config: LifecycleConfig, spark: SparkSession
+) -> None:
     plan = run("plan", "db.t", "--json")["plan_id"]
     by = ("--who", "ada", "--why", "looked")
     assert "--large, or --lost" in run("approve", plan, *by, code=2)
+    assert "NoSuchPlan" in run("approve", "63bc91ff", *by, "--large", code=2)
+    for what in ("--large", "--lost"):
+        assert f"Nothing of {plan} waits for this approval" in run("approve", plan, *by, what, code=2)
+    assert "ada" not in run("plans", "db.t")
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        lifecycle.operations.plans.name_lost(plan, aged[:1])
+    limited = json.loads(file.read_text())
+    limited["defaults"]["deletion"]["max_files"] = 1
+    file.write_text(json.dumps(limited))
     assert run("approve", plan, *by, "--lost", "--json")["approved_by"] is None
     both = run("approve", plan, "--who", "bob", "--why", "again", "--large", "--json")
     assert (both["approved_by"], both["lost_approved_by"]) == ("bob", "ada")
     shown = run("plans", "db.t")
     assert "large: bob" in shown and "lost: ada" in shown
+    assert "waits for this approval" in run("approve", plan, *by, "--large", code=2)
+
+
+def test_a_plan_of_nothing_is_closed(run: Run, aged: list[int]) -> None:
+    shown = run("plan", "db.t", "--older-than", "900d")
+    assert "Nothing expires, and the plan is closed. Next: artemis retention-curve db.t" in shown
+    run("plan", "db.t", "--older-than", "901d", "--json")
+    assert {(each["status"], each["closed_why"]) for each in run("plans", "db.t", "--json")} == {
+        ("closed", "nothing expires")
+    }
+    assert "2 go" in run("plan", "db.t")
 
 
 def test_holds_of_every_kind_are_placed_listed_moved_and_released(run: Run, aged: list[int]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from argparse import Namespace
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import typer
@@ -70,3 +72,9 @@ def test_what_json_prints_reaches_the_standard_output_of_a_terminal_with_a_spinn
     assert json.loads(capsys.readouterr().out) == {"path": "db.t"}
     app(["db.t"], standalone_mode=False)
     assert "Found in db.t" in capsys.readouterr().out
+
+
+def test_each_column_of_a_command_has_a_heading() -> None:
+    for each in Path(output.__file__).parent.glob("*.py"):
+        nameless = re.findall(r'.*(?:", =|, =\w+[,":]|show_table\([^\n]*\(""[^\n]*).*', each.read_text())
+        assert [line for line in nameless if "header=False" not in line] == [], each.name

@@ -70,7 +70,7 @@ def costs(lifecycle: Lifecycle, table: str) -> Iterator[object]:
         (f"{found.currency} to read it all", lambda tier: money(tier.read_price)),
     ]
     rows = [(name, *map(figure, found.tiers)) for name, figure in figures]
-    show_table(f"Costs of {table}", ("", *(tier.tier for tier in found.tiers)), rows)
+    show_table(f"Costs of {table}", ("figure", *(tier.tier for tier in found.tiers)), rows)
     if found.tags:
         columns = "ref, tier, snapshot=snapshot_id, files:,, bytes=size, a month=price"
         size, price = lambda each: decimal(each.size_in_bytes), lambda each: money(each.per_month)

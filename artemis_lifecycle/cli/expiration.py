@@ -63,6 +63,9 @@ def plan(
         yield from _show_plan(lifecycle.what_if(*wanted), limit, files=files)
         return
     made = lifecycle.plan_expiration(*wanted)
+    record = lifecycle.operations.plans.get(made.plan_id)
+    if record.status == "open" and _next_step(lifecycle, record) is None:
+        lifecycle.close_plan(made, who=lifecycle.resources.owner, why="nothing expires")
     if explain is not None:
         yield from show(lifecycle.explain_in_plan(made, explain), title=f"Plan {made.plan_id}")
         return
@@ -71,20 +74,26 @@ def plan(
         say_next(lifecycle, made.plan_id)
 
 
-def say_next(lifecycle: Lifecycle, plan: str) -> None:
-    """Say what is next for a plan, and from when on."""
+def _next_step(lifecycle: Lifecycle, record: PlanRecord) -> str | None:
+    """Return the command that an uncommitted plan needs next; None for an empty one."""
     from artemis_lifecycle.fleet.fleet import next_step
     from artemis_lifecycle.scheduling.maintenance_window import Step
 
+    cleans = lifecycle.config.policy(record.table).retention.clean_metadata
+    step = next_step(record, cold_tier=lifecycle.resources.has_cold_tier(record.table), cleans=cleans)
+    return None if step is None else "hand-off" if step is Step.HANDOFF else "commit"
+
+
+def say_next(lifecycle: Lifecycle, plan: str) -> None:
+    """Say what is next for a plan, and from when on."""
     record = lifecycle.operations.plans.get(plan)
-    has_cold_tier = lifecycle.resources.has_cold_tier(record.table)
-    if record.status in ("open", "handed_off"):
-        cleans = lifecycle.config.policy(record.table).retention.clean_metadata
-        step = next_step(record, cold_tier=has_cold_tier, cleans=cleans)
+    if record.status in ("open", "handed_off", "closed"):
+        step = _next_step(lifecycle, record)
         if step is None:
-            say(f"Nothing expires. Next: artemis retention-curve {record.table}, which shows other windows")
-        else:
-            say(f"Next: artemis {'hand-off' if step is Step.HANDOFF else 'commit'} {plan}", unbroken=True)
+            closed = ", and the plan is closed" if record.status == "closed" else ""
+            say(f"Nothing expires{closed}. Next: artemis retention-curve {record.table}, which shows other windows")
+        elif record.status != "closed":
+            say(f"Next: artemis {step} {plan}", unbroken=True)
     elif record.status in ("committed", "deleting"):
         due = record.due_at or lifecycle.operations.clock.now()
         left = timedelta(seconds=max(0, round((due - lifecycle.operations.clock.now()).total_seconds())))
@@ -153,7 +162,7 @@ def plan_diff(
     snapshots = [
         ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, change.why) for change in found.snapshots
     ]
-    show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
+    show_table("Snapshots", ("in B", "snapshot", "the other plan keeps it because"), snapshots[:limit])
     if len(snapshots) > limit:
         say(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", dim=True)
     columns = "kind, + files=added_files:,, + bytes=added_bytes:,, - files=removed_files:,, - bytes=removed_bytes:,"

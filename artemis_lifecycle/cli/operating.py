@@ -67,7 +67,7 @@ def approve(
     # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
     wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
     for what in (what for what, asked in wanted if asked):
-        approved = lifecycle.approve(plan, who=who, why=why, what=what)
+        approved = lifecycle.approve(plan, who=who, why=why, what=what, early=False)
     yield approved
     print_fields({"table": approved.table, "approved": approvals(approved)}, title=f"Plan {plan}")
 
@@ -103,7 +103,7 @@ def init(lifecycle: Lifecycle, dry_run: bool = False) -> Iterator[object]:
     """Make ahead what the first steps would make in the databases, as a login that may, and list where it is. No step
     needs it where its own login has the rights."""
     return show_list(
-        lifecycle.prepare(dry_run=dry_run), "In the databases", "where, what, making it needs=needs, =state"
+        lifecycle.prepare(dry_run=dry_run), "In the databases", "where, what, making it needs=needs, state"
     )
 
 

@@ -18,6 +18,7 @@ from rich.status import Status
 from artemis_lifecycle.cli.command import ConfigOption, JsonOption, chosen_config, command, instant, instant_option
 from artemis_lifecycle.cli.output import Result, grid, opened, say, show_json, show_table, spinner
 from artemis_lifecycle.config.durations import format_duration, parse_duration
+from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.storage.instants import in_calendar
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def fleet(
     yield found
     names, rows = grid(
         found.tables,
-        "table, =overdue, health=score, waits for=waits_for, under way=plan_status, freed",
+        "table, due=overdue, health=score, waits for=waits_for, under way=plan_status, freed",
         overdue=lambda each: "overdue" if each.overdue else "",
         score=lambda each: "" if each.health_score is None else f"{each.health_score:.0f}",
         freed=lambda each: decimal(each.freed_bytes),
@@ -164,14 +165,15 @@ def metrics(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     config: ConfigOption = None,
 ) -> None:
-    """Print the fleet as Prometheus metrics by table, or serve them at /metrics. Starts no Spark."""
+    """Print the fleet as Prometheus metrics by table, or serve them at /metrics, with /healthz and /readyz for probes.
+    Starts no Spark."""
     from artemis_lifecycle.cli.output import serve
 
     with opened(config or chosen_config(), "reading the fleet") as lifecycle:
         if port is None:
             typer.echo(lifecycle.metrics(), nl=False)
         else:
-            serve(host, port, lifecycle.metrics)
+            serve(host, port, lifecycle.metrics, lifecycle.operations.require_answer)
 
 
 @command(app, "reading the history of {table}")
@@ -252,11 +254,17 @@ def compact(
     lifecycle: Lifecycle,
     table: str,
     manifests: Annotated[bool, typer.Option("--manifests", help="Compact manifests instead of data files.")] = False,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Compact the partitions with such rows, and only these.")
+    ] = None,
     dry_run: bool = False,
 ) -> object:
     """Rewrite small data files, or small manifests, if the table's health requires it."""
-    work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
-    return work(table, dry_run=dry_run)
+    if manifests and where is not None:
+        raise BadInput("--where is for data files", table=table, hint="leave out --manifests")
+    if manifests:
+        return lifecycle.compact_manifests(table, dry_run=dry_run)
+    return lifecycle.compact_data_files(table, where=where, dry_run=dry_run)
 
 
 @command(app, "recording the lineage of {table}", "Lineage of {table}", name="record-lineage")

@@ -22,7 +22,7 @@ from artemis_lifecycle.metadata.types import MAIN_BRANCH, ManifestList, Manifest
 from artemis_lifecycle.metadata.values import table_schema
 from artemis_lifecycle.planning.advice import Advice, Found, Targets, advice
 from artemis_lifecycle.planning.deletes import DELETE_PATH, DeleteFile, DeleteIndex, equality_ids
-from artemis_lifecycle.planning.predicates import bind_predicate, parse_predicate, text_of, without_not
+from artemis_lifecycle.planning.predicates import parse_predicate, text_of
 from artemis_lifecycle.planning.pruning import (
     Entries,
     Filter,
@@ -207,16 +207,12 @@ def plan_query(
     Raises BadInput (a predicate or ref that cannot be used, before anything is read), NoSuchSnapshot,
     UnreadableMetadata, EncryptedTable.
     """
-    from pyiceberg.expressions import AlwaysTrue
-
     began = time.monotonic()
     if query.footers < 0:
         raise BadInput(f"footers={query.footers} is negative", table=table, hint="0 reads none")
-    parsed = parse_predicate(query.predicate)
+    predicate = parse_predicate(query.predicate)
     snapshot, schema_id = _snapshot(table, metadata, query)
-    schema = table_schema(metadata, schema_id)
-    bound = bind_predicate(parsed, schema, table, case_sensitive=query.case_sensitive)
-    condition = Filter(metadata, schema, without_not(bound), bound, reads_all=isinstance(parsed, AlwaysTrue))
+    condition = Filter.of(predicate, table, metadata, schema_id, case_sensitive=query.case_sensitive)
     first = _first_pass(stores, snapshot, condition)
     started = time.monotonic()
     read = _read_entries(stores, first.selected, condition)
@@ -237,7 +233,7 @@ def plan_query(
         table=table,
         metadata_location=metadata.metadata_location,
         snapshot_id=None if snapshot is None else snapshot.snapshot_id,
-        predicate=text_of(bound),
+        predicate=text_of(condition.residual),
         manifests=first.figures,
         files_pass=second,
         row_groups=third,

@@ -7,6 +7,8 @@ once for each partition.
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,18 +17,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from artemis_lifecycle.metadata.statistics import LiveEntry, Wanted, live_statistics
 from artemis_lifecycle.metadata.types import ManifestListEntry, PartitionSummary, TableMetadata
 from artemis_lifecycle.metadata.unreadable import unreadable
-from artemis_lifecycle.metadata.values import partition_spec
+from artemis_lifecycle.metadata.values import partition_spec, table_schema
 from artemis_lifecycle.planning.predicates import (
     ColumnMetrics,
     Key,
     Leaf,
+    bind_predicate,
     compiled,
     key_of_bytes,
     leaf_of,
     metrics_match,
+    parse_predicate,
     summary_matches,
     value_matches,
     with_decided,
+    without_not,
 )
 from artemis_lifecycle.planning.projections import PartitionColumn, Projection, partition_columns, projections
 from artemis_lifecycle.storage.stores import Stores
@@ -66,6 +71,32 @@ class Filter:
     residual: BooleanExpression
     reads_all: bool
 
+    @classmethod
+    def of(
+        cls,
+        predicate: str | BooleanExpression,
+        table: str,
+        metadata: TableMetadata,
+        schema_id: int,
+        *,
+        case_sensitive: bool = True,
+    ) -> Filter:
+        """Raises BadInput for a predicate that cannot be used."""
+        from pyiceberg.expressions import AlwaysTrue
+
+        parsed, schema = parse_predicate(predicate), table_schema(metadata, schema_id)
+        bound = bind_predicate(parsed, schema, table, case_sensitive=case_sensitive)
+        return cls(metadata, schema, without_not(bound), bound, reads_all=isinstance(parsed, AlwaysTrue))
+
+    def may_match(self, partition: str) -> bool:
+        """Return False if no row of the partition, a text as of `live_partitions`, can match."""
+        spec_id, *values = json.loads(partition)
+        spec = self.of_spec(int(spec_id), self.metadata.metadata_location)
+        if len(values) != len(spec.columns):
+            return True
+        pairs = zip(spec.columns, values, strict=True)
+        return spec.partition([_stored(column.kind, value) for column, value in pairs]).matches
+
     @cached_property
     def columns(self) -> set[int]:
         """The ids of the predicate's columns."""
@@ -95,6 +126,13 @@ class Filter:
             columns = partition_columns(partition_spec(self.metadata, spec_id), self.schema)
             self._specs[spec_id] = SpecFilter(spec_id, columns, self.pruning, self.residual)
         return self._specs[spec_id]
+
+
+def _stored(kind: IcebergType, value: int | float | str | None) -> int | bytes | None:
+    """Return a value of a partition's text as manifests store it."""
+    if isinstance(value, float):
+        return struct.pack("<f" if str(kind) == "float" else "<d", value)
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

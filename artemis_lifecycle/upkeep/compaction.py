@@ -314,12 +314,14 @@ def compacted_data_files(
     *,
     pace: CompactionPace | None = None,
     stop: Callable[[], str | None] = lambda: None,
+    asked: str | None = None,
     dry_run: bool = False,
 ) -> CompactedDataFiles:
     """Rewrite `partitions` in their order, if `health` asks for it, until `stop` returns a reason or the run's bytes
-    are used up. A dry run only says what it would."""
+    are used up. A dry run only says what it would. `asked` says why these partitions alone are rewritten, whatever the
+    whole table's health."""
     thresholds = thresholds or Compaction()
-    why = why_compact(health, thresholds)
+    why = asked or why_compact(health, thresholds)
     if why is None:
         return CompactedDataFiles(table, False, "neither small files nor deletes ask for it", dry_run=dry_run)
     most, left = thresholds.max_run_bytes, 0
@@ -346,11 +348,15 @@ def compacted_data_files(
             deferred.append(batch)
         elif run.stopped is not None:
             left += len(batch)
+    if asked is not None and deferred:
+        left += sum(map(len, deferred))
+        run.stopped = run.stopped or "the values of some partitions make no filter for Iceberg: compact the whole table"
+        deferred = []
     for batch in deferred:
         # They have no filter. The others go first, so that theirs are mostly what is left in the whole table.
         run.rewrite_batch(batch, batch_bytes, filtered=False)
         left += 0 if run.stopped is None else len(batch)
-    if planned.stopped is None:
+    if planned.stopped is None and asked is None:
         run.rewrite_deletes()
     return replace(
         run.done(why),

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from artemis_lifecycle.audit.ledger import unrecorded
 from artemis_lifecycle.audit.past import curve as curve_of
@@ -28,6 +31,8 @@ from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.planning.advice import Targets
 from artemis_lifecycle.planning.plan import Query, QueryPlan
 from artemis_lifecycle.planning.plan import plan_query as planned
+from artemis_lifecycle.planning.predicates import text_of
+from artemis_lifecycle.planning.pruning import Filter
 from artemis_lifecycle.reachability.index.lookups import written_by_snapshot
 from artemis_lifecycle.retention.rules import decide
 from artemis_lifecycle.retention.views import view_of
@@ -74,6 +79,9 @@ from artemis_lifecycle.upkeep.health import table_health as health_of
 from artemis_lifecycle.upkeep.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.upkeep.score import HealthHistory, Rates, StepAge, Upkeep, scored
 from artemis_lifecycle.walk.expiration import removed_parts
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
 
 # --- health -----------------------------------------------------------------------------------------------------------
 # Measures and scores the health of tables, and keeps their scores.
@@ -279,15 +287,24 @@ class Maintenance:
         )
         return planned(resources.live_stores, table, metadata, query, targets, resources.start_spark)
 
-    def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
-        """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
+    def compact_data_files(
+        self, table: str, *, where: str | BooleanExpression | None = None, dry_run: bool = False
+    ) -> CompactedDataFiles:
+        """Rewrite small data files within the bandwidth budget, if the table's health requires it.
+
+        `where`, a row filter as of `plan_query`, asks for the partitions that may have matching rows, and only these:
+        whatever the whole table's health. Raises BadInput for one that cannot be used."""
         resources, state = self.resources, self.steps.table_state(table)
+        metadata = state.metadata
+        asked = None if where is None else Filter.of(where, table, metadata, metadata.current_schema_id)
         policy, name = resources.config.policy(table), resources.config.catalogs.of(table).name
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             health = self.measuring.measured(state)
             ranking: tuple[RankedPartition, ...] = ()
-            if why_compact(health, policy.compaction) is not None:
-                work = partitions_with_work(resources.start_spark, resources.live_stores, state.metadata)
+            if asked is not None or why_compact(health, policy.compaction) is not None:
+                work = partitions_with_work(resources.start_spark, resources.live_stores, metadata)
+                if asked is not None:
+                    work = work.filter(pa.array(map(asked.may_match, work.column("partition").to_pylist()), pa.bool_()))
                 ranking = ranked(work, policy.compaction, partial(self._seconds, table))
             pace = CompactionPace(
                 policy.budgets.compaction_bandwidth_share,
@@ -306,10 +323,11 @@ class Maintenance:
                 policy.compaction,
                 pace=pace,
                 stop=stop,
+                asked=None if asked is None else f"asked for where {text_of(asked.residual)}",
                 dry_run=dry_run,
             )
             why = why_statistics(health.unanalyzed_records, health.records, policy.compaction)
-            if why is not None and done.stopped is None:
+            if why is not None and done.stopped is None and asked is None:
                 done = replace(done, needed=True, why=f"{done.why}; {why}" if done.needed else why)
                 if not dry_run:
                     done = replace(done, stopped=pace.wait(stop))

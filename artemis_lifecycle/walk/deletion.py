@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
@@ -22,7 +23,7 @@ from artemis_lifecycle.deletion.report import (
     write_receipt,
 )
 from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
-from artemis_lifecycle.errors import AnotherTable, ConfigError, NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import AnotherTable, ApprovalNeeded, BadInput, ConfigError, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, description_of, load_plan
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
@@ -142,22 +143,48 @@ class Deletion:
     expiration: Expiration
 
     def approve(
-        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
+        self,
+        plan: ExpirationPlan | OrphanScanResult | str,
+        *,
+        who: str,
+        why: str,
+        what: Approval = "large",
+        early: bool = True,
     ) -> PlanRecord | ScanRecord:
         """Let a plan pass one guard, and record who, when and why.
 
         "large" allows exceeding `max_files`, `max_bytes` and `max_share_of_table`, also for scans. "lost" allows its
-        handoff to omit snapshots whose files are gone. Neither implies the other. Raises NoSuchPlan, PlanStateError.
+        handoff to omit snapshots whose files are gone. Neither implies the other. Raises NoSuchPlan, PlanStateError;
+        unless `early`, BadInput if nothing waits for the approval, and what forbids the plan's commit.
         """
-        if isinstance(plan, OrphanScanResult):
-            return self.resources.operations.scans.approve(plan.scan_id, who, why)
-        plan_id = plan if isinstance(plan, str) else plan.plan_id
+        operations, plan_id = self.resources.operations, plan if isinstance(plan, str) else id_of(plan)
+        is_scan = isinstance(plan, OrphanScanResult) or (what == "large" and self._is_scan(plan_id))
+        if not early and not self._waits(plan_id, what, is_scan=is_scan):
+            raise BadInput(
+                f"Nothing of {plan_id} waits for this approval",
+                untouched="the plan or scan",
+                hint="approve it once a step waits: an approval in advance would count for what is found later",
+            )
+        approve = operations.scans.approve if is_scan else partial(operations.plans.approve, what=what)
+        return approve(plan_id, who, why)
+
+    def _waits(self, job_id: str, what: Approval, *, is_scan: bool) -> bool:
+        """Return True if the next step needs an approval that it does not have."""
+        operations = self.resources.operations
+        if what == "lost":
+            record = operations.plans.get(job_id)
+            return not set(record.lost_snapshots or ()) <= set(record.lost_approved_snapshots or ())
         try:
-            return self.resources.operations.plans.approve(plan_id, who, why, what)
-        except NoSuchPlan:
-            if what != "large" or not self._is_scan(plan_id):
-                raise
-        return self.resources.operations.scans.approve(plan_id, who, why)
+            if is_scan:
+                scan = operations.scans.get(job_id)
+                self.require_small_or_approved(scan)
+                # Those of dropped tables are approved for what they are.
+                return scan.kind != "orphans" and scan.approved_by is None
+            plan = self.expiration.plan(job_id)
+            (self.resources.other(plan.table) or self.expiration).commit_expiration(plan, dry_run=True)
+        except ApprovalNeeded:
+            return True
+        return False
 
     def _is_scan(self, scan_id: str) -> bool:
         try:

@@ -304,7 +304,8 @@ def look_at_cold(actors: Actors, draw: Draw) -> None:
 def compact(actors: Actors, draw: Draw) -> None:
     """By Iceberg's own procedures on Spark, and therefore rare."""
     name = _table(actors, draw)
-    work = draw.one([actors.lifecycle.compact_manifests, actors.lifecycle.compact_data_files], silent=True)
+    kinds: list[Callable[[str], object]] = [actors.lifecycle.compact_manifests, actors.lifecycle.compact_data_files]
+    work = draw.one(kinds, silent=True)
     actors.step(work.__name__, lambda: work(called(name)), name, dies=draw.dies())
 
 

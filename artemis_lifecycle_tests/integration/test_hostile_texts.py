@@ -201,8 +201,9 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     path = lifecycle.plan(plan).files().collect()[0]["path"]
     run("plan", TABLE, "--explain", path)
     run("plan-diff", plan, plan), run("plan-diff", plan, plan, "--files")
-    run("approve", plan, *by, "--large")
-    run("approve", plan, *by, "--lost")
+    run("approve", plan, *by, "--large", code=2)
+    for what in ("large", "lost"):
+        lifecycle.approve(plan, who=EVIL, why=EVIL, what=what)
     run("plans", TABLE)
     run("hand-off", plan), run("check", plan), run("commit", plan, "--yes")
     run("delete", plan, "--dry-run"), run("delete", plan, "--yes")
