@@ -1,7 +1,7 @@
 """Compile the project's Java classes into the wheel, so that an installed one starts without compiling.
 
 It needs javac 17 or newer and the jars that the classes are compiled against, in `$ARTEMIS_JARS` or, in a clone,
-`.artemis/jars` (`make wheel` gets them). Without either it builds a wheel that compiles at first use, and says so.
+`.artemis/jars` (`make wheel` gets them). Without either it builds none.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ class JavaClasses(BuildHookInterface):  # type: ignore[type-arg]
             libraries = java.class_path(folder, sorted(jars.glob("*.jar")))
             if javac is None or not libraries:
                 lacking = f"{' and '.join(java.CLASS_PATHS[folder])} in {jars}" if javac else "javac"
-                self.app.display_warning(
-                    f"The wheel has no compiled {folder}.jar: there is no {lacking}. It compiles its classes at first "
-                    "use. `make wheel` has what is needed; else install a JDK 17 and name the jars' folder in "
-                    "ARTEMIS_JARS."
+                raise RuntimeError(
+                    f"The wheel would have no compiled {folder}.jar: there is no {lacking}. `make wheel` has what is "
+                    "needed; else install a JDK 17 and name the jars' folder in ARTEMIS_JARS."
                 )
-                continue
             jar = Path(self.work.name) / f"{folder}.jar"
             compiler = [javac, "--release", "17", "-nowarn", "-Xlint:none"]
             said = java.compile_folder(java.SOURCES / folder, compiler, libraries, jar)

@@ -67,6 +67,29 @@ def test_every_value_takes_variables_from_the_environment_and_none_of_them_is_sh
     assert "${HOST}" in repr(live) and "a ${PASSWORD} b" in repr(live)
 
 
+def test_a_secret_that_is_mounted_as_a_file_is_read_and_not_shown(tmp_path: Path) -> None:
+    secret, empty = tmp_path / "pass word", tmp_path / "empty"
+    secret.write_text("hunter3-topsecret\n"), empty.write_text("\n")
+    config = _load(tmp_path, f"catalogs: {{live: {{uri: 'postgresql+psycopg2://me:${{file:{secret}}}@h/db'}}}}\n", {})
+    assert config.catalogs.live.uri == "postgresql+psycopg2://me:hunter3-topsecret@h/db"
+    assert "hunter3" not in repr(config)
+    for place, why in (tmp_path / "absent", "No such file"), (empty, "is empty"), (tmp_path, "Is a directory"):
+        (problem,) = _problems(tmp_path, f"home: x\noperations: {{root: '${{file:{place}}}'}}\n")
+        assert problem.startswith("line 2: operations.root: ") and str(place) in problem and why in problem
+    # A path from the working folder would name another file in another process.
+    assert "${file:/PATH}" in _problems(tmp_path, "home: ${file:secret}\n")[0]
+
+
+def test_each_part_may_have_an_address_of_its_own(tmp_path: Path) -> None:
+    given = {"ARTEMIS_POSTGRES_URI": "postgresql://a/b", "ARTEMIS_COLD_URI": "postgresql://c/d"}
+    config = _load(tmp_path, "home: x\n", given | {"ARTEMIS_OPERATIONS_URI": "postgresql://e/f"})
+    assert [each and each.split("//")[1] for each in (config.catalogs.live.uri, config.catalogs.cold.uri)] == [
+        "a/b",
+        "c/d",
+    ]
+    assert config.operations.uri is not None and config.operations.uri.endswith("//e/f")
+
+
 @pytest.mark.parametrize("environment", [{}, {"WINDOW": ""}])
 @pytest.mark.parametrize("value", ["${WINDOW}", "'${WINDOW}'", '"7${WINDOW}"', ">-\n      ${WINDOW}"])
 def test_a_variable_that_is_not_set_is_an_error_with_its_line(

@@ -32,20 +32,34 @@ if TYPE_CHECKING:
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
-# Serves a text over HTTP, for Prometheus to scrape.
+# Serves a text over HTTP, for Prometheus to scrape, and what a container's probes ask.
 
 
-def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int], None] | None = None) -> None:
-    """Answer GET /metrics with `text()` until interrupted. Raises BadInput for an address that cannot be used. `ready`
-    receives the port; for 0, it is any free one."""
+def serve(
+    host: str,
+    port: int,
+    text: Callable[[], str],
+    check: Callable[[], None] = lambda: None,
+    *,
+    ready: Callable[[int], None] | None = None,
+) -> None:
+    """Answer GET /metrics with `text()`, /healthz, and /readyz with 503 while `check` raises a LifecycleError, until
+    interrupted. Raises BadInput for an address that cannot be used. `ready` receives the port; for 0, it is any free
+    one."""
+
+    def checked() -> str:
+        check()
+        return "ok\n"
+
+    pages: dict[str, Callable[[], str]] = {"/metrics": text, "/readyz": checked, "/healthz": lambda: "ok\n"}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.path != "/metrics":
+            if self.path not in pages:
                 self.send_error(404)
                 return
             try:
-                body, status = text().encode(), 200
+                body, status = pages[self.path]().encode(), 200
             except LifecycleError as error:
                 body, status = f"{error}\n".encode(), 503
             self.send_response(status)

@@ -30,13 +30,16 @@ ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
         ("catalogs", "cold", "uri"),
         ("operations", "uri"),
     ),
+    "ARTEMIS_LIVE_URI": (("catalogs", "live", "uri"),),
+    "ARTEMIS_COLD_URI": (("catalogs", "cold", "uri"),),
+    "ARTEMIS_OPERATIONS_URI": (("operations", "uri"),),
     "ARTEMIS_LIVE_WAREHOUSE": (("catalogs", "live", "warehouse"),),
     "ARTEMIS_COLD_WAREHOUSE": (("catalogs", "cold", "warehouse"),),
     "ARTEMIS_OPERATIONS_ROOT": (("operations", "root"),),
     "ARTEMIS_SPARK_MASTER": (("spark", "master"),),
     "ARTEMIS_HOME": (("home",),),
 }
-"""Each variable overrides these keys of lifecycle.yaml."""
+"""Each variable overrides these keys of lifecycle.yaml, a later one those before it."""
 
 
 def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LifecycleConfig:
@@ -47,7 +50,8 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     relative to the file's folder.
 
     Raises ConfigError, with file, line and key of each problem, if a file that was named is missing, or the file is not
-    YAML, has duplicate or unknown keys, values of the wrong type, or `${NAME}` of a variable that is not set.
+    YAML, has duplicate or unknown keys, values of the wrong type, `${NAME}` of a variable that is not set, or
+    `${file:/PATH}` of a file that cannot be read.
     """
     return _valid(_read(path, os.environ if environment is None else environment))
 
@@ -299,7 +303,7 @@ def _at(node: yaml.Node | None, keys: list[str]) -> tuple[int, yaml.Node | None]
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {"int": "the number", "float": "the number", "bool": "the boolean", "timestamp": "the date", "null": ""}
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
-_REFERENCE = re.compile(r"\$\$|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)\})?")
+_REFERENCE = re.compile(r"\$\$|\$\{(?:([A-Za-z_][A-Za-z0-9_]*|file:/[^}]*)\})?")
 _DISGUISED = re.compile(r".*:.*|[-+]?0[0-7_]+")
 """Numbers that YAML 1.1 reads in base 60 or 8: 22:00 is 1320, 010 is 8."""
 
@@ -322,9 +326,19 @@ def _yaml_reading(node: yaml.Node | None, key: str) -> str | None:
     return f"YAML reads {text} as {f'{kind} {value}' if kind and text == node.value else kind.split(' ')[-1] or 'null'}"
 
 
+def _secret(file: Path) -> tuple[str, Sequence[str]]:
+    """Return the text of a file without the line break at its end, as orchestrators mount secrets; or what is wrong."""
+    try:
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, ValueError) as error:
+        return "", [f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not a text'}"]
+    return text, [] if text else [f"{file} is empty"]
+
+
 @dataclass
 class _StrictYaml:
-    """Strict reader: no duplicate keys, no surprising types, `${NAME}` expanded. `problems` are (line, text)."""
+    """Strict reader: no duplicate keys, no surprising types, `${NAME}` and `${file:/PATH}` expanded. `problems` are
+    (line, text)."""
 
     environment: Mapping[str, str]
     problems: list[tuple[int, str]] = field(default_factory=list)
@@ -395,12 +409,18 @@ class _StrictYaml:
             if match[0] == "$$":
                 return "$"
             name = match[1]
-            value = self.environment.get(name, "") if name else ""
             if name is None:
-                wrong.append("${ begins the name of an environment variable, as in ${NAME}; write $${ for the text ${")
-            elif not value:
+                wrong.append(
+                    "${ begins the name of an environment variable, as in ${NAME}, or of a file, as in ${file:/PATH}; "
+                    "write $${ for the text ${"
+                )
+                return ""
+            if name.startswith("file:"):
+                value, problem = _secret(Path(name.removeprefix("file:")))
+                wrong.extend(problem)
+            elif not (value := self.environment.get(name, "")):
                 wrong.append(f"the environment variable {name} is {'empty' if name in self.environment else 'not set'}")
-            elif len(value) > 2:
+            if len(value) > 2:
                 hide(value, f"${{{name}}}")
             return value
 

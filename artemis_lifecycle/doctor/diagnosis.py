@@ -56,6 +56,7 @@ def _configuration(path: Path | None) -> tuple[list[Check], LifecycleConfig | No
 def _of_the_machine() -> Iterator[Check]:
     yield checked("java", services.java)
     yield checked("versions", services.versions)
+    yield checked("compiled loops", services.compiled_loops)
 
 
 def _of_the_configuration(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:

@@ -36,7 +36,7 @@ from artemis_lifecycle.catalogs.sql import is_v0
 from artemis_lifecycle.commits.gate import status_of
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.embedded.jars import java_version, needed, require_java, resolve
+from artemis_lifecycle.embedded.jars import java_version, needed, require_java, require_user_name, resolve
 from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.fleet.fleet import unread_readers
 from artemis_lifecycle.operations.clock import Clock
@@ -91,8 +91,19 @@ _FREE = 5 * _GIB
 
 def java() -> Check:
     """A Java that Spark runs on."""
-    found = require_java()
-    return Check("java", "ok", f"{java_version(found)} ({found})")
+    found, user = require_java(), require_user_name()
+    return Check("java", "ok", f"{java_version(found)} ({found}), as user {user}")
+
+
+def compiled_loops() -> Check:
+    """Whether the machine code of the loops over metadata is kept, which otherwise each process compiles."""
+    from artemis_lifecycle.metadata.avro.scan_kernels import walk_records
+
+    if walk_records.stats.cache_path is None:
+        fix = "make one of them writable, or name a folder with what `make setup` compiled in NUMBA_CACHE_DIR"
+        places = f"neither {Path(walk_records.py_func.__code__.co_filename).parent} nor the user's cache can be written"
+        return Check("compiled loops", "warning", f"{places}: each process compiles them, for seconds", fix)
+    return Check("compiled loops", "ok", f"kept in {walk_records.stats.cache_path}")
 
 
 def versions() -> Check:

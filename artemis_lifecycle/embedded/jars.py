@@ -8,6 +8,7 @@ Sessions name the files in `spark.jars` and need no network. Spark decides where
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -304,6 +305,19 @@ def require_java() -> Path:
             if java_version(java) in SUPPORTED:
                 return java
         raise
+
+
+def require_user_name() -> str:
+    """Return the name of this process' user. Raises EnvironmentMissing if its id has none, as in a container that runs
+    as any user: Hadoop's login, which Spark makes, ends the JVM then."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise EnvironmentMissing(
+            f"The user id {os.geteuid()} has no name on this machine, and Spark's JVM does not start without one",
+            path="/etc/passwd",
+            hint="add a line for it, or preload libnss_wrapper, as deploy/entrypoint.sh does",
+        ) from None
 
 
 def export_java() -> Path:

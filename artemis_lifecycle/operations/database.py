@@ -289,6 +289,10 @@ class Operations:
         sa.event.listen(engine, "before_cursor_execute", opened._before, retval=True)
         return opened
 
+    def require_answer(self) -> None:
+        """Raise OperationsUnavailable if Postgres does not answer on a new connection within seconds."""
+        connect(self.engine.url.render_as_string(hide_password=False), purpose="gate").dispose()
+
     def full_id(self, given: str, columns: Iterable[str]) -> str:
         """Return the id that begins with `given`, with four characters or more after the word with which all ids of
         its kind begin (`hold-`), in any of `columns` (`plans.plan_id`); and `given` if none does. Raises BadInput for

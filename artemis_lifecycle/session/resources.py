@@ -3,10 +3,8 @@ here: their use."""
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -45,6 +43,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.metadata.table_metadata import read_metadata_json, read_table_metadata
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
+from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.operations.known_tables import KnownTable, Swaps
 from artemis_lifecycle.operations.leases import Leases
@@ -266,7 +265,7 @@ class Resources:
         with other workers, no embedded stack, no cold tier."""
         given = config if isinstance(config, LifecycleConfig) else load_config(config)
         self.config = without_operations(given) if only_reads else fill(given)
-        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
+        self.owner = owner or f"{person()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
         self.under_way: str | None = None

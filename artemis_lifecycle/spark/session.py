@@ -28,6 +28,7 @@ from artemis_lifecycle.embedded.jars import (
     PACED_CLIENTS,
     POSTGRES,
     export_java,
+    require_user_name,
 )
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.spark.executors import local_cores, require_executors, use_python
@@ -178,6 +179,7 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
     executors lack the package.
     """
     java = export_java()
+    require_user_name()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

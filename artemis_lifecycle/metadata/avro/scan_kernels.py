@@ -7,6 +7,7 @@ stops the walk, whatever the schema says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,20 @@ MAX_DEPTH = 32
 OK, CUT, MALFORMED = 0, 1, 2
 
 
-@njit(cache=True, nogil=True)
+def _compiled(signature: Any = None) -> Callable[[Any], Any]:
+    """Compile a loop, and keep the machine code beside this file or in the user's cache; without either, as where the
+    package and the home are read-only, each process compiles it (`artemis doctor` says so)."""
+
+    def compiled(loop: Any) -> Any:
+        try:
+            return njit(signature, cache=True, nogil=True)(loop)
+        except (RuntimeError, OSError):
+            return njit(signature, nogil=True)(loop)
+
+    return compiled
+
+
+@_compiled()
 def _long(data: Any, at: int, end: int) -> Any:
     """Return (value, position after it), or position -1 if the number does not end in time."""
     value = np.uint64(0)
@@ -56,7 +70,7 @@ def _long(data: Any, at: int, end: int) -> Any:
     return np.int64(0), -1
 
 
-@njit(cache=True, nogil=True)
+@_compiled()
 def _block(data: Any, at: int, end: int) -> Any:
     """Return (items of the block that begins here, position of the first), or position -1 if a number does not end in
     time. The last block has no items. Negative if the count is."""
@@ -68,7 +82,7 @@ def _block(data: Any, at: int, end: int) -> Any:
     return count, at
 
 
-@njit(types.UniTuple(types.int64, 2)(_BYTES, types.int64, _TABLE, _LONGS, _OUT, _OUT, _OUT), cache=True, nogil=True)
+@_compiled(types.UniTuple(types.int64, 2)(_BYTES, types.int64, _TABLE, _LONGS, _OUT, _OUT, _OUT))
 def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any, starts: Any, sizes: Any) -> Any:
     """Run `program` once per record. Return (OK, CUT or MALFORMED; the record at which it stopped).
 
@@ -221,7 +235,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     return (OK, records) if at == end else (MALFORMED, records)
 
 
-@njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
+@_compiled(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.uint8[::1], types.int64[::1]))
 def gather(data: Any, starts: Any, sizes: Any, rows: Any, out: Any, offsets: Any) -> None:
     """Copy the given rows' bytes consecutively to `out`, and their start offsets to `offsets` (one more)."""
     at = 0
