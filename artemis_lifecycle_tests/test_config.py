@@ -61,6 +61,14 @@ def test_paimons_keys_are_taken_under_paimons_rule(tmp_path: Path) -> None:
     assert (retention.expire_limit, retention.next_timestamp) == (10, True)
 
 
+def test_a_name_may_have_any_character_but_the_wildcard() -> None:
+    """An entry for one table governs no other one."""
+    config = LifecycleConfig.model_validate({"tables": {"db.u[1]": {}, "db.v?": {}, "db.(w|x)": {}, "ns.*_[2]": {}}})
+    governed = ["db.u[1]", "db.v?", "db.(w|x)", "ns.a_[2]", "ns.b.c_[2]"]
+    others = ["db.u1", "db.vv", "db.w", "ns.a_2", "DB.u[1]"]
+    assert [table for table in (*governed, *others) if config.governs(table)] == governed
+
+
 @pytest.mark.parametrize(
     ("retention", "says"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,6 +12,7 @@ from pydantic import Field, model_validator
 
 from artemis_lifecycle.config.durations import Duration
 from artemis_lifecycle.config.model import Address, Model, Root
+from artemis_lifecycle.config.names import fits
 
 
 class SoleDeployment(Model):
@@ -65,7 +65,7 @@ class Catalog(Model):
 
     def is_isolated(self, table: str) -> bool:
         """Return True if the configuration declares that the table reads no files of other tables."""
-        return any(fnmatchcase(table, pattern) for pattern in self.isolated)
+        return any(fits(table, pattern) for pattern in self.isolated)
 
     @property
     def is_signed(self) -> bool:

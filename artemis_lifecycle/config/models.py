@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +25,7 @@ from artemis_lifecycle.config.deployment import (
     Spark,
 )
 from artemis_lifecycle.config.model import Model
-from artemis_lifecycle.config.names import spelled
+from artemis_lifecycle.config.names import fits, spelled
 from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
 from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES, kind_of, one_authority
 from artemis_lifecycle.errors import ConfigError
@@ -123,7 +122,7 @@ class LifecycleConfig(Model):
         exact = table if table in self.tables else self._spelled.get(table)
         if exact is not None:
             return (exact,)
-        matches = [(len(pattern.replace("*", "")), pattern) for pattern in self.tables if fnmatchcase(table, pattern)]
+        matches = [(len(pattern.replace("*", "")), pattern) for pattern in self.tables if fits(table, pattern)]
         most = max(matches, default=(0, ""))[0]
         return tuple(sorted(pattern for exactness, pattern in matches if exactness == most))
 

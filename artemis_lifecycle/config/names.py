@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from artemis_lifecycle.errors import BadInput
 
@@ -46,3 +47,18 @@ def spelled(text: str) -> str:
         return dotted(parts_of(text, "table identifier", ""))
     except BadInput:
         return text
+
+
+def regular_expression(pattern: str) -> str:
+    """Return the regular expression, for Python and Postgres, of a pattern of names. Its only wildcard is `*`: a name
+    may have any other character, and an entry for `t[1]` must not govern `t1`."""
+    return ".*".join(re.sub(r"[\\.^$|()\[\]{}+?]", r"\\\g<0>", each) for each in re.split(r"\*+", pattern))
+
+
+@lru_cache(maxsize=1 << 15)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(regular_expression(pattern), re.DOTALL)
+
+
+def fits(name: str, pattern: str) -> bool:
+    return _compiled(pattern).fullmatch(name) is not None

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -36,6 +35,7 @@ from artemis_lifecycle.catalogs.sql import is_v0
 from artemis_lifecycle.commits.gate import status_of
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.embedded.jars import java_version, needed, require_java, require_user_name, resolve
 from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.fleet.fleet import unread_readers
@@ -266,7 +266,7 @@ def entries(config: LifecycleConfig) -> Iterator[Check]:
     idle = [entry for entry in config.tables if not any(entry in config.matching(table) for table in tables)]
     idle = [entry for entry in idle if not errors or ":" not in entry]
     for entry in idle:
-        if any(fnmatchcase(table, entry) for table in tables):
+        if any(fits(table, entry) for table in tables):
             yield Check("tables", "ok", f"{entry} matches only tables that a more exact entry governs")
             continue
         near = near_tables(entry, tables, names)
@@ -282,7 +282,7 @@ def near_tables(entry: str, tables: Sequence[str], catalogs: Sequence[str]) -> l
     plain = {"".join(table.replace("`", "").casefold().split()): table for table in tables}
     meant = "".join(entry.replace("`", "").casefold().split())
     texts = [meant, *(meant.removeprefix(f"{name.casefold()}.") for name in catalogs)]
-    same = [table for text, table in plain.items() if any(fnmatchcase(text, each) for each in texts)]
+    same = [table for text, table in plain.items() if any(fits(text, each) for each in texts)]
     return same[:3] or [plain[each] for each in get_close_matches(meant, plain, 3, 0.8)]
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.model import SECRET, hidden
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.errors import BadInput, ConfigError, LifecycleError, NaiveDatetime, NoSuchTable, Refused
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import refuse_unexpirable
@@ -339,13 +339,13 @@ class _Question:
         return Assessment(self.at, self.quick, began, CANDIDATES, self.config.prices.currency, found, text)
 
     def _is_asked(self, name: str) -> bool:
-        return name not in RESULT_TABLES and (name == self.pattern or fnmatchcase(name, self.pattern))
+        return name not in RESULT_TABLES and (name == self.pattern or fits(name, self.pattern))
 
     def _readers(self, *, alone: bool) -> tuple[dict[str, CatalogEntry], dict[str, str], list[CatalogEntry]]:
         """Return all tables, why others cannot be loaded, and all other objects of the catalogs. `alone`: only what is
         asked for."""
         catalogs = self.config.catalogs
-        if alone and not re.search(r"[*?\[]", self.pattern):
+        if alone and "*" not in self.pattern:
             return {self.pattern: self.resources.catalogs.entry(self.pattern)}, {}, []
 
         def ask(catalog: CatalogReader) -> tuple[dict[str, CatalogEntry], dict[str, str], list[CatalogEntry]]:

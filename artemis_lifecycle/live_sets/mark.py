@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.catalogs.identifier import dotted, parse
 from artemis_lifecycle.catalogs.references import TABLE, Commit, Content, Reference, ReferenceSource
 from artemis_lifecycle.config.durations import format_duration, parse_duration
+from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.errors import BadInput, NaiveDatetime
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -83,12 +83,12 @@ class Cutoff:
 
 @dataclass(frozen=True)
 class Policies:
-    """Cutoffs by reference pattern, as in `fnmatch`, case-sensitive; the first match wins."""
+    """Cutoffs by reference pattern, whose only wildcard is `*`, case-sensitive; the first match wins."""
 
     rules: tuple[tuple[str, Cutoff], ...] = ()
 
     def of(self, reference: str) -> Cutoff:
-        return next((cutoff for pattern, cutoff in self.rules if fnmatchcase(reference, pattern)), Cutoff())
+        return next((cutoff for pattern, cutoff in self.rules if fits(reference, pattern)), Cutoff())
 
     def keep_all_of(self, other: Policies) -> bool:
         """Return True if what `other` keeps is surely kept by these, too."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import translate
 from typing import Literal
 
 import sqlalchemy as sa
@@ -14,7 +12,7 @@ import sqlalchemy as sa
 from artemis_lifecycle.catalogs.gate.statements import SCHEMA
 from artemis_lifecycle.catalogs.identifier import NAMESPACE, Identifier
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.names import spelled
+from artemis_lifecycle.config.names import regular_expression, spelled
 from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.contracts.requirements import rejected
 from artemis_lifecycle.operations.roles import INGEST, refusing
@@ -53,7 +51,7 @@ def _rules(config: LifecycleConfig) -> Iterator[Rule]:
     for key in keys:
         yield _rule(config, key, spelled(key), exact=True)
     for key in keys:
-        if re.search(r"[*?[]", key):
+        if "*" in key:
             yield _rule(config, key, regular_expression(key), exact=False)
 
 
@@ -65,26 +63,6 @@ def _rule(config: LifecycleConfig, key: str, pattern: str, *, exact: bool) -> Ru
 def _json(requirements: LineageRequirements) -> str:
     # In the form in which the database returns it, so that both can be compared.
     return json.dumps(json.loads(requirements.as_json()), ensure_ascii=False, sort_keys=True)
-
-
-_TOKEN = re.compile(r"(?s)\*+|\?|\[!?\]?[^\]]*\]|.")
-
-
-def regular_expression(glob: str) -> str:
-    """Return the regular expression, for Python and Postgres, of a glob as `fnmatch` reads it."""
-    return "".join(map(_translated, _TOKEN.findall(glob)))
-
-
-def _translated(token: str) -> str:
-    if token.startswith("*"):
-        return ".*"
-    if token == "?":
-        return "."
-    if len(token) > 1:
-        # fnmatch knows what each class means; without its frame, (?s:…)\Z. Postgres has classes of classes, as [.a.].
-        inner = translate(token)[4:-3]
-        return re.sub("[.:=]", r"\\\g<0>", inner) if inner.startswith("[") else inner
-    return "\\" + token if token in r"\.^$|()[]{}+?*" else token
 
 
 def governed_mode(config: LifecycleConfig, table: str) -> Mode:
