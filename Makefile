@@ -152,6 +152,20 @@ wheel: setup  ## A wheel with its Java classes compiled, in dist/. Needs a JDK (
 	@ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --wheel --no-isolation
 	@$(PY) -m zipfile -l dist/*.whl | grep -q spark/java/aws.jar
 
+# An image whose base has Debian's python3, python3-venv, openjdk-17-jre-headless, tini and libnss-wrapper is built offline.
+BASE ?= debian:bookworm-slim
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+.PHONY: image
+image: wheel  ## The container image artemis-lifecycle:VERSION, with what requirements.lock names. Needs Docker.
+	@$(PY) deploy/image.py
+	@DOCKER_BUILDKIT=0 docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
+		--tag artemis-lifecycle:$(VERSION) dist/image
+
+.PHONY: stack
+stack: setup  ## The whole deployment of deploy/compose.yaml, started, used and looked at. Needs Docker, docker-compose, 12 GB.
+	@$(PY) deploy/stack.py $(VERSION) $(ARGS)
+
 .PHONY: stop
 stop:  ## Stop the embedded Postgres.
 	@if [ -x $(PY) ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.embedded stop; fi

@@ -48,7 +48,7 @@ PARTS: dict[str, Part] = {
     ),
     "histories": Part(
         "random histories of snapshots against the rules and Iceberg",
-        15,
+        10,
         ("reachability/test_exactness.py", "reachability/test_index_life.py", "metadata/test_scan.py"),
         (),
         {"ARTEMIS_SOAK": "10"},
@@ -56,7 +56,7 @@ PARTS: dict[str, Part] = {
     ),
     "questions": Part(
         "random pasts, asked for by all ways in both tiers",
-        15,
+        10,
         ("cold_tier/test_random_histories.py", "cold_tier/test_questions.py"),
         (),
         {"ARTEMIS_SOAK": "5"},
@@ -66,7 +66,10 @@ PARTS: dict[str, Part] = {
         "the long forms of tests that `make test` leaves out",
         22,
         (),
-        ("-m", "nightly", "--deselect", f"{TESTS}/cold_tier/test_questions.py"),
+        (
+            *("-m", "nightly", "--deselect", f"{TESTS}/cold_tier/test_questions.py"),
+            *("--deselect", f"{TESTS}/deploy"),
+        ),
         {"ARTEMIS_SOAK": "1"},
     ),
     "deaths": Part(
@@ -89,6 +92,7 @@ PARTS: dict[str, Part] = {
         ("-k", "memory_limit"),
         {"ARTEMIS_SOAK": "60"},
     ),
+    "stack": Part("the image, and the stack of containers, started and used", 10, ("deploy",), ("-m", "nightly")),
     "paimon": Part("random Paimon tables against Paimon", 5, ("paimon",), (), {"ARTEMIS_SOAK": "10"}, repeats=True),
 }
 

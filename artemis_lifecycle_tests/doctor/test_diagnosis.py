@@ -76,7 +76,7 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
         cli.main()
     checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
     named = {"java", "versions", "configuration", "free space", "catalogs.live", "catalogs.cold", "operations", "roles"}
-    named |= {"cold guard", "lineage gate", "deployment", "roots", "clocks", "executors' Python"}
+    named |= {"compiled loops", "cold guard", "lineage gate", "deployment", "roots", "clocks", "executors' Python"}
     named |= {"catalogs.live.warehouse", "catalogs.cold.warehouse", "operations.root", "quarantine.root"}
     assert named == set(checks)
     assert {each["status"] for each in checks.values()} <= {"ok", "warning"}, checks

@@ -1,0 +1,84 @@
+"""Prepare what the image is made of, in dist/image: wheels of the locked versions, by their hashes, and Spark's jars.
+
+The image itself is then built without a network (`make image`). Run it with the environment of `make setup`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP, POSTGRES, resolve
+
+REPOSITORY = Path(__file__).parents[1]
+PLACE = REPOSITORY / "dist" / "image"
+EXTRAS = ("azure", "gate", "gcs", "openlineage", "redis", "ui")
+"""What the image has of the package's extras. Not `embedded`: a container has its Postgres beside it."""
+JARS = (ICEBERG, POSTGRES, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP)
+SOURCES = ("pyspark",)
+"""Packages of the lock that come as source alone."""
+
+
+def needed(name: str, extras: frozenset[str]) -> set[str]:
+    """Return the packages that the project needs with these extras, and what they need."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(name, extras)]
+    while waiting:
+        each = waiting.pop()
+        if each in found:
+            continue
+        found.add(each)
+        for requirement in map(Requirement, distribution(each[0]).requires or ()):
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in each[1] or {""}):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    return {each for each, _ in found} - {name}
+
+
+def locked(names: set[str]) -> str:
+    """Return the lines of requirements.lock, with their hashes, for `names`."""
+    parts = re.split(r"(?m)^(?=[A-Za-z0-9])", (REPOSITORY / "requirements.lock").read_text())
+    lines: dict[str, str] = {}
+    for part in parts[1:]:
+        # A package has one entry for each range of Python versions that needs a release of its own.
+        name = canonicalize_name(re.split(r"[=\[ ]", part, maxsplit=1)[0])
+        lines[name] = lines.get(name, "") + part
+    missing = names - lines.keys()
+    if missing:
+        raise SystemExit(f"requirements.lock has no {', '.join(sorted(missing))}: make lock")
+    return "".join(lines[name] for name in sorted(names))
+
+
+def pip(command: str, *arguments: str) -> None:
+    only = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes")
+    subprocess.run([sys.executable, "-m", "pip", command, *only, *arguments], check=True)
+
+
+def main() -> None:
+    shutil.rmtree(PLACE, ignore_errors=True)
+    wheels, jars = PLACE / "wheels", PLACE / "jars"
+    wheels.mkdir(parents=True), jars.mkdir()
+    names = needed("artemis-lifecycle", frozenset(EXTRAS))
+    (wheels / "requirements.txt").write_text(locked(names - set(SOURCES)))
+    for source in SOURCES:
+        (PLACE / f"{source}.txt").write_text(locked({source}))
+        pip("wheel", "--no-build-isolation", "-w", str(wheels), "-r", str(PLACE / f"{source}.txt"))
+    pip("download", "-d", str(wheels), "-r", str(wheels / "requirements.txt"))
+    (own,) = (REPOSITORY / "dist").glob("artemis_lifecycle-*.whl")
+    shutil.copy(own, wheels)
+    # The project's own are in its wheel.
+    for jar in resolve(REPOSITORY / ".artemis", JARS)[: len(JARS)]:
+        shutil.copy(jar, jars)
+    for file in ("Dockerfile", "entrypoint.sh"):
+        shutil.copy(REPOSITORY / "deploy" / file, PLACE)
+
+
+if __name__ == "__main__":
+    main()
