@@ -130,7 +130,7 @@ class ColdEntries:
                 table=self.table,
                 path=newer,
                 untouched="both tiers; plans stay as they are and hold their files",
-                hint="register the newer file again, in the cold catalog's database as a member of "
+                hint="artemis init; then register the newer file again, in the cold catalog's database as a member of "
                 f"artemis_lifecycle: {publishing_by_hand(self.catalog.name, name, newer)}; then run the step again",
             )
 

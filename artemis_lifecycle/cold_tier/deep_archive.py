@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide
 from artemis_lifecycle.cold_tier.copy import Request, each_file
 from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, repair
 from artemis_lifecycle.errors import Refused, StorageError
 from artemis_lifecycle.metadata.types import CONTENT_KINDS, MAIN_BRANCH, LogEntry
 from artemis_lifecycle.operations.cold_tier import MoveRecord, new_id
@@ -105,8 +106,9 @@ class DeepArchiveContext:
     """What a move needs. `protection` checks files of the cold tier by its tables, and `readers` by those of the live
     catalogs; `root` is `operations.root`.
 
-    `check` raises when the worker's lease is lost. `live` is the manifest index of the current live table under that
-    lease. `holds` is queried again each time; it includes thaws, which act as holds.
+    `check` raises when the worker's lease is lost. `live` are the manifest indexes of what may yet be archived under
+    that lease: the current live table, and what open plans lost to another tool's expiration. `holds` is queried again
+    each time; it includes thaws, which act as holds.
     """
 
     protection: DeletionContext
@@ -116,7 +118,7 @@ class DeepArchiveContext:
     root: str
     cold: ColdSide
     ledger: Ledger
-    live: IndexView
+    live: Sequence[IndexView]
     holds: Callable[[], tuple[HoldView, ...]]
     who: str
     check: Callable[[], None] = lambda: None
@@ -278,7 +280,8 @@ def _only_theirs(
         known = piece.filter(pa.array([path in recorded for path in piece.column("path").to_pylist()], pa.bool_()))
         unrecorded += piece.num_rows - known.num_rows
         sources = pa.array([recorded[path].source for path in known.column("path").to_pylist()], pa.string())
-        needed = reaches(context.live, hash_column(sources, context.live.index.rules))
+        by_each = [reaches(view, hash_column(sources, view.index.rules)) for view in context.live]
+        needed = np.logical_or.reduce(by_each)
         still_live += int(needed.sum())
         parts.append(known.filter(pa.array(~needed)))
     kept = (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
@@ -336,10 +339,17 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
     )
 
 
-def _reading(context: DeepArchiveContext, files: pa.Table) -> tuple[int, ...]:
+def _reading(context: DeepArchiveContext, files: pa.Table) -> frozenset[int]:
     """Return the cold snapshots that read any of these files."""
     view = context.cold.index(context.cold.current())
-    return reaching(view, hash_column(files.column("path").combine_chunks(), view.index.rules))
+    return frozenset(reaching(view, hash_column(files.column("path").combine_chunks(), view.index.rules)))
+
+
+def _files_of(context: DeepArchiveContext, move: MoveRecord) -> pa.Table:
+    batches = list(frame_batches(move.files_location, context.records))
+    return pa.Table.from_batches(batches, batches[0].schema if batches else arrow_schema(FILES)).cast(
+        arrow_schema(FILES)
+    )
 
 
 def _moved(
@@ -393,11 +403,9 @@ def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> 
 
 
 def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
-    """Ask the store which files of an interrupted move are in the archive. Only those count as moved; snapshots that
-    read none of them stay readable."""
-    schema, states = arrow_schema(FILES), "path string, archived boolean"
-    batches = list(frame_batches(move.files_location, context.records))
-    files = pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+    """Ask the store which files of a move, interrupted or partly undone, are in the archive. Only those count as moved;
+    snapshots that read none of them stay readable."""
+    states, files = "path string, archived boolean", _files_of(context, move)
     paths = files.column("path").to_pylist()
     found = each_file(context.runner, context.cold_stores, _is_archived, states, paths)
     archived = pa.array([path for path, is_archived in found if is_archived], pa.string())
@@ -424,6 +432,33 @@ def _move(stores: Stores, path: str, *, storage_class: str) -> tuple[str, str | 
 def _is_archived(stores: Stores, path: str) -> tuple[str, bool]:
     state = stores.archive_state(path)
     return path, state is not None and state.archived
+
+
+# --- back from the archive --------------------------------------------------------------------------------------------
+# A table that was rolled back, or put back in time, has new snapshots with files whose copies are in the archive.
+
+
+def keep_readable(
+    context: DeepArchiveContext, copies: ColdCopies, live_stores: Stores, snapshot_ids: Collection[int]
+) -> None:
+    """Take the copies that these snapshots read out of the archive: an archived object is written again, from its live
+    file. A snapshot of which that cannot be done is recorded as one that needs a thaw. The caller holds the lease."""
+    operations, moves = context.operations, context.operations.deep_moves.of_table(context.table_uuid)
+    marks = {move.move_id: _reading(context, _files_of(context, move)) for move in moves}
+    if not any(not marks[move].isdisjoint(snapshot_ids) for move in marks):
+        return
+    view, folder = context.cold.index(context.cold.current()), context.folder(context.table_uuid, new_id("back"))
+    seal_files(context.spark, view, tuple(snapshot_ids), moves, context.records, folder)
+    wanted = {path for batch in frame_batches(folder, context.records) for path in _paths(batch)}
+    lost = {path for path in wanted if not context.cold_stores.unarchive(path)}
+    recorded = context.ledger.among(context.runner, lost)
+    again = [RecordedCopy.of(copy.source, path, copy) for path, copy in recorded.items()]
+    repair(copies, live_stores, again, check=context.check)
+    for move in moves:
+        files = _files_of(context, move)
+        if not wanted.isdisjoint(files.column("path").to_pylist()):
+            marks[move.move_id] = _reading(context, _files_of(context, _settle(context, move)))
+    operations.deep_moves.mark(context.table_uuid, marks)
 
 
 # --- thaw -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -174,6 +174,17 @@ class DeepMoves:
             if rows:
                 connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
         return move
+
+    def mark(self, table_uuid: str, snapshots: Mapping[str, Collection[int]]) -> None:
+        """Record that more snapshots, by move, have a file in the archive."""
+        rows = [
+            {"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id}
+            for move_id, ids in snapshots.items()
+            for each in ids
+        ]
+        if rows:
+            with around("deep_moves.mark"), self._engine.begin() as connection:
+                connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
 
     def finish(self, move_id: str) -> MoveRecord:
         finished_at = sa.func.coalesce(deep_moves.c.finished_at, sa.func.clock_timestamp())

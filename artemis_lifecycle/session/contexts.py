@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables
+from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among, repair
@@ -293,3 +294,27 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
 def _archived(resources: Resources, table_uuid: str) -> frozenset[int]:
     cold = cold_metadata(resources, table_uuid)
     return frozenset() if cold is None else frozenset(each.snapshot_id for each in cold.snapshots)
+
+
+def handoff_context(resources: Resources, table_uuid: str, check: Callable[[], None] = lambda: None) -> HandoffContext:
+    plans = resources.operations.plans.of_table(table_uuid)
+    recorded = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
+    return HandoffContext(
+        spark=resources.start_spark,
+        live_stores=resources.live_stores,
+        cold_stores=resources.cold_stores,
+        config=resources.config,
+        batches=resources.operations.handoffs,
+        check=check,
+        handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
+    )
+
+
+def require_newest_archive(
+    resources: Resources, table: str, table_uuid: str, check: Callable[[], None] = lambda: None
+) -> None:
+    """Raise HandoffFailed, with the way out, if the cold catalog was put back behind what a handoff has published."""
+    identity = read_identity(resources.live_stores, resources.root, table_uuid)
+    if identity is not None:
+        with open_entries(handoff_context(resources, table_uuid, check), table, table_uuid) as entries:
+            entries.newest(identity)

@@ -652,6 +652,10 @@ class ObjectStore:
     def end_thaw(self, path: str) -> None:
         """Do nothing: nothing is thawed."""
 
+    def unarchive(self, path: str) -> bool:
+        """Return False: an object leaves its class when it is written again."""
+        return False
+
     def archive_state(self, path: str) -> ArchiveState | None:
         found = self.item(path)
         return None if found is None else found.state

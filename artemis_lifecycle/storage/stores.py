@@ -435,6 +435,10 @@ class Stores:
         """Remove the readable copy of an archived file, as S3 does by itself at the end of a thaw."""
         self._store(path).end_thaw(path)
 
+    def unarchive(self, path: str) -> bool:
+        """Take a file out of the archive for good. Return False if it has to be written again for that."""
+        return self._store(path).unarchive(path)
+
     def archive_state(self, path: str) -> ArchiveState | None:
         """Return whether the file is archived, and whether it is readable now. None if it is absent."""
         return self._store(path).archive_state(path)

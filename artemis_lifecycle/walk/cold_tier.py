@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from shlex import quote
 
 from artemis_lifecycle.cold_tier import deep_archive as thawing
-from artemis_lifecycle.cold_tier.cold_tables import open_entries
-from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
+from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, keep_readable
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
-from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
@@ -24,15 +24,17 @@ from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, Re
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import InputSnapshot
-from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
-from artemis_lifecycle.expiration.plan import ExpirationPlan, read_base
+from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError, UnreadableMetadata
+from artemis_lifecycle.expiration.plan import ExpirationPlan, read_base, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
-from artemis_lifecycle.metadata.types import NO_SUMMARY
+from artemis_lifecycle.metadata.types import NO_SUMMARY, TableMetadata
 from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.decisions import NewDecision, person
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.tables import require_said
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.session.contexts import (
     cold_context,
     cold_copies,
@@ -41,11 +43,13 @@ from artemis_lifecycle.session.contexts import (
     cold_tables,
     context_of,
     copy_again,
+    handoff_context,
     holds_and_tags,
     live_index,
+    require_newest_archive,
 )
 from artemis_lifecycle.session.resources import Resources
-from artemis_lifecycle.session.steps import Step, Steps
+from artemis_lifecycle.session.steps import Steps
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.walk.expiration import Expiration
 from artemis_lifecycle.walk.plan_checks import PLAN_CHECKS
@@ -102,11 +106,11 @@ class ColdTier:
         plan, state = self.steps.resumed(plan)
         self.expiration.checks.require(plan, record, PLAN_CHECKS)
         worker = self.steps.worker("handoff")
-        with self.steps.run(state, "handoff", dry_run=dry_run) as step:
+        with self.steps.run(state, "handoff", dry_run=dry_run) as step, self._told_of_a_backup(plan):
             self.reading.require_own_archive(plan.table, plan.table_uuid)
             if record.lost_approved_by is None:
                 self.expiration.require_kept(plan, state)
-            context = self._handoff_context(plan.table_uuid, step)
+            context = handoff_context(self.resources, plan.table_uuid, step.check)
             approved = set(record.lost_approved_snapshots or ())
             wanted = self.expiration.to_archive(plan, state.metadata, approved)
             request = HandoffInput(
@@ -140,6 +144,7 @@ class ColdTier:
                 # Copies of earlier handoffs are only known from the ledger; the store must still have them.
                 published = replace(record, cold_metadata_location=location)
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
+                self._keep_readable(plan, state.metadata, step.check)
                 if done.archived:
                     # Not in the cold table: its metadata is the same whoever ends an interrupted handoff.
                     self.expiration.recording.record_expiration(
@@ -162,25 +167,48 @@ class ColdTier:
             }
         return done
 
-    def _handoff_context(self, table_uuid: str, step: Step) -> HandoffContext:
-        resources = self.resources
-        plans = resources.operations.plans.of_table(table_uuid)
-        recorded = {each.handed_off_at: each.cold_metadata_location for each in plans if each.cold_metadata_location}
-        return HandoffContext(
-            spark=resources.start_spark,
-            live_stores=resources.live_stores,
-            cold_stores=resources.cold_stores,
-            config=resources.config,
-            batches=resources.operations.handoffs,
-            check=step.check,
-            handed_off=recorded[max(filter(None, recorded))] if any(recorded) else None,
-        )
+    @contextmanager
+    def _told_of_a_backup(self, plan: ExpirationPlan) -> Iterator[None]:
+        """Name the way out where metadata is missing because databases were put back behind what was archived."""
+        try:
+            yield
+        except UnreadableMetadata:
+            require_newest_archive(self.resources, plan.table, plan.table_uuid)
+            raise
 
-    def _require_newest(self, table: str, table_uuid: str, step: Step) -> None:
-        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
-        if identity is not None:
-            with open_entries(self._handoff_context(table_uuid, step), table, table_uuid) as entries:
-                entries.newest(identity)
+    def _keep_readable(self, plan: ExpirationPlan, live: TableMetadata, check: Callable[[], None]) -> None:
+        """No snapshot that a handoff has archived needs a thaw from the beginning."""
+        copies = cold_copies(self.resources, plan.table, plan.table_uuid)
+        if copies is not None and self.resources.operations.deep_moves.of_table(plan.table_uuid):
+            context = self._deep_context(plan.table, live, check)
+            archived = {each.snapshot_id for each in context.cold.current().snapshots}
+            wanted = archived.intersection(plan.expired_snapshots)
+            keep_readable(context, copies, self.resources.live_stores, wanted)
+
+    def _deep_context(self, table: str, live: TableMetadata, check: Callable[[], None]) -> DeepArchiveContext:
+        resources, table_uuid = self.resources, live.table_uuid
+        cold, protection = cold_context(resources, table, table_uuid)
+        return DeepArchiveContext(
+            protection=protection,
+            readers=replace(
+                context_of(resources, table),
+                own=protection.own,
+                # A move has no hurry: a catalog that does not answer may have a reader since.
+                catalog=resources.readers_of(table, strict=True),
+            ),
+            table=table,
+            table_uuid=table_uuid,
+            root=resources.root,
+            cold=cold,
+            ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),
+            live=(live_index(resources, table, live), *self._waiting(table, live)),
+            holds=lambda: (
+                *holds_and_tags(resources, table_uuid)[0],
+                *thaw_views(resources.operations.thaws.list(table_uuid)),
+            ),
+            who=resources.owner,
+            check=check,
+        )
 
     def restore(
         self,
@@ -288,27 +316,12 @@ class ColdTier:
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
             live = self.steps.again(state).metadata
             table_uuid = live.table_uuid
-            self._require_newest(table, table_uuid, step)
-            cold, protection = cold_context(self.resources, table, table_uuid)
+            require_newest_archive(self.resources, table, table_uuid, step.check)
+            context = self._deep_context(table, live, step.check)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
             done = move_to_archive(
-                DeepArchiveContext(
-                    protection=protection,
-                    readers=replace(context_of(self.resources, table), own=protection.own),
-                    table=table,
-                    table_uuid=table_uuid,
-                    root=self.resources.root,
-                    cold=cold,
-                    ledger=handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
-                    live=live_index(self.resources, table, live),
-                    holds=lambda: (
-                        *holds_and_tags(self.resources, table_uuid)[0],
-                        *thaw_views(self.resources.operations.thaws.list(table_uuid)),
-                    ),
-                    who=self.resources.owner,
-                    check=step.check,
-                ),
+                context,
                 policy.retain,
                 instant,
                 archive.storage_class,
@@ -317,6 +330,17 @@ class ColdTier:
             step.state = "pending" if done.failed_files else "done"
             step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
         return done
+
+    def _waiting(self, table: str, live: TableMetadata) -> list[IndexView]:
+        """Return what open plans still have to archive, but another tool expired."""
+        resources, found = self.resources, list[IndexView]()
+        for plan in resources.operations.plans.holding(live.table_uuid):
+            if plan.status is PlanStatus.OPEN and plan.expired_snapshots:
+                left = unarchived(resources.live_stores, self.expiration.plan(plan.plan_id), live)
+                if left is not None:
+                    root, rules = f"{resources.root}/unarchived", resources.rules(table)
+                    found.append(indexed(resources.start_spark, resources.live_stores, left, rules, root))
+        return found
 
     def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
         """Read the due cold files of the table (at most about `limit`) and compare each with its checksum, so that each
@@ -379,7 +403,7 @@ class ColdTier:
                 "lost": done.lost,
             }
             # Afterwards: the copies of the newer metadata are checked, too.
-            self._require_newest(table, table_uuid, step)
+            require_newest_archive(self.resources, table, table_uuid, step.check)
         return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
@@ -414,8 +438,11 @@ class ColdTier:
         or `tag` finds. Lists their files; requests nothing from the store until a second person approves
         (`approve_thaw`).
 
-        Raises BadInput if case, requester or reason is missing, or the snapshot is not in the archive; NoSuchSnapshot;
-        NaiveDatetime.
+        `table` may be a dropped one, by its name or uuid: its snapshots are given by their ids, and engines read them
+        in the cold catalog.
+
+        Raises BadInput if case, requester or reason is missing, or the snapshot is not in the archive; NoSuchTable;
+        NoSuchSnapshot; NaiveDatetime.
         """
         resources = self.resources
         require_said(table, case_id=case_id, requester=requester, reason=reason)
@@ -425,20 +452,22 @@ class ColdTier:
         if snapshot_ids and (as_of is not None or tag is not None):
             raise BadInput("Two selectors at once", table=table, hint="use one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
-        live = self.steps.table_state(table).metadata
-        table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
-        routes = [
-            self.reading.described(table, table_uuid, self.reading.found(table, live, each)) for each in selectors
-        ]
-        readable = next((route for route in routes if route.tier != "deep-archive"), None)
-        if readable is not None:
-            raise BadInput(
-                f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
-                table=table,
-                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
-            )
-        assert cold is not None  # the routes lead there
-        wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
+        try:
+            live = self.steps.table_state(table).metadata
+        except BadInput as error:
+            table, table_uuid = self._dropped(table, error)
+            wanted = list(resources.operations.deep_moves.snapshots(table_uuid, among=snapshot_ids))
+            if not wanted or len(wanted) < len(set(snapshot_ids)):
+                raise BadInput(
+                    "Of a dropped table, snapshots are thawed by their ids, and these are not all in the archive",
+                    table=table,
+                    hint="list them in the cold catalog: SELECT snapshot_id FROM CATALOG.NAMESPACE.TABLE.snapshots",
+                ) from error
+        else:
+            table_uuid, wanted = live.table_uuid, self._archived(table, live, selectors)
+        cold = cold_tables(resources, table_uuid)
+        if cold is None:
+            raise no_cold_table(table)
         thaw_id = new_id("thaw")
         folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
         moves = resources.operations.deep_moves.of_table(table_uuid)
@@ -458,6 +487,38 @@ class ColdTier:
             size_in_bytes=size,
             approve_within=resources.config.deep_archive.approve_within,
         )
+
+    def _archived(self, table: str, live: TableMetadata, selectors: Sequence[Selector]) -> list[int]:
+        """Return the ids of these snapshots. Raises BadInput if one can be read without a thaw."""
+        routes = [
+            self.reading.described(table, live.table_uuid, self.reading.found(table, live, each)) for each in selectors
+        ]
+        readable = next((route for route in routes if route.tier != "deep-archive"), None)
+        if readable is not None:
+            raise BadInput(
+                f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
+                table=table,
+                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
+            )
+        return [route.snapshot_id for route in routes if route.snapshot_id is not None]
+
+    def _dropped(self, table: str, error: BadInput) -> tuple[str, str]:
+        """Return the name and the uuid of the only dropped table with that name or uuid, also if its files are gone.
+        Raises `error` if there is none."""
+        known = self.resources.operations.known_tables
+        names = [each.name for each in self.resources.config.catalogs.iceberg]
+        every = [each for name in names for each in known.of_catalog(name)]
+        found = {each.table_uuid: each.table for each in every if table in (each.table, each.table_uuid)}
+        if not found:
+            raise error
+        if len(found) > 1:
+            raise BadInput(
+                f"Several tables of that name were dropped: {', '.join(sorted(found))}",
+                table=table,
+                hint="give the uuid of one",
+            ) from error
+        table_uuid, name = next(iter(found.items()))
+        return name, table_uuid
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
         """Record a second person's approval, and request every file from the store. Another run after a kill requests

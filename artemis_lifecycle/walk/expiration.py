@@ -59,6 +59,7 @@ from artemis_lifecycle.session.contexts import (
     holds_and_tags,
     live_index,
     present_index,
+    require_newest_archive,
     retention_settings,
 )
 from artemis_lifecycle.session.policies import EXPIRY, effective_policy
@@ -176,6 +177,8 @@ class Expiration:
                     index=IndexSettings.from_config(self.resources.config, table),
                 )
             except UnreadableMetadata as error:
+                # A database that was put back may have forgotten the archive, too.
+                require_newest_archive(self.resources, table, state.metadata.table_uuid)
                 self._refuse_named_again(table, state.metadata, error)
                 raise
             record = self.resources.operations.plans.get(plan.plan_id)

@@ -36,7 +36,9 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawState
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
+from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors, open_lifecycle
@@ -44,6 +46,7 @@ from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 
 
 @dataclass
@@ -310,6 +313,79 @@ def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -
     done = archive.lifecycle.deep_archive("db.live")
     assert done.snapshot_ids == (first,) and (done.still_live, done.due_files) == (1, 0)
     assert archive.readable("live", ids) == [True, True, True]
+
+
+@pytest.mark.parametrize("name", ["waits", "rolled_back", "gone"])
+def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan's snapshot reads the first one's file, and another tool has expired it. A copy that is aside all the
+    same, as after a rollback, comes back; where live has lost the file, the snapshot is known to need a thaw."""
+    lifecycle, table = archive.lifecycle, f"db.{name}"
+    full = f"{lifecycle.config.catalogs.live.name}.{table}"
+    back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {0})"
+    first, _, again = archive.made(name, ONE, INSTEAD, back, MORE)
+    for _ in range(2):
+        core_tables.sql(lifecycle.spark, LAST.format(t=full))
+    plan = lifecycle.plan_expiration(table)
+    assert again in plan.expired_snapshots
+    expire_in_metadata(lifecycle, table, plan.expired_snapshots)
+    if name != "waits":
+        # No plan was open when it was moved.
+        monkeypatch.setattr(ColdTier, "_waiting", lambda *_: [])
+    if name == "gone":
+        # As of an object, which has to be written again.
+        monkeypatch.setattr(LocalStore, "unarchive", lambda *_: False)
+    done = lifecycle.deep_archive(table)
+    assert (done.moved_files, done.still_live) == ((0, 1) if name == "waits" else (1, 0))
+    assert again in lifecycle.hand_off(plan).archived
+    lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    readable = name != "gone"
+    assert archive.readable(name, (first, again)) == [readable, readable]
+    assert lifecycle.route(table, snapshot_id=again).tier == ("cold" if readable else "deep-archive")
+    assert archive.aside(name) == (not readable)
+    if not readable:
+        asked = lifecycle.request_thaw(table, [again], case_id="C", requester="Ann", reason="why")
+        approve_thaw(lifecycle, asked.thaw_id)
+        lifecycle.follow_thaw(asked.thaw_id)
+        assert archive.reads(name, again)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(archive: Archive, anew: bool) -> None:
+    lifecycle, name = archive.lifecycle, f"dropped_{anew}".lower()
+    table, live = f"db.{name}", lifecycle.config.catalogs.live.name
+    first, second, _ = archive.made(name, ONE, INSTEAD, LAST)
+    lifecycle.deep_archive(table)
+    table_uuid = _uuid(lifecycle, table)
+    lifecycle.observe_catalog()
+    core_tables.sql(lifecycle.spark, f"DROP TABLE {live}.{table}")
+    lifecycle.observe_catalog()
+    if anew:
+        core_tables.sql(lifecycle.spark, f"CREATE TABLE {live}.{table} (id int) USING iceberg")
+    said = {"case_id": "C", "requester": "Ann", "reason": "why"}
+    with pytest.raises(BadInput, match="not all in the archive"):
+        lifecycle.request_thaw(table_uuid, [second], **said)
+    with pytest.raises(NoSuchTable):
+        lifecycle.request_thaw("db.never_there", [first], **said)
+    asked = lifecycle.request_thaw(table_uuid if anew else table, [first], **said)
+    assert (asked.table, asked.table_uuid, asked.files) == (table, table_uuid, 1)
+    approve_thaw(lifecycle, asked.thaw_id)
+    assert lifecycle.follow_thaw(asked.thaw_id).state is ThawState.READABLE
+    cold = f"{lifecycle.config.catalogs.cold.name}.{table}"
+    assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {first}")) == archive.prints[first]
+
+
+def test_a_move_waits_for_a_catalog_that_does_not_answer(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive.made("silent", ONE, INSTEAD, LAST)
+
+    def silent(self: Resources, table: str, *, strict: bool = False) -> None:
+        if strict:
+            raise OperationsUnavailable("a catalog does not answer")
+
+    monkeypatch.setattr(Resources, "readers_of", silent)
+    with pytest.raises(OperationsUnavailable):
+        archive.lifecycle.deep_archive("db.silent")
+    assert archive.aside("silent") == 0
 
 
 def test_a_cold_file_that_a_live_table_took_in_stays_readable(archive: Archive) -> None:

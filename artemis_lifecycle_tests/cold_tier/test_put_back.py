@@ -545,3 +545,28 @@ def test_what_settles_a_table_that_names_archived_snapshots_again_is_said_and_wo
     place.run("INSERT OVERWRITE {t} VALUES (4)")
     assert second in at_once.plan_expiration(place.table).expired_snapshots
     assert at_once.read(place.table, snapshot_id=first).count() == 1
+
+
+def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Lifecycle) -> None:
+    """The whole database came back from before the first handoff: the catalog names snapshots whose files are gone."""
+    place, lifecycle, cold = Place(at_once, "forgotten"), at_once, at_once.config.catalogs.cold.name
+    first = place.run("CREATE TABLE {t} (id int, a int) USING iceberg", "INSERT OVERWRITE {t} VALUES (1, 1)")
+    rows = place.rows()
+    place.run("INSERT OVERWRITE {t} VALUES (2, 2)")
+    backup = place.metadata.metadata_location
+    lifecycle.expire(place.table)
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
+        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        set_to = "UPDATE iceberg_tables SET metadata_location = :to WHERE table_name = :name"
+        connection.execute(text(set_to), {"to": backup, "name": place.name})
+    place.refresh()
+    with pytest.raises(HandoffFailed, match=r"put back in time.*artemis init") as refused:
+        lifecycle.plan_expiration(place.table)
+    statement = re.search("BEGIN; (.*); COMMIT", refused.value.hint or "")
+    assert statement is not None
+    lifecycle.prepare()
+    with lifecycle.operations.engine.begin() as connection:
+        connection.exec_driver_sql(statement[1])
+    assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{place.table} VERSION AS OF {first}").collect() == rows

@@ -500,6 +500,17 @@ class LocalStore:
         except OSError as error:
             fail("A thawed file cannot be removed", path, error)
 
+    def unarchive(self, path: str) -> bool:
+        where = local_path(path)
+        try:
+            with suppress(FileNotFoundError):
+                os.replace(aside_of(where), where)
+            _until(where).unlink(missing_ok=True)
+            sync_folder(Path(where).parent)
+        except OSError as error:
+            fail("A file cannot be taken out of the archive", path, error)
+        return True
+
     def archive_state(self, path: str) -> ArchiveState | None:
         where = local_path(path)
         exists = status_of(path, where) is not None
