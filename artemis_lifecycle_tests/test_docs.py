@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,17 +39,36 @@ def test_each_message_of_the_page_of_errors_is_one_that_the_code_has() -> None:
     assert len(messages) > 30 and [message for message in messages if message not in said] == []
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("docs")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(home / "site")],
         cwd=REPOSITORY,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), "NO_MKDOCS_2_WARNING": "1"},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": str(REPOSITORY), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert built.returncode == 0, built.stderr
-    assert "expiration_plan" in (tmp_path / "site" / "reference" / "assets.html").read_text()
-    assert "plan_expiration" in (tmp_path / "site" / "reference" / "lifecycle.html").read_text()
-    assert "scan-orphans" in (tmp_path / "site" / "reference" / "command-line.html").read_text()
+    return home / "site"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    assert "expiration_plan" in (site / "reference" / "assets.html").read_text()
+    assert "plan_expiration" in (site / "reference" / "lifecycle.html").read_text()
+    assert "scan-orphans" in (site / "reference" / "command-line.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_search_answers_from_the_disk_and_loads_nothing_from_another_host(site: Path) -> None:
+    for page in (site / "index.html", site / "reference" / "assets.html"):
+        assert re.search(r'<(script|link)[^>]+(src|href)="https?:', page.read_text()) is None, page
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no Chromium on the path")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+    asked = [browser, *flags, f"file://{site}/index.html?q=quarantine"]
+    shown = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert re.search(r"[1-9]\d* matching documents", shown)
