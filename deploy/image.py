@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -26,6 +26,10 @@ SOURCES = ("pyspark",)
 """Packages of the lock that come as source alone."""
 
 
+OLDEST = {"python_version": "3.11", "python_full_version": "3.11.2"}
+"""Debian 12's Python, which needs more packages than a newer one."""
+
+
 def needed(name: str, extras: frozenset[str]) -> set[str]:
     """Return the packages that the project needs with these extras, and what they need."""
     found: set[tuple[str, frozenset[str]]] = set()
@@ -35,9 +39,13 @@ def needed(name: str, extras: frozenset[str]) -> set[str]:
         if each in found:
             continue
         found.add(each)
-        for requirement in map(Requirement, distribution(each[0]).requires or ()):
-            marker = requirement.marker
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in each[1] or {""}):
+        try:
+            required = distribution(each[0]).requires or ()
+        except PackageNotFoundError:
+            required = ()  # Only an older Python needs it.
+        for requirement in map(Requirement, required):
+            marker, extras_of = requirement.marker, [{"extra": extra} for extra in each[1] or {""}]
+            if marker is None or any(marker.evaluate(given | old) for given in extras_of for old in ({}, OLDEST)):
                 waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
     return {each for each, _ in found} - {name}
 
@@ -53,7 +61,9 @@ def locked(names: set[str]) -> str:
     missing = names - lines.keys()
     if missing:
         raise SystemExit(f"requirements.lock has no {', '.join(sorted(missing))}: make lock")
-    return "".join(lines[name] for name in sorted(names))
+    # Where one release is for all, it is downloaded whatever Python this is.
+    alone = (re.sub(r" ; [^\n\\]*", " ", lines[name]) for name in sorted(names) if lines[name].count("==") == 1)
+    return "".join(alone) + "".join(lines[name] for name in sorted(names) if lines[name].count("==") > 1)
 
 
 def pip(command: str, *arguments: str) -> None:

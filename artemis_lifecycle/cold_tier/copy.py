@@ -267,10 +267,13 @@ class Copier:
         return replace(wanted, source_size=size, size_in_bytes=size)
 
     def _there(self, destination: str, size: int) -> tuple[StoredFile | None, str | None]:
-        """Return what is at `destination`, and its checksum if it has that size."""
+        """Return what is at `destination`, and its checksum if it has that size, and is not in the archive: that is
+        written again."""
         there = self.target.head(destination)
         same_size = there is not None and there.size_in_bytes == size
-        return there, self.target.checksum(destination) if same_size else None
+        state = self.target.archive_state(destination) if same_size else None
+        is_readable = state is not None and not state.archived
+        return there, self.target.checksum(destination) if is_readable else None
 
     def _replaces(self, wanted: CopiedFile, there: StoredFile | None) -> bool:
         """Return True if there is a file at the destination, which may be replaced: only this table writes there, so a

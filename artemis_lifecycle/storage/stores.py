@@ -252,6 +252,9 @@ class Stores:
             there = self.head(destination)
             if there is None or there.size_in_bytes != size:
                 return None
+            state = self.archive_state(destination) if overwrite else None
+            if state is not None and state.archived:
+                return None  # It leaves the archive by being written again.
             checksum = origin.checksum(source)
             return CopyOutcome(size, checksum) if self.checksum(destination) == checksum else None
 

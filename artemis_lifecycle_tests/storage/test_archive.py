@@ -154,3 +154,22 @@ def test_the_states_of_a_thaw_are_read_from_s3(s3: S3Server, monkeypatch: pytest
         state = stores.archive_state(path)
         assert state is not None
         assert (state.archived, state.readable, state.thawing, state.readable_until) == expected
+
+
+def test_a_file_comes_back_from_the_archive_for_good(place: Place) -> None:
+    """A disk puts it back; an object is written again, from what it was a copy of, also while it is thawed."""
+    stores, source = place.stores, f"{place.root}/source.parquet"
+    stores.write(source, b"one")
+    for thawed in (False, True):
+        path = f"{place.root}/{thawed}.parquet"
+        stores.write(path, b"one")
+        stores.archive(path)
+        if thawed:
+            stores.thaw(path, days=1)
+        if not stores.unarchive(path):
+            stores.copy(source, path, overwrite=True)
+        state = stores.archive_state(path)
+        assert state is not None and (state.archived, state.readable) == (False, True)
+        stores.end_thaw(path)
+        assert stores.read(path) == b"one"
+        assert stores.archive(path) is True

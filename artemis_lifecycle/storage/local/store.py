@@ -502,9 +502,14 @@ class LocalStore:
 
     def unarchive(self, path: str) -> bool:
         where = local_path(path)
+        aside = aside_of(where)
         try:
-            with suppress(FileNotFoundError):
-                os.replace(aside_of(where), where)
+            if is_aside(where):
+                # A thawed file is a link to it, and a rename over a link to the same file does nothing.
+                if os.path.exists(where) and os.path.samefile(where, aside):
+                    os.unlink(aside)
+                else:
+                    os.replace(aside, where)
             _until(where).unlink(missing_ok=True)
             sync_folder(Path(where).parent)
         except OSError as error:
