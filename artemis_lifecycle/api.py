@@ -30,7 +30,7 @@ from artemis_lifecycle.expiration.commit import ExpirationCommit
 from artemis_lifecycle.expiration.plan import ExpirationPlan, Wanted
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.fleet.assess import Assessment, assess
-from artemis_lifecycle.fleet.fleet import Fleet, fleet_of, metrics
+from artemis_lifecycle.fleet.fleet import Fleet, fleet_of, metrics, table_page_of
 from artemis_lifecycle.formats.paimon.procedures import PaimonProcedures
 from artemis_lifecycle.formats.paimon.service import PaimonTables
 from artemis_lifecycle.live_sets.sweep import Sweep
@@ -77,6 +77,9 @@ from artemis_lifecycle.walk.undrop import Undrop
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
     from pyspark.sql import DataFrame, SparkSession
+
+    from artemis_lifecycle.expiration.curve import RetentionCurve
+    from artemis_lifecycle.upkeep.costs import TableCosts
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
 
@@ -746,6 +749,13 @@ class Lifecycle:
         its quiet window will suffice. With `history`, also the last 30 days, for the page's plots. Reads Postgres and
         the catalog's list of tables; no metadata file, and no Spark."""
         return fleet_of(self.resources, self.answering_tables()[0], history=history)
+
+    def table_page(self, table: str, curve: RetentionCurve | None = None, costs: TableCosts | None = None) -> str:
+        """Return the page of one table as HTML: its snapshots and what each holds, its health over time, its plans,
+        what was deleted, is held and archived, and what it costs. Measures what is not given."""
+        curve = curve or self.retention_curve(table)
+        costs = costs or self.costs(table, curve)
+        return table_page_of(self.resources, self.snapshot_history(table), self.health_history(table), curve, costs)
 
     def assess(
         self,

@@ -14,6 +14,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable
+from urllib.parse import quote, unquote
 
 # Controls (also those above ASCII), formats (directions, zero widths, tags), surrogates, line and paragraph separators.
 _CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -100,3 +101,24 @@ def _visible(character: str) -> str:
     code = ord(character)
     short = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character)
     return short or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+_ENCODED = "encoded:"
+_RESERVED = re.compile(r'\.\.\.|[,\[\]"]')
+"""What has a meaning in the UI's text for partitions: ranges (Dagster rejects such keys), lists and quoted keys."""
+
+
+def partition_key(table: str) -> str:
+    """Return the partition key of a table: its identifier, percent-encoded where Dagster would reject it or its UI
+    could not select it, or where the name would reorder or hide the text around it in the UI and in logs."""
+    if not _RESERVED.search(table) and terminal(table) == table and not table.startswith(_ENCODED):
+        return table
+    escaped = _RESERVED.sub(lambda found: "".join(f"%{ord(each):02X}" for each in found[0]), table.replace("%", "%25"))
+    return _ENCODED + "".join(
+        each if terminal(each) == each else quote(each, errors="surrogatepass") for each in escaped
+    )
+
+
+def table_of(key: str) -> str:
+    """Return the table whose partition has that key."""
+    return unquote(key.removeprefix(_ENCODED), errors="surrogatepass") if key.startswith(_ENCODED) else key

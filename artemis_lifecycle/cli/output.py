@@ -163,12 +163,15 @@ def say(*lines: str, dim: bool = False, unbroken: bool = False) -> None:
 
 
 def readable(name: str, value: object) -> object:
-    """Return a figure as people read it: sizes, durations and shares by the end of its name."""
-    if name.endswith("_bytes"):
-        return decimal(round(float(str(value))))
-    if name.endswith("_seconds"):
-        return str(timedelta(seconds=round(float(str(value)))))
-    if name.endswith("_share"):
+    """Return a figure as people read it: sizes, durations and shares by a word of its name."""
+    words = set(re.split("[_ ]", name))
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if "bytes" in words:
+        return decimal(round(value)) + "/s" * ("per" in words)
+    if "seconds" in words:
+        return f"{value:.1f} s" if value < 60 else str(timedelta(seconds=round(value)))
+    if "share" in words and "score" not in words:
         return f"{value:.1%}"
     return f"{value:.2f}" if isinstance(value, float) else value
 

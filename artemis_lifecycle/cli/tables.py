@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -52,7 +53,9 @@ def fleet(
     """Show every governed table at a glance: what waits for a person, is overdue, was freed. Starts no Spark."""
     found = lifecycle.fleet()
     if html is not None:
-        html.write_text(found.html, encoding="utf-8")
+        # The pages of tables are beside the fleet's own page.
+        apart = replace(found, tables=tuple(replace(each, page=None) for each in found.tables))
+        html.write_text(apart.html, encoding="utf-8")
     yield found
     names, rows = grid(
         found.tables,

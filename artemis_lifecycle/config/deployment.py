@@ -377,10 +377,19 @@ class Records(Model):
 
 class Alerts(Model):
     """Where the sensor `alerts` posts, in the format of Slack's incoming webhooks. `ui`: the address of Dagster's web
-    server, for links in alerts."""
+    server, for links in alerts and on the fleet's pages."""
 
     webhook: str | None = Field(default=None, pattern=r"^https?://")
     ui: str | None = Field(default=None, pattern=r"^https?://[^\s<>|]+$")
+
+
+class Dagster(Model):
+    """What Dagster shows: the owners of the assets, what precedes their names, and the name of the code location, as
+    workspace.yaml has it."""
+
+    owners: list[str] = ["team:artemis-data-platform"]
+    key_prefix: list[str] = []
+    code_location: str = "artemis_lifecycle.definitions"
 
 
 class LineageEvents(Model):

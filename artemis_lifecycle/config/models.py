@@ -14,6 +14,7 @@ from artemis_lifecycle.config.deployment import (
     Alerts,
     Catalogs,
     Clocks,
+    Dagster,
     DeepArchive,
     LineageEvents,
     Operations,
@@ -47,6 +48,7 @@ class LifecycleConfig(Model):
     records: Records = Records()
     clocks: Clocks = Clocks()
     alerts: Alerts = Alerts()
+    dagster: Dagster = Dagster()
     lineage_events: LineageEvents = LineageEvents()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()

@@ -3,11 +3,9 @@ Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import dagster as dg
@@ -15,9 +13,9 @@ import dagster as dg
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.common import is_of_this_project
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG, partition_key, table_of
+from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG, PARTITION_TAG
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.escaping import chat, terminal
+from artemis_lifecycle.escaping import chat, table_of, terminal
 from artemis_lifecycle.fleet.fleet import Fleet
 
 _RECENT = timedelta(hours=6)
@@ -59,7 +57,7 @@ def alerts(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) ->
     refused = dict[str, int](cursor.get("refused", {}))
     sent, since = set[str](cursor.get("sent", ())), str(cursor.get("since", (now - _RECENT).isoformat()))
     keys = frozenset(map(lifecycle.key, ASSETS))
-    fleet = opened.fleet(history=False)
+    fleet = lifecycle.fleet(history=False)
     found = conditions(opened, fleet, context.instance, datetime.fromisoformat(since), keys)
     new = sorted((key for key in found if key not in sent), key=lambda key: refused.get(key, 0))
     kept = {key for key in sent if key in found or _window_is_open(key, now)}
@@ -105,14 +103,15 @@ def conditions(
     failed runs, those since `since`; `keys` are the project's assets, which people and backfills also materialize.
     Texts of others are no markup in it; it links to Dagster's pages of the run, the plan or scan, and the table."""
     found: dict[str, str] = {}
-    pages = _Pages(lifecycle.config.alerts.ui, {key.path[-1]: key for key in keys})
+    pages = fleet.links
     links: dict[str, tuple[str, ...]] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
         scans = wait.job_id.startswith("scan")
-        links[key] = pages.asset("orphan_scan" if scans else "expiration_plan", wait.table, "scan" if scans else "plan")
+        asset, shown = ("orphan_scan", "scan") if scans else ("expiration_plan", "plan")
+        links[key] = _link(pages.asset(asset, wait.table), shown)
     for thaw in lifecycle.operations.thaws.to_approve():
         approve = f"artemis approve-thaw {thaw.thaw_id} --who … --why …"
         found[f"wait {thaw.thaw_id}"] = f"{thaw.table} waits for a second person: {thaw.what}. {approve}"
@@ -124,41 +123,26 @@ def conditions(
         for check in each.red_checks:
             why = said.get(each.table, {}).get(check, "Its plan is refused.")
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. {why}"
-            links[f"red {each.table} {check}"] = pages.asset(check.partition(":")[0], each.table, "table")
+            if (asset := check.partition(":")[0]) in ASSETS:
+                links[f"red {each.table} {check}"] = _link(pages.asset(asset, each.table), "table")
     for pause in lifecycle.operations.pauses.in_force():
         found[f"pause {pause.pause_id}"] = f"{pause.table or 'every table'} is paused by {pause.who}: {pause.why}"
         if pause.table:
-            links[f"pause {pause.pause_id}"] = pages.asset("snapshot_history", pause.table, "table")
+            links[f"pause {pause.pause_id}"] = _link(pages.asset("snapshot_history", pause.table), "table")
     recent = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since)
     for run in instance.get_runs(recent, ascending=True):
         if is_of_this_project(run, keys, alone=False):
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
             found[f"run {run.run_id}"] = f"{table}: a run of {run.tags.get(JOB_TAG, 'assets')} failed ({run.run_id})"
-            links[f"run {run.run_id}"] = pages.run(run.run_id)
+            links[f"run {run.run_id}"] = _link(pages.at(f"runs/{run.run_id}"), "run")
             if PARTITION_TAG in run.tags:
-                links[f"run {run.run_id}"] += pages.asset("snapshot_history", table, "table")
+                links[f"run {run.run_id}"] += _link(pages.asset("snapshot_history", table), "table")
     return {key: " ".join((chat(text[:_LONGEST]), *links.get(key, ()))) for key, text in found.items()}
 
 
-@dataclass(frozen=True)
-class _Pages:
-    """Links to Dagster's pages, in Slack's form; none without the address of Dagster."""
-
-    ui: str | None
-    keys: Mapping[str, dg.AssetKey]
-
-    def run(self, run_id: str) -> tuple[str, ...]:
-        return self._link(f"runs/{quote(run_id, safe='')}", "run")
-
-    def asset(self, name: str, table: str, shown: str) -> tuple[str, ...]:
-        key = self.keys.get(name)
-        if key is None:
-            return ()
-        path = "/".join(quote(part, safe="") for part in key.path)
-        return self._link(f"assets/{path}?view=partitions&amp;partition={quote(partition_key(table), safe='')}", shown)
-
-    def _link(self, path: str, shown: str) -> tuple[str, ...]:
-        return () if self.ui is None else (f"<{self.ui.rstrip('/')}/{path}|{shown}>",)
+def _link(url: str | None, shown: str) -> tuple[str, ...]:
+    """Return a link in Slack's form; none without the address of Dagster."""
+    return () if url is None else (f"<{url.replace('&', '&amp;')}|{shown}>",)
 
 
 def _window_is_open(key: str, now: datetime) -> bool:

@@ -11,9 +11,9 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses, noted, report
 from artemis_lifecycle.defs.common import Changes, Shown, is_of_this_project, maintenance_job, waiting
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.defs.tags import ASSETS, table_of
+from artemis_lifecycle.defs.tags import ASSETS
 from artemis_lifecycle.errors import ApprovalNeeded
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import table_of, terminal
 
 ARCHIVED_FILES = {
     "path": ("string", "as the cold table's metadata records it"),

@@ -63,25 +63,30 @@ def build_definitions(
     """Return what Dagster loads. With `config_path` None, each run looks it up when it starts, as `Lifecycle.open`
     does.
 
-    `key_prefix` precedes the names of all assets; `owners` and `tags` are those of all assets. `upstream` are assets of
+    `key_prefix` precedes the names of all assets; `owners` and `tags` are those of all assets. The first two are by
+    default those of lifecycle.yaml. `upstream` are assets of
     your own that write to the tables: `live_table` depends on them. `s3` replaces the driver's S3 client from
     lifecycle.yaml. Spark's executors keep those settings.
     """
-    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
     path = None if config_path is None else str(config_path)
-    spark = SparkSessionResource(config_path=path)
-    lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3, key_prefix=prefix)
     config = _config(path)
+    before = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or config.dagster.key_prefix)
+    spark = SparkSessionResource(config_path=path)
+
+    class Prefixed(LifecycleResource):
+        prefix = tuple(before)
+
+    lifecycle = Prefixed(config_path=path, spark=spark, s3=s3)
     warned = config.warnings()
     for warning in warned:
         _log.warning("lifecycle.yaml: %s", warning)
-    keys = {dg.AssetKey(name): dg.AssetKey([*prefix, name]) for name in ASSET_NAMES}
+    keys = {dg.AssetKey(name): dg.AssetKey([*before, name]) for name in ASSET_NAMES}
     live = observation.live_table.replace_attributes(
         key=keys[observation.live_table.key], deps=[dg.AssetKey.from_coercible(each) for each in upstream]
     )
 
     def attributed(spec: dg.AssetSpec) -> dg.AssetSpec:
-        return spec.replace_attributes(owners=owners or spec.owners, tags={**spec.tags, **(tags or {})})
+        return spec.replace_attributes(owners=owners or config.dagster.owners, tags={**spec.tags, **(tags or {})})
 
     def completed(asset: dg.AssetsDefinition) -> dg.AssetsDefinition:
         extra = _code_reference(asset) | (_warnings_shown(warned) if warned and asset in DESTRUCTIVE else {})
@@ -93,7 +98,7 @@ def build_definitions(
         warnings.simplefilter("ignore", dg.BetaWarning)
         assets: list[dg.AssetsDefinition | dg.AssetSpec] = [attributed(live), *map(completed, ASSETS)]
         asset_checks = [
-            each.with_attributes(asset_key_replacements=keys).coerce_to_checks_def() if prefix else each
+            each.with_attributes(asset_key_replacements=keys).coerce_to_checks_def() if before else each
             for each in checks.ALL
         ]
     return dg.Definitions(

@@ -20,9 +20,9 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import as_dagster_failure, maintenance_job, waiting_op
 from artemis_lifecycle.defs.evidence import reachable_presence
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import JOB_TAG, is_judged, lacks, table_of, tables
+from artemis_lifecycle.defs.tags import JOB_TAG, is_judged, lacks, tables
 from artemis_lifecycle.errors import NotApplicable
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import table_of, terminal
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
 from artemis_lifecycle.operations.cold_tier import ColdLoss
 from artemis_lifecycle.operations.plans import HOLDING

@@ -23,7 +23,6 @@ from artemis_lifecycle.defs.tags import (
     PRIORITY_TAG,
     WAITS_FOR_TAG,
     lacks,
-    table_of,
     tables,
 )
 from artemis_lifecycle.deletion.report import DeletionReport
@@ -42,7 +41,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import table_of, terminal
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 # The project's errors in Dagster: the text, its parts as metadata, and whether a retry may help.
@@ -130,9 +129,6 @@ else:
     Materialized = dg.MaterializeResult
     # An op shows its metadata, and has no value.
     Shown = None
-
-OWNERS = ["team:artemis-data-platform"]
-
 
 _IMPLICIT = "__ASSET_JOB"
 """Dagster's name of the job in which a person or a backfill materializes assets."""
@@ -249,7 +245,8 @@ def walk_asset(
             if outcome == "dry_run" and version is not None:
                 version = dg.DataVersion(f"dry run: {version.value}")
             tags = {OUTCOME_TAG: outcome, KIND_TAG: kind}
-            return Materialized(metadata=said, tags=tags, check_results=checks, data_version=version)
+            shown = ui_metadata.figures_first(said)
+            return Materialized(metadata=shown, tags=tags, check_results=checks, data_version=version)
 
         warns = "Warns while the step waits for a person."
         specs = [dg.AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
@@ -275,7 +272,7 @@ def waiting_op(compute: Callable[..., Shown]) -> Callable[..., None]:
             with as_dagster_failure() as watch:
                 shown = compute(context, **arguments)
                 if shown is not None:
-                    context.add_output_metadata({**shown, "seconds": watch.seconds})
+                    context.add_output_metadata(ui_metadata.figures_first({**shown, "seconds": watch.seconds}))
         except NotApplicable as error:
             context.add_output_metadata({"outcome": "not_applicable", "why": terminal(error.what)})
         except Waiting as late:
@@ -310,7 +307,7 @@ def waiting(context: dg.AssetExecutionContext | dg.OpExecutionContext, error: Li
     context.log.warning(terminal(str(error)))
     kind = type(error).__name__
     context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "waiting", WAITS_FOR_TAG: kind})
-    said = {"outcome": "waiting", "waits_for": kind, "why": terminal(str(error)), "next": terminal(error.hint or "")}
+    said = {"waits_for": kind, "why": terminal(str(error)), "next": terminal(error.hint or ""), "outcome": "waiting"}
     return {key: value for key, value in said.items() if value}
 
 
@@ -332,8 +329,9 @@ def _person_check(said: dict[str, Any]) -> dg.AssetCheckResult:
     )
 
 
-_AFTER_THE_WALK = {"observation": -1, "compaction": -2}
-"""The priority of steps in a run: Dagster runs the ready step with the largest first."""
+_AFTER_THE_WALK = {"compaction": -1, "observation": -2}
+"""The priority of steps in a run: Dagster runs the ready step with the largest first, so health is measured after a
+compaction."""
 
 
 def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
@@ -344,7 +342,6 @@ def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (),
         "kinds": kinds,
         "deps": [dg.AssetKey(name) for name in deps],
         "partitions_def": tables,
-        "owners": OWNERS,
         "code_version": version,
         "pool": SPARK_POOL if "spark" in kinds else None,
         "retry_policy": RETRIES,

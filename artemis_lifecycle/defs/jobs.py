@@ -9,7 +9,8 @@ from typing import Any
 import dagster as dg
 
 from artemis_lifecycle.defs import archive, checks, manual
-from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK, partition_key
+from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
+from artemis_lifecycle.escaping import partition_key
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -119,12 +120,14 @@ schema_record = _job(
     "schema_record", "All schemas of the table over time, with the snapshots of each.", _assets("schema_history")
 )
 manifest_compaction = _job(
-    "manifest_compaction", "Rewrite many small manifests into few.", _assets("compacted_manifests")
+    "manifest_compaction",
+    "Rewrite many small manifests into few, then measure the table's health.",
+    _assets("compacted_manifests", "table_health"),
 )
 data_compaction = _job(
     "data_compaction",
-    "Rewrite small data files into larger ones, within the bandwidth budget.",
-    _assets("compacted_data_files"),
+    "Rewrite small data files into larger ones, within the bandwidth budget, then measure the table's health.",
+    _assets("compacted_data_files", "table_health"),
 )
 
 health_checks, lineage_check, old_runs = checks.check_health, checks.lineage_check, archive.delete_old_runs

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, get_args, get_origin
 
 import dagster as dg
 from pydantic import Field, create_model
@@ -24,6 +24,7 @@ from artemis_lifecycle.defs.processes import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.operations.plans import Approval
 
 
 def _text_field(description: str) -> Any:
@@ -52,6 +53,12 @@ _PAUSE = {
 }
 _SNAPSHOT = {**_TABLE, "snapshot_id": (str, Field(description="The id of the snapshot, live or expired."))}
 _LATER = _switch("Also readers of later states of a table, which contain it.", default=True)
+
+
+_MAY: dict[Approval, str] = {
+    "large": "may exceed max_files, max_bytes and max_share_of_table",
+    "lost": "may leave out of its handoff snapshots whose files are gone",
+}
 
 
 def snapshot_id(text: str) -> int:
@@ -190,9 +197,12 @@ def _job(
     """Return the job of a verb: `call`, or the public method of its name, with the fields as arguments."""
     config_type = create_model(f"{name.capitalize()}Config", __base__=dg.Config, **fields)
     verb = call or getattr(Lifecycle, name)
+    filled = {key: _filled(kind, field) for key, (kind, field) in fields.items()}
 
     def run(context: dg.OpExecutionContext, lifecycle: LifecycleResource, config: dg.Config) -> Shown:
         given = {key: getattr(config, key) for key in fields}
+        if left := [key for key, it in given.items() if it == filled[key] and str(it).startswith("<")]:
+            raise BadInput(f"Still placeholders: {', '.join(left)}", untouched="everything", hint="replace each <…>")
         known = {key: _PARSED[key](it) if key in _PARSED and it is not None else it for key, it in given.items()}
         return _metadata(verb(lifecycle.get(), **known))
 
@@ -202,11 +212,26 @@ def _job(
     run.__doc__ = description
     step = dg.op(name=f"{name}_step", pool=SPARK_POOL if spark else None)(waiting_op(run))
 
-    @dg.job(name=name, description=description, tags={"artemis/job": name})
+    # The launchpad opens with it.
+    opens_with = {"ops": {f"{name}_step": {"config": filled}}}
+
+    @dg.job(name=name, description=description, tags={"artemis/job": name}, config=opens_with)
     def launched() -> None:
         step()
 
     return launched
+
+
+def _filled(kind: Any, field: Any) -> object:
+    """Return what the launchpad shows for a field: its default, else its first choice, else a placeholder."""
+    if not field.is_required():
+        return field.get_default(call_default_factory=True)
+    return get_args(kind)[0] if get_origin(kind) is Literal else f"<{field.description.rstrip('.').split('. ')[0]}>"
+
+
+def _approved(lifecycle: Lifecycle, plan: str, what: Approval, who: str, why: str) -> str:
+    table = lifecycle.approve(plan, what=what, who=who, why=why).table
+    return f"{who} approved {plan} of {table} ({what}: {_MAY[what]}); the sensor maintenance_window continues with it."
 
 
 DECISIONS = (
@@ -215,14 +240,12 @@ DECISIONS = (
         {
             **_PLAN,
             "what": (
-                Literal["large", "lost"],
-                Field(
-                    description="large: it may exceed max_files, max_bytes and max_share_of_table. lost: its handoff "
-                    "may omit snapshots whose files are gone."
-                ),
+                Approval,
+                Field(description=". ".join(f"{what}: it {may}" for what, may in _MAY.items()) + "."),
             ),
         },
         "Let a plan or scan that waits for approval pass one guard. The sensor then continues with it.",
+        _approved,
     ),
     _job(
         "close",

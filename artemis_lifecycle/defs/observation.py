@@ -9,7 +9,6 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.cli.output import grid, readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import (
-    OWNERS,
     RETRIES,
     Materialized,
     as_dagster_failure,
@@ -18,8 +17,9 @@ from artemis_lifecycle.defs.common import (
     walk_asset,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import ASSET_TAG, DATA_VERSION_TAG, partition_key, tables
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.defs.tags import ASSET_TAG, DATA_VERSION_TAG, tables
+from artemis_lifecycle.escaping import partition_key, terminal
+from artemis_lifecycle.fleet.fleet import FOLDER, page_name
 
 GROUP = "observation"
 _RECENT = timedelta(days=30)
@@ -90,6 +90,8 @@ def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource
     commits = steps.commit_costs(table)
     most = max(point.size_in_bytes for point in curve.points) or 1
     policy = next(point for point in curve.points if point.is_policy)
+    page = f"{steps.root}/{FOLDER}/{page_name(steps.steps.table_uuid(table))}"
+    steps.live_stores.write(page, steps.table_page(table, curve, costs).encode(), overwrite=True)
     return Materialized(
         data_version=data_version(health.metadata_location),
         metadata={
@@ -125,6 +127,7 @@ def table_health(context: dg.AssetExecutionContext, lifecycle: LifecycleResource
             "delete_files": health.delete_files,
             "manifests": health.manifests,
             "metadata_bytes": health.metadata_bytes,
+            "page": ui_metadata.place(page),
             "metadata_location": ui_metadata.place(health.metadata_location),
             "bytes_held_by_policy": policy.size_in_bytes,
             "files_held_by_policy": policy.files,
@@ -170,7 +173,6 @@ live_table = dg.AssetSpec(
     "metadata file; its location is the data version.",
     group_name="live",
     kinds={"iceberg"},
-    owners=OWNERS,
     tags={ASSET_TAG: LIVE_TABLE},
     partitions_def=tables,
 )
@@ -193,40 +195,38 @@ def observed(key: dg.AssetKey, table: str, entry: CatalogEntry) -> dg.AssetObser
 # --- fleet ------------------------------------------------------------------------------------------------------------
 # The asset that shows all tables at a glance. It is not partitioned: one process computes it, from Postgres alone.
 
-PAGE = "fleet/index.html"
 _ROWS = 200
 
 
-@dg.asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
+@dg.asset(group_name="fleet", kinds={"postgres"}, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
 def fleet(lifecycle: LifecycleResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
     """Every governed table: overdue, its health's score, waiting for a person, held, paused, red checks, bytes freed
     and freeable, orphan share, cost per month, the age of each step. Written as a page to
     `<operations.root>/fleet/index.html`. Starts no Spark."""
     with as_dagster_failure() as watch:
         opened = lifecycle.get()
-        found = opened.fleet()
-        place = f"{opened.root}/{PAGE}"
+        found = lifecycle.fleet()
+        place = f"{opened.root}/{FOLDER}/index.html"
         opened.live_stores.write(place, found.html.encode(), overwrite=True)
     needs = sorted(
         found.tables, key=lambda each: (not (each.waits_for or each.red_checks), not each.overdue, each.table)
     )
-    return dg.MaterializeResult(
-        metadata={
-            **found.summary,
-            "page": ui_metadata.place(place),
-            "cost": terminal(found.cost),
-            **({} if found.cost_per_month is None else {"cost_per_month": found.cost_per_month}),
-            "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
-            "dagster/row_count": len(found.tables),
-            "first_tables": ui_metadata.table(
-                *grid(
-                    needs[:_ROWS],
-                    "table, overdue, health=health_score, waits for=waits, red, under way=plan_status, "
-                    "freed bytes=freed_bytes, freeable bytes=freeable_bytes, planned=planned_at",
-                    waits=lambda each: "; ".join(each.waits_for),
-                    red=lambda each: "; ".join(each.red_checks),
-                )
-            ),
-            "seconds": watch.seconds,
-        }
-    )
+    said = {
+        **found.summary,
+        "page": ui_metadata.place(place),
+        "cost": terminal(found.cost),
+        **({} if found.cost_per_month is None else {"cost_per_month": found.cost_per_month}),
+        "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
+        "dagster/row_count": len(found.tables),
+        "first_tables": ui_metadata.table(
+            *grid(
+                needs[:_ROWS],
+                "table, overdue, health=health_score, waits for=waits, red, under way=plan_status, "
+                "freed bytes=freed_bytes, freeable bytes=freeable_bytes, planned=planned_at",
+                waits=lambda each: "; ".join(each.waits_for),
+                red=lambda each: "; ".join(each.red_checks),
+            )
+        ),
+        "seconds": watch.seconds,
+    }
+    return dg.MaterializeResult(metadata=ui_metadata.figures_first(said))

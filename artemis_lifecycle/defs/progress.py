@@ -11,8 +11,9 @@ import dagster as dg
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs.common import WILL_NOT_PASS
-from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG, partitioned_tables, table_of
+from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG, partitioned_tables
 from artemis_lifecycle.errors import ApprovalNeeded, Held, LeaseTaken
+from artemis_lifecycle.escaping import table_of
 from artemis_lifecycle.fleet.fleet import TableWindow, tonight
 from artemis_lifecycle.scheduling.maintenance_window import Progress, Runs, Step, WaitsFor
 

@@ -1,8 +1,9 @@
 """The resources: the switch for changes, a Spark session with both catalogs, and the `Lifecycle` that steps call."""
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
@@ -15,9 +16,11 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.processes import parallel_runs, sign
-from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG, table_of
+from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.escaping import table_of
+from artemis_lifecycle.fleet.fleet import Fleet
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.executors import local_cores
 from artemis_lifecycle.spark.session import KeptSession, live_session, open_session, session_conf
@@ -103,7 +106,9 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
     spark: SparkSessionResource
     s3: Optional[S3Resource] = None
-    key_prefix: list[str] = Field(default_factory=list, description="What precedes the names of the assets.")
+
+    prefix: ClassVar[tuple[str, ...]] = ()
+    """What precedes the names of the assets. No field: each would stand in every launchpad."""
 
     _opened: Optional[Lifecycle] = PrivateAttr(default=None)
     _run: Optional[dg.DagsterRun] = PrivateAttr(default=None)
@@ -129,7 +134,7 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def key(self, asset: str) -> dg.AssetKey:
         """Return the key of the project's asset with that name."""
-        return dg.AssetKey([*self.key_prefix, asset])
+        return dg.AssetKey([*self.prefix, asset])
 
     def get(self) -> Lifecycle:
         """Return the `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
@@ -152,6 +157,11 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 # A killed run's lease lives on for two minutes, but its retry comes within seconds.
                 opened.operations.leases.lapse(self._predecessors)
         return self._opened
+
+    def fleet(self, *, history: bool = True) -> Fleet:
+        """Return the fleet, with links to Dagster's pages of the assets of this code location."""
+        found = self.get().fleet(history=history)
+        return replace(found, links=replace(found.links, key_prefix=self.prefix))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Record how long a run of a window took, and close the connections."""

@@ -16,14 +16,15 @@ from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.tags import PARTITIONS_NAME, is_judged, partition_key
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME, is_judged
+from artemis_lifecycle.escaping import partition_key
 from artemis_lifecycle.spark.session import live_session
 
-CODE_LOCATION = "artemis_lifecycle.definitions"
-"""The name of the code location in workspace.yaml."""
+_MODULE = "artemis_lifecycle.definitions"
 
 Plain = int | float | bool | str
 
@@ -91,21 +92,21 @@ def materialize_walk(
     keeps running, or a new one, which is stopped at the end. Unless `dry_run`, destructive steps do their work. Runs
     whose process was killed are ended first, so that they block no other run.
     """
-    definitions = build_definitions(config_path)
+    definitions, location = build_definitions(config_path), load_config(config_path).dagster.code_location
     with _instance(instance) as dagster, _session(config_path, spark):
         end_runs_without_process(dagster)
         dagster.add_dynamic_partitions(PARTITIONS_NAME, list(map(partition_key, tables)))
         return [
-            _walk(definitions.resolve_job_def(job), table, dagster, for_real(job, dry_run=dry_run), on_event)
+            _walk(definitions.resolve_job_def(job), table, dagster, for_real(job, dry_run=dry_run), on_event, location)
             for table in tables
         ]
 
 
 def materialize_fleet(*, config_path: str | Path | None = None, instance: dg.DagsterInstance | None = None) -> None:
     """Build the fleet page in this process; `instance` as for `materialize_walk`."""
-    job = build_definitions(config_path).resolve_job_def("fleet_page")
+    job, location = build_definitions(config_path).resolve_job_def("fleet_page"), load_config(config_path).dagster
     with _instance(instance) as dagster:
-        _put_on_the_timeline(dagster, job.execute_in_process(instance=dagster).run_id)
+        _put_on_the_timeline(dagster, job.execute_in_process(instance=dagster).run_id, location.code_location)
 
 
 def _walk(
@@ -114,6 +115,7 @@ def _walk(
     instance: dg.DagsterInstance,
     run_config: Mapping[str, Any],
     on_event: Callable[[WalkEvent], None] | None,
+    code_location: str,
 ) -> Walk:
     run_id, events, began = str(uuid.uuid4()), list[WalkEvent](), time.monotonic()
 
@@ -132,17 +134,17 @@ def _walk(
         run_id=run_id,
         raise_on_error=False,
     )
-    _put_on_the_timeline(instance, run_id)
+    _put_on_the_timeline(instance, run_id, code_location)
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 
 
-def _put_on_the_timeline(instance: dg.DagsterInstance, run_id: str) -> None:
+def _put_on_the_timeline(instance: dg.DagsterInstance, run_id: str, name: str) -> None:
     """Record the code location that the run belongs to. The UI's first page omits runs without one, and a run in this
     process has none."""
     run = instance.get_run_by_id(run_id)
     assert run is not None
     location = ManagedGrpcPythonEnvCodeLocationOrigin(
-        LoadableTargetOrigin(executable_path=sys.executable, module_name=CODE_LOCATION), location_name=CODE_LOCATION
+        LoadableTargetOrigin(executable_path=sys.executable, module_name=_MODULE), location_name=name
     )
     origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
     instance.add_run_tags(run_id, {REPOSITORY_LABEL_TAG: origin.get_label()})

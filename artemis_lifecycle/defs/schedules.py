@@ -12,8 +12,7 @@ from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import table_of
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import table_of, terminal
 
 
 def maintenance_requests(

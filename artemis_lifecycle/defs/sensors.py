@@ -20,12 +20,11 @@ from artemis_lifecycle.defs.tags import (
     TABLE_TAG,
     UNMET_TAG,
     WINDOW_TAG,
-    partition_key,
     partitioned_tables,
     tables,
 )
 from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.escaping import partition_key, terminal
 from artemis_lifecycle.fleet.fleet import TableWindow
 from artemis_lifecycle.operations.fleet import HealthRecord, last_done
 from artemis_lifecycle.scheduling.maintenance_window import (

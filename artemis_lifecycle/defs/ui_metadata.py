@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import dagster as dg
 
-from artemis_lifecycle.config.schemes import S3_SCHEMES
+from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import markdown, terminal
+from artemis_lifecycle.fleet.page import address
 from artemis_lifecycle.storage.instants import if_in_calendar
 
 if TYPE_CHECKING:
@@ -59,6 +59,24 @@ _EXACT = 2**53
 """Above it, a browser rounds numbers. Snapshot ids are larger."""
 
 
+def figures_first(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata in a reader's order: what a step waits for, its figures in one readable line, each figure by its
+    key, other facts, tables, Dagster's own keys."""
+    figures = {name: it for name, it in said.items() if type(it) in (int, float) and not name.startswith("dagster/")}
+    read = {name.replace("_", " "): readable(name, it) for name, it in figures.items() if it}
+    line = "; ".join(f"{name}: {it:,}" if isinstance(it, int) else f"{name}: {it}" for name, it in read.items())
+
+    def place(name: str) -> int:
+        if name in first:
+            return first.index(name)
+        wide = isinstance(said[name], dg.TableMetadataValue | dg.MarkdownMetadataValue)
+        return 99 if name.startswith("dagster/") else 98 if wide else 97
+
+    first = [*("waits_for", "why", "next")[: 3 * ("waits_for" in said)], "summary", *figures]
+    shown = {"summary": dg.MetadataValue.text(line or "nothing"), **said} if figures else said
+    return {name: shown[name] for name in sorted(shown, key=place)}
+
+
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> dg.MetadataValue:
     """Return a `dagster/column_schema` value from type and description by column."""
     return dg.MetadataValue.table_schema(
@@ -87,7 +105,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.Metada
         return dg.MetadataValue.text("none")
     used = [place for place in range(len(headers)) if any(row[place] not in (None, "") for row in every)] or [0]
     names = [terminal(headers[place]) for place in used]
-    shown = [[_cell(row[place]) for place in used] for row in every[:_ROWS]]
+    measured = {place for place in used if {"bytes", "seconds"} & {*re.split("[_ ]", headers[place])}}
+    shown = [
+        [_cell(readable(headers[place], row[place]) if place in measured else row[place]) for place in used]
+        for row in every[:_ROWS]
+    ]
     if len(every) > _ROWS:
         shown.append([f"… and {len(every) - _ROWS:,} more", *[None] * (len(names) - 1)])
     kinds = [_kind(cells) for cells in zip(*shown, strict=True)]
@@ -159,12 +181,10 @@ def _picture(data: bytes, kind: str, what: str) -> dg.MetadataValue:
 
 def place(location: str) -> dg.MetadataValue:
     """Return the path of a file or folder, or a link to the console if it is on S3."""
-    scheme, _, rest = location.partition("://")
-    if scheme in S3_SCHEMES:
-        bucket, _, key = rest.partition("/")
-        bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
-        return dg.MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
-    return dg.MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
+    url = address(location)
+    if url is not None and not url.startswith("file:"):
+        return dg.MetadataValue.url(url)
+    return dg.MetadataValue.path(terminal(location.removeprefix("file://")))
 
 
 def uri(location: str) -> dg.MetadataValue:

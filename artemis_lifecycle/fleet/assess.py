@@ -36,7 +36,7 @@ from artemis_lifecycle.config.names import fits
 from artemis_lifecycle.errors import BadInput, ConfigError, LifecycleError, NaiveDatetime, NoSuchTable, Refused
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import refuse_unexpirable
-from artemis_lifecycle.fleet.page import document, ranks
+from artemis_lifecycle.fleet.page import document, listing, ranks
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata, kinds_by_name
 from artemis_lifecycle.orphans.external_listing import (
@@ -175,7 +175,7 @@ class Assessment(Shown):
         heads = ["table", *self.columns.values(), "at risk, or unreadable"]
         rows = [self._row(table) for table in self.tables]
         begin = f"<h2>lifecycle.yaml to begin with</h2><pre>{escape(self.lifecycle_yaml)}</pre>"
-        return document("Assessment", self.at, figures, self.sentences, plots, heads, rows, below=begin)
+        return document("Assessment", self.at, figures, self.sentences, plots, listing(heads, rows), begin)
 
     @property
     def columns(self) -> Mapping[str, str]:

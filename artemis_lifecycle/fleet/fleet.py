@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
 from glob import escape
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,10 @@ from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import MaintenanceWindow, QuietWindow, TablePolicy, coming_window, window_of
+from artemis_lifecycle.deletion.report import receipt_folder
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StorageError, UnreadableMetadata
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.fleet.page import FleetDay, fleet_history, overdue_after, page
+from artemis_lifecycle.fleet.page import NO_LINKS, FleetDay, Links, fleet_history, overdue_after, page, table_page
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.fleet import (
     HeldBytes,
@@ -25,10 +26,12 @@ from artemis_lifecycle.operations.fleet import (
     freed_by_day,
     freed_by_job,
     last_done,
+    newest_deletions,
     newest_states,
     red_checks,
     seconds_to_deletion,
 )
+from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.steps import StepRecord
@@ -54,6 +57,11 @@ from artemis_lifecycle.upkeep.maintenance import storage_classes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from artemis_lifecycle.expiration.curve import RetentionCurve
+    from artemis_lifecycle.metadata.types import SnapshotHistory
+    from artemis_lifecycle.upkeep.costs import TableCosts
+    from artemis_lifecycle.upkeep.score import HealthHistory
 
 # --- unread -----------------------------------------------------------------------------------------------------------
 # Readers of a catalog that stop or delay other tables' deletions, all at once: tables that cannot be read, and logs
@@ -271,7 +279,8 @@ class FleetTable:
     """One table. `red_checks` are those of its plans under way, and others (`<asset>: <check>`) whose newest result is
     an error, not a warning. `plan_status` is that of its newest plan under way. `freed_bytes` are from the last 30
     days. `freeable_bytes` are what plans under way and the newest scan still hold. `health_score`, 0 to 100, is the
-    newest recorded one; None before the first.
+    newest recorded one; None before the first. `receipt` is the location of that of the newest deletion in the last 30
+    days, and `page` that of the table's page, beside the fleet's.
 
     `stored_bytes` are those of all tiers when the table's costs were last added up (`costed_at`), None before that.
     `cost_per_month` is their price, None while a price is missing. Other instants say when a step last ended for the
@@ -306,6 +315,8 @@ class FleetTable:
     history_compacted_at: datetime | None
     scrubbed_at: datetime | None
     deep_archived_at: datetime | None
+    receipt: str
+    page: str | None
 
 
 _STEPS = {
@@ -335,6 +346,7 @@ class Fleet(Shown):
     history: tuple[FleetDay, ...] = ()
     other_waits: tuple[str, ...] = ()
     currency: str = "USD"
+    links: Links = NO_LINKS
 
     @property
     def summary(self) -> dict[str, int]:
@@ -387,7 +399,7 @@ class Fleet(Shown):
     def html(self) -> str:
         """Return the fleet as one self-contained page: sortable, with plots."""
         tables = [asdict(table) for table in self.tables]
-        return page(self.at, self.summary, self.sentences, tables, self.history, self.currency)
+        return page(self.at, self.summary, self.sentences, tables, self.history, self.currency, self.links)
 
 
 def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = True) -> Fleet:
@@ -412,6 +424,17 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
     jobs = [plan.plan_id for plans in under_way.values() for plan in plans]
     jobs += [scan.scan_id for (scan, *_) in scans.values()]
     gone = freed_by_job(operations.engine, jobs)
+    pages, deletions, folders, problems = set[str](), dict[str, JobRecord](), dict[str, str](), list[str]()
+    if history:
+        deletions = {job.table: job for job in newest_deletions(operations.engine, now - FREED_OVER)}
+        known = (each for name in resources.catalogs.names for each in operations.known_tables.of_catalog(name))
+        folders = {each.table_uuid: each.metadata_location.rpartition("/")[0] for each in known}
+        try:
+            pages = {
+                each.path.rpartition("/")[2] for each in resources.live_stores.list(f"{resources.root}/{FOLDER}/tables")
+            }
+        except StorageError as error:
+            problems.append(f"which tables have a page is unknown: {error.what}")
     healths, scrubbed, held = operations.health.by_table(), operations.scrubs.last(), operations.held_bytes.by_table()
     found, governed = list[FleetTable](), dict[str, TablePolicy]()
     for table in tables:
@@ -426,6 +449,7 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
         if scan is not None and scan.state != "done":
             left += scan.bytes - gone.get(scan.scan_id, 0)
         health = healths.get(table)
+        job, place = deletions.get(table), page_name(held[table].table_uuid if table in held else "")
         ended: dict[str, Any] = {name: steps.get(step) for name, step in _STEPS.items()}
         found.append(
             FleetTable(
@@ -449,6 +473,8 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
                 scanned_at=None if scan is None else scan.created_at,
                 health_at=None if health is None else health.measured_at,
                 scrubbed_at=scrubbed.get(table),
+                receipt=_receipt(resources, job, "" if job is None else folders.get(job.table_uuid, "")),
+                page=place if place.rpartition("/")[2] in pages else None,
                 **ended,
             )
         )
@@ -466,7 +492,41 @@ def fleet_of(resources: Resources, tables: Sequence[str], *, history: bool = Tru
         others += tuple(error.what for error in errors.values())
     except LifecycleError as error:
         others += (f"which tables cannot be read is unknown: {error.what}",)
-    return Fleet(now, tuple(found), forecasts(resources, walked, now), days, others, config.prices.currency)
+    windows, others = forecasts(resources, walked, now), (*others, *problems)
+    links = Links.of(config.alerts, config.dagster)
+    return Fleet(now, tuple(found), windows, days, others, config.prices.currency, links)
+
+
+FOLDER = "fleet"
+"""Under operations.root: index.html, and the pages of tables in a folder below."""
+
+
+def page_name(table_uuid: str) -> str:
+    """Return where a table's page is, from the folder of the fleet's."""
+    return f"tables/{table_uuid}.html"
+
+
+def _receipt(resources: Resources, job: JobRecord | None, metadata_folder: str) -> str:
+    """Return the location of a deletion's receipt, for a table with its metadata in the usual folder; else nothing."""
+    if job is None or job.finished_at is None or not job.files or not metadata_folder:
+        return ""
+    managed = resources.other(job.table) is None and resources.config.catalogs.of(job.table).managed
+    place = f"{resources.root}/receipts/{job.table_uuid}" if managed else metadata_folder
+    return f"{receipt_folder(place, job.job_id)}/receipt.md"
+
+
+def table_page_of(
+    resources: Resources, history: SnapshotHistory, scores: HealthHistory, curve: RetentionCurve, costs: TableCosts
+) -> str:
+    """See `Lifecycle.table_page`."""
+    operations, table_uuid = resources.operations, history.table_uuid
+    folder, jobs = history.metadata_location.rpartition("/")[0], operations.journal.of_table(table_uuid)
+    freed = freed_by_job(operations.engine, [job.job_id for job in jobs])
+    sized = [replace(job, deleted_bytes=freed.get(job.job_id, job.deleted_bytes)) for job in jobs]
+    deletions = [replace(job, files_location=_receipt(resources, job, folder)) for job in sized]
+    holds, plans = operations.holds.active(table_uuid), operations.plans.of_table(table_uuid)
+    links = Links.of(resources.config.alerts, resources.config.dagster)
+    return table_page(operations.clock.now(), history, scores, curve, costs, holds, plans, deletions, links)
 
 
 def _costs(config: LifecycleConfig, table: str, held: HeldBytes | None) -> dict[str, Any]:
@@ -518,27 +578,22 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
     for name, ((step, key), text) in _COUNTERS.items():
         of_step = {table: value for (table, *rest), value in sums.items() if rest == [step, key]}
         metric(f"{name}_total", "counter", text, {table: of_step.get(table, 0) for table in governed})
-    rows = {table.table: table for table in fleet.tables}
-    flags = {
-        "overdue": "1 if the table's plan is overdue.",
-        "waiting": "Plans and scans that wait for approval.",
-        "paused": "1 if the table is paused.",
-        "red_checks": "Failed checks of plans under way, and of the table, without warnings.",
-        "freeable_bytes": "Bytes that plans under way and the newest scan hold.",
-    }
-    metric("overdue", "gauge", flags["overdue"], {name: row.overdue for name, row in rows.items()})
-    metric("waiting", "gauge", flags["waiting"], {name: len(row.waits_for) for name, row in rows.items()})
-    metric("paused", "gauge", flags["paused"], {name: row.paused for name, row in rows.items()})
-    metric("red_checks", "gauge", flags["red_checks"], {name: len(row.red_checks) for name, row in rows.items()})
-    metric("freeable_bytes", "gauge", flags["freeable_bytes"], {name: row.freeable_bytes for name, row in rows.items()})
-    shares = {name: row.orphan_share for name, row in rows.items() if row.orphan_share is not None}
-    metric("orphan_share", "gauge", "Orphans among the files of the newest scan, from 0 to 1.", shares)
-    costs = {name: row.cost_per_month for name, row in rows.items() if row.cost_per_month is not None}
-    metric("cost_per_month", "gauge", "Price of a month's storage in all tiers, in the currency of `prices`.", costs)
-    scores = {name: row.health_score for name, row in rows.items() if row.health_score is not None}
-    metric("health_score", "gauge", "The table's newest health score, from 0 to 100.", scores)
-    ages = {name: (fleet.at - row.planned_at).total_seconds() for name, row in rows.items() if row.planned_at}
-    metric("plan_age_seconds", "gauge", "Seconds since the table was planned.", ages)
+
+    def gauge(name: str, text: str, value: Callable[[FleetTable], float | None]) -> None:
+        metric(name, "gauge", text, {row.table: it for row in fleet.tables if (it := value(row)) is not None})
+
+    def plan_age(row: FleetTable) -> float | None:
+        return None if row.planned_at is None else (fleet.at - row.planned_at).total_seconds()
+
+    gauge("overdue", "1 if the table's plan is overdue.", lambda row: row.overdue)
+    gauge("waiting", "Plans and scans that wait for approval.", lambda row: len(row.waits_for))
+    gauge("paused", "1 if the table is paused.", lambda row: row.paused)
+    gauge("red_checks", "Failed checks of plans under way, and of the table.", lambda row: len(row.red_checks))
+    gauge("freeable_bytes", "Bytes that plans under way and the newest scan hold.", lambda row: row.freeable_bytes)
+    gauge("orphan_share", "Orphans among the files of the newest scan, from 0 to 1.", lambda row: row.orphan_share)
+    gauge("cost_per_month", "A month's storage, in the currency of `prices`.", lambda row: row.cost_per_month)
+    gauge("health_score", "The table's newest health score, from 0 to 100.", lambda row: row.health_score)
+    gauge("plan_age_seconds", "Seconds since the table was planned.", plan_age)
     known: dict[str, Seconds] = {name: waited[name] for name in governed & waited.keys()}
     text = "Seconds between the commit and the deletion of the newest finished plan."
     metric("expiry_to_deletion_seconds", "gauge", text, known)

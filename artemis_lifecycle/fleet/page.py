@@ -1,19 +1,78 @@
-"""The fleet page: one HTML file without external resources."""
+"""The fleet page and the pages of tables: HTML files without external resources."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from html import escape
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from rich.filesize import decimal
+
+from artemis_lifecycle.config.deployment import Alerts, Dagster
+from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import TablePolicy
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.config.schemes import S3_SCHEMES
+from artemis_lifecycle.escaping import partition_key, terminal
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.fleet import DayScan, planned_since, scan_shares
+from artemis_lifecycle.storage.instants import if_in_calendar
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.expiration.curve import RetentionCurve
+    from artemis_lifecycle.metadata.types import SnapshotHistory
+    from artemis_lifecycle.operations.holds import Hold
+    from artemis_lifecycle.operations.journal import JobRecord
+    from artemis_lifecycle.operations.plans import PlanRecord
+    from artemis_lifecycle.upkeep.costs import TableCosts
+    from artemis_lifecycle.upkeep.score import HealthHistory
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Links:
+    """The addresses of Dagster's pages: None without `ui`, the address of its web server."""
+
+    ui: str | None = None
+    code_location: str = ""
+    key_prefix: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, alerts: Alerts, dagster: Dagster) -> Links:
+        return cls(alerts.ui, dagster.code_location, tuple(dagster.key_prefix))
+
+    def at(self, path: str) -> str | None:
+        return None if self.ui is None else f"{self.ui.rstrip('/')}/{path}"
+
+    def asset(self, name: str, table: str) -> str | None:
+        """Return the page of a table's partition of an asset."""
+        path = "/".join(quote(part, safe="") for part in (*self.key_prefix, name))
+        return self.at(f"assets/{path}?view=partitions&partition={quote(partition_key(table), safe='')}")
+
+
+NO_LINKS = Links()
+
+
+def address(location: str) -> str | None:
+    """Return where a browser opens a file or folder: itself if it is local, the console's page if it is on S3."""
+    scheme, _, rest = location.partition(":")
+    if scheme in S3_SCHEMES:
+        bucket, key = (quote(part, errors="surrogatepass") for part in rest.lstrip("/").partition("/")[::2])
+        return f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}"
+    return f"file:///{quote(rest.lstrip('/'), errors='surrogatepass')}" if scheme == "file" else None
+
+
+def _anchors(addresses: Mapping[str, str | None]) -> str:
+    """Return the links, by what they say, as HTML."""
+    known = ((text, url) for text, url in addresses.items() if url is not None)
+    return " ".join(f"<a href='{escape(url, quote=True)}'>{escape(text)}</a>" for text, url in known)
+
 
 _WIDTH, _HEIGHT, _TOP, _LEFT, _FOOT = 360, 150, 14, 62, 18
 _INNER, _TALL = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _FOOT
@@ -21,7 +80,7 @@ _INNER, _TALL = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _FOOT
 # --- fleet plots ------------------------------------------------------------------------------------------------------
 # The plots of the fleet page, as SVG without scripts, fonts or addresses. Pure.
 
-_ROW = 22
+_ROW, _LABEL = 22, 44
 
 
 def bars(title: str, names: Sequence[str], values: Sequence[float], shown: Callable[[float], str]) -> str:
@@ -66,7 +125,7 @@ def ranks(title: str, names: Sequence[str], values: Sequence[float], shown: Call
     for place, (name, value) in enumerate(zip(names, values, strict=True)):
         width, top = (_WIDTH - 8) * value / most if most else 0, _TOP + place * _ROW
         marks.append(
-            f"<text x='0' y='{top - 2}'>{_text(name)}</text>"
+            f"<text x='0' y='{top - 2}'>{_text(name if len(name) <= _LABEL else name[: _LABEL - 1] + '…')}</text>"
             f"<text x='{_WIDTH - 8}' y='{top - 2}' text-anchor='end'>{_text(shown(value))}</text>"
             f"<rect class=mark x='0' y='{top + 1}' width='{width:.1f}' height='5'/>"
         )
@@ -181,75 +240,76 @@ def _shares(scans: list[DayScan], policies: Mapping[str, TablePolicy], days: lis
     return found
 
 
-_GROUPS: Mapping[str, Mapping[str, str]] = {
-    "state": {
-        "table": "table",
-        "overdue": "overdue",
-        "health_score": "health score",
-        "waits_for": "waits for",
-        "red_checks": "red checks",
-        "holds": "holds",
-        "paused": "paused",
-        "plan_status": "plan",
-    },
-    "storage": {
-        "cost_per_month": "cost a month",
-        "stored_bytes": "stored",
-        "freeable_bytes": "freeable",
-        "freed_bytes": "freed, 30 days",
-        "orphan_share": "orphan share",
-    },
-    "time since the last": {
-        "planned_at": "plan",
-        "handed_off_at": "handoff",
-        "committed_at": "commit",
-        "deleted_at": "deletion",
-        "scanned_at": "orphan scan",
-        "orphans_deleted_at": "orphan deletion",
-        "lineage_at": "lineage",
-        "health_at": "health",
-        "costed_at": "costs",
-        "data_compacted_at": "data compaction",
-        "manifests_compacted_at": "manifest compaction",
-        "history_compacted_at": "history compaction",
-        "scrubbed_at": "scrub",
-        "deep_archived_at": "deep archive",
-    },
+_STATE = {
+    "table": "table",
+    "overdue": "overdue",
+    "health_score": "health score",
+    "waits_for": "waits for",
+    "red_checks": "red checks",
+    "holds": "holds",
+    "paused": "paused",
+    "plan_status": "plan",
+    "open": "open",
+    "cost_per_month": "cost a month",
+    "stored_bytes": "stored",
+    "freeable_bytes": "freeable",
+    "freed_bytes": "freed, 30 days",
+    "orphan_share": "orphan share",
 }
-_COLUMNS = {name: text for group in _GROUPS.values() for name, text in group.items()}
+_AGES = {
+    "table": "table",
+    "planned_at": "plan",
+    "handed_off_at": "handoff",
+    "committed_at": "commit",
+    "deleted_at": "deletion",
+    "scanned_at": "orphan scan",
+    "orphans_deleted_at": "orphan deletion",
+    "lineage_at": "lineage",
+    "health_at": "health",
+    "costed_at": "costs",
+    "data_compacted_at": "data compaction",
+    "manifests_compacted_at": "manifest compaction",
+    "history_compacted_at": "history compaction",
+    "scrubbed_at": "scrub",
+    "deep_archived_at": "deep archive",
+}
 _BYTES = ("freeable_bytes", "freed_bytes", "stored_bytes")
+_FORMATS = {"cost_per_month": "{:,.2f}", "orphan_share": "{:.2%}", "health_score": "{:.0f}"}
 _RANKED = 6
 _STYLE = """
-body { font: 13px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #1d2433; background: #fff }
-h1 { font-size: 1.3rem; margin: 0 0 .2rem } p { margin: 0 0 1rem; color: #5b6472 }
+body { font: 12px/1.4 system-ui, sans-serif; margin: 1rem; color: #1d2433; background: #fff }
+h1 { font-size: 1.3rem; margin: 0 0 .2rem } h2 { font-size: 1rem; margin: 1.5rem 0 .3rem }
+a { color: #2f5ca8 } p { margin: 0 0 1rem; color: #5b6472 }
 dl { display: flex; flex-wrap: wrap; gap: 1rem; margin: 0 0 1.5rem }
 dl div { border: 1px solid #dde1e8; border-radius: 6px; padding: .5rem .9rem; min-width: 6rem }
 dt { color: #5b6472; font-size: 12px } dd { margin: 0; font-size: 1.2rem; font-weight: 600 }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .3rem .45rem; border-bottom: 1px solid #eceff3; vertical-align: top }
 thead { position: sticky; top: 0; background: #f6f7f9 }
-thead tr:first-child th { color: #5b6472; font-weight: 400; border-left: 1px solid #dde1e8 }
-thead tr:last-child th { cursor: pointer; vertical-align: bottom }
+th { cursor: pointer; vertical-align: bottom }
 td.number { text-align: right; white-space: nowrap } tr.bad td:first-child { border-left: 4px solid #c4320a }
-tbody td:first-child { position: sticky; left: 0; background: #fff }
+tbody td:first-child, td.alarm { overflow-wrap: anywhere; min-width: 8rem; max-width: 15rem }
+td.open { min-width: 7rem }
 .bar { display: block; height: 4px; background: #4873c4; border-radius: 2px; margin: 2px 0 0 auto }
-.alarm { color: #b42318; font-weight: 600 } td.waits_for.alarm { min-width: 16rem } .unknown { color: #5b6472 }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 1rem; margin: 0 0 1.5rem }
+.alarm { color: #b42318; font-weight: 600 } td.overdue.alarm { min-width: 0 } .unknown { color: #5b6472 }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); gap: 1rem; margin: 0 0 1.5rem }
 figure { margin: 0; border: 1px solid #dde1e8; border-radius: 6px; padding: .5rem .7rem; max-width: 32rem }
 figcaption { color: #5b6472; font-size: 12px } svg { width: 100%; height: auto; display: block }
 svg text { font: 10px system-ui, sans-serif; fill: #5b6472 } .mark { fill: #4873c4 }
 .axis { stroke: #dde1e8; fill: none } .line { stroke: #4873c4; stroke-width: 1.5; fill: none }
 """
 _SCRIPT = """
-const heads = document.querySelectorAll('thead tr:last-child th');
+document.querySelectorAll('table').forEach(table => {
+const heads = table.querySelectorAll('th');
 heads.forEach((head, column) => head.addEventListener('click', () => {
-  const body = document.querySelector('tbody'), up = head.dataset.up !== 'yes';
+  const body = table.tBodies[0], up = head.dataset.up !== 'yes';
   heads.forEach(other => delete other.dataset.up);
   head.dataset.up = up ? 'yes' : 'no';
   const key = row => { const value = row.children[column].dataset.key; return isNaN(value) ? value : Number(value); };
   const before = (a, b) => a < b ? -1 : a > b ? 1 : 0;
   [...body.rows].sort((a, b) => (up ? 1 : -1) * before(key(a), key(b))).forEach(row => body.append(row));
 }));
+});
 """
 
 
@@ -260,41 +320,57 @@ def page(
     tables: Sequence[Mapping[str, Any]],
     history: Sequence[FleetDay],
     currency: str,
+    links: Links,
 ) -> str:
     """Return the fleet as HTML. `said` are sentences. Tables that need a person come first, then overdue ones."""
     most = {name: max((table[name] or 0 for table in tables), default=0) for name in _BYTES}
     rows = sorted(tables, key=lambda table: (not _bad(table), not table["overdue"], table["table"]))
-    groups = "".join(f"<th colspan={len(group)}>{name}</th>" for name, group in _GROUPS.items())
     costs = [table["cost_per_month"] for table in tables if table["cost_per_month"] is not None]
     shown = {name.replace("_", " "): _size(value) if name in _BYTES else str(value) for name, value in summary.items()}
     shown["cost a month"] = f"{sum(costs):,.2f} {currency}" if costs else "unknown"
-    body = [_row(table, at, most) for table in rows]
-    plots = _plots(tables, history, currency)
-    return document("Fleet", at, shown, said, plots, list(_COLUMNS.values()), body, f"<tr>{groups}</tr>")
+    rows = [
+        {**each, "open": _open(each, links), "plan_status": (each["plan_status"] or "").replace("_", " ")}
+        for each in rows
+    ]
+    state, ages = (
+        listing([*columns.values()], [_row(row, columns, at, most) for row in rows]) for columns in (_STATE, _AGES)
+    )
+    ages = f"<h2>Time since the last</h2>{ages}"
+    return document("Fleet", at, shown, said, _plots(tables, history, currency), state, ages)
+
+
+def _open(table: Mapping[str, Any], links: Links) -> str:
+    """Return the links of a table: its page, its partition in Dagster, its plan, its newest receipt."""
+    name, location = table["table"], quote(links.code_location, safe="")
+    return _anchors(
+        {
+            "page": table["page"],
+            "Dagster": links.asset("snapshot_history", name),
+            "plan": links.asset("expiration_plan", name) if table["plan_status"] else None,
+            "approve": links.at(f"locations/{location}/jobs/approve/playground") if table["waits_for"] else None,
+            "receipt": address(table["receipt"] or ""),
+        }
+    )
+
+
+def listing(heads: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a table that can be sorted. `rows` are HTML."""
+    columns, body = "".join(f"<th>{escape(head)}</th>" for head in heads), "\n".join(rows)
+    return f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def document(
-    title: str,
-    at: datetime,
-    figures: Mapping[str, str],
-    said: Sequence[str],
-    plots: Sequence[str],
-    heads: Sequence[str],
-    rows: Sequence[str],
-    above: str = "",
-    below: str = "",
+    title: str, at: datetime, figures: Mapping[str, str], said: Sequence[str], plots: Sequence[str], *tables: str
 ) -> str:
-    """Return a page: figures, sentences, plots, and a table that can be sorted. `rows` are HTML, and so is what stands
-    `above` the heads and `below` the table."""
+    """Return a page: figures, sentences, plots, and `tables`, which are HTML."""
     shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures.items())
     sentences = "".join(f"<p>{escape(terminal(text[0].upper() + text[1:]))}.</p>" for text in said)
-    columns, body = "".join(f"<th>{escape(head)}</th>" for head in heads), "\n".join(rows)
+    name = _text(title)
     return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{title}</title>"
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{name}</title>"
+        f"<style>{_STYLE}</style></head><body><h1>{name}</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
         f"Click a column to sort by it.</p><dl>{shown}</dl>{sentences}<div class=plots>{''.join(plots)}</div>"
-        f"<table><thead>{above}<tr>{columns}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{below}<script>{_SCRIPT}</script></body></html>"
+        f"{''.join(tables)}<script>{_SCRIPT}</script></body></html>"
     )
 
 
@@ -321,43 +397,122 @@ def _bad(table: Mapping[str, Any]) -> bool:
     return bool(table["waits_for"] or table["red_checks"])
 
 
-def _row(table: Mapping[str, Any], at: datetime, most: Mapping[str, int]) -> str:
-    cells = "".join(_cell(name, table[name], at, most) for name in _COLUMNS)
+def _row(table: Mapping[str, Any], columns: Iterable[str], at: datetime, most: Mapping[str, int]) -> str:
+    cells = "".join(_cell(name, table[name], at, most) for name in columns)
     return f"<tr{' class=bad' if _bad(table) else ''}>{cells}</tr>"
 
 
 def _cell(name: str, value: Any, at: datetime, most: Mapping[str, int]) -> str:
-    if name in ("cost_per_month", "stored_bytes") and value is None:
-        return "<td class='number unknown' data-key='-1'>unknown</td>"
-    if name == "cost_per_month":
-        return f"<td class=number data-key='{value}'>{value:,.2f}</td>"
-    if name in _BYTES:
-        width = round(100 * value / most[name]) if most[name] else 0
-        bar = f"<span class=bar style='width:{width}%'></span>" if value else ""
-        return f"<td class=number data-key='{value}'>{_size(value)}{bar}</td>"
-    if name in ("orphan_share", "health_score"):
-        shown = "" if value is None else f"{value:.2%}" if name == "orphan_share" else f"{value:.0f}"
-        return f"<td class=number data-key='{-1 if value is None else value}'>{shown}</td>"
-    if isinstance(value, datetime) or (value is None and name.endswith("_at")):
+    if name == "open":
+        return f"<td class=open>{value}</td>"
+    if name in _BYTES or name in _FORMATS:
+        shown = "unknown" if name in _BYTES or name == "cost_per_month" else ""
+        if value is None:
+            return f"<td class='number unknown' data-key='-1'>{shown}</td>"
+        width = round(100 * value / most[name]) if most.get(name) else 0
+        bar = f"<span class=bar style='width:{width}%'></span>" if width else ""
+        text = _size(value) if name in _BYTES else _FORMATS[name].format(value)
+        return f"<td class=number data-key='{value}'>{text}{bar}</td>"
+    if name.endswith("_at"):
         hours = -1.0 if value is None else (at - value).total_seconds() / 3600
         shown = "never" if value is None else f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} d"
         missing = " unknown" if value is None else ""
         return f"<td class='number{missing}' data-key='{1e9 if value is None else hours}'>{shown}</td>"
-    if isinstance(value, bool):
-        alarm = " class=alarm" if value and name == "overdue" else ""
-        return f"<td data-key='{int(value)}'{alarm}>{'yes' if value else ''}</td>"
     if isinstance(value, int):
-        return f"<td class=number data-key='{value}'>{value or ''}</td>"
-    text = "<br>".join(escape(terminal(each)) for each in value) if isinstance(value, list | tuple) else None
-    if text is None:
-        text = escape(terminal(value or ""))
-    alarm = f" class='{name} alarm'" if text and name in ("waits_for", "red_checks") else ""
-    return f"<td data-key='{escape(text, quote=True)}'{alarm}>{text}</td>"
+        kind = "overdue alarm" if value and name == "overdue" else "" if isinstance(value, bool) else "number"
+        return f"<td class='{kind}' data-key='{int(value)}'>{'yes' if value is True else value or ''}</td>"
+    said = "<br>".join(escape(terminal(each)) for each in ([value or ""] if isinstance(value, str | None) else value))
+    alarm = f" class='{name} alarm'" if said and name in ("waits_for", "red_checks") else ""
+    return f"<td data-key='{escape(said, quote=True)}'{alarm}>{said}</td>"
 
 
 def _size(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if value < 1000 or unit == "PB":
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    raise AssertionError
+    return decimal(round(value))
+
+
+# --- the page of a table ----------------------------------------------------------------------------------------------
+
+_NEWEST = 200
+
+
+def table_page(
+    at: datetime,
+    history: SnapshotHistory,
+    scores: HealthHistory,
+    curve: RetentionCurve,
+    costs: TableCosts,
+    holds: Sequence[Hold],
+    plans: Sequence[PlanRecord],
+    deletions: Sequence[JobRecord],
+    links: Links,
+) -> str:
+    """Return the page of one table as HTML. The `files_location` of a deletion is that of its receipt."""
+    table, live = history.table, history.snapshots
+    money = costs.per_month
+    figures = {
+        "health score": f"{scores.points[-1].score:.0f}" if scores.points else "unknown",
+        "snapshots": f"{len(live):,}",
+        **{tier.tier: _size(tier.size_in_bytes) for tier in costs.tiers},
+        "cost a month": "unknown" if money is None else f"{money:,.2f} {costs.currency}",
+        "freed": _size(sum(job.deleted_bytes for job in deletions)),
+        "holds": f"{len(holds):,}",
+    }
+    past = scores.points[-_NEWEST:]
+    spans = [format_duration(timedelta(milliseconds=point.window_ms)) for point in curve.points]
+    kept = [tier for tier in costs.tiers if tier.size_in_bytes]
+    when, score = [f"{each.scored_at:%b %d}" for each in past], [each.score for each in past]
+    plots = [
+        line("Health score", when, score, "{:.0f}".format),
+        bars("Held by retention window", spans, [point.size_in_bytes for point in curve.points], _size),
+        ranks("Held by tier", [tier.tier for tier in kept], [tier.size_in_bytes for tier in kept], _size),
+    ]
+    sections = [
+        _section(
+            "Snapshots",
+            live[::-1],
+            "snapshot=snapshot_id, committed=timestamp_ms, operation=summary.operation, "
+            "data files=summary.total_data_files, bytes=summary.total_files_size, records=summary.total_records",
+        ),
+        _section("Held by one ref alone", curve.refs, "ref, type, snapshot=snapshot_id, files, bytes=size_in_bytes"),
+        _section("Holds", holds, "hold=hold_id, kind, owner, reason, snapshots=snapshot_ids, until"),
+        _section(
+            "Plans",
+            plans,
+            "plan=plan_id, status, planned=planned_at, snapshots=expired_snapshots, files, bytes, due=due_at",
+        ),
+        _section(
+            "Deleted",
+            deletions,
+            "plan or scan=job_id, kind, started=started_at, finished=finished_at, bytes freed=deleted_bytes, "
+            "receipt=files_location",
+        ),
+        _section(
+            "Tiers", costs.tiers, "tier, class=storage_class, snapshots, files, bytes=size_in_bytes, price=per_month"
+        ),
+    ]
+    assets = ("snapshot_history", "expiration_plan", "physical_deletion", "cold_tier_snapshots", "table_health")
+    anchors = _anchors({"all tables": "../index.html"} | {name: links.asset(name, table) for name in assets})
+    return document(table, at, figures, (), plots, f"<p>{anchors}</p>", *sections)
+
+
+def _section(name: str, records: Sequence[object], columns: str) -> str:
+    """Return the first records as a table. `columns` has `heading=field` for each, or the field alone."""
+    named = [each.partition("=")[::2] for each in columns.split(", ")]
+    read = [(head, attrgetter(field or head)) for head, field in named]
+    shown = [f"<tr>{''.join(_td(head, get(each)) for head, get in read)}</tr>" for each in records[:_NEWEST]]
+    left = f"<p>… and {len(records) - _NEWEST:,} more.</p>" if len(records) > _NEWEST else ""
+    return f"<h2>{name}</h2>{listing([head for head, _ in named], shown) if shown else '<p>None.</p>'}{left}"
+
+
+def _td(name: str, value: Any) -> str:
+    if name == "receipt":
+        return f"<td>{_anchors({'receipt': address(value)})}</td>"
+    if name == "committed":
+        value = if_in_calendar(value)
+    if isinstance(value, int | float) and name != "snapshot":
+        shown = _size(value) if "bytes" in name else f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+        return f"<td class=number data-key='{value}'>{shown}</td>"
+    if isinstance(value, datetime):
+        return f"<td data-key='{value.isoformat()}'>{value.astimezone(UTC):%Y-%m-%d %H:%M}</td>"
+    text = _text(str(len(value) or "all" if isinstance(value, tuple) else "" if value is None else value))
+    return f"<td data-key='{text}'>{text}</td>"

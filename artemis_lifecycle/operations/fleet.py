@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.journal import batches, jobs
+from artemis_lifecycle.operations.journal import JobRecord, batches, jobs
 from artemis_lifecycle.operations.known_tables import known_tables
 from artemis_lifecycle.operations.plans import HOLDING, plans, verdicts
 from artemis_lifecycle.operations.scans import ENDED, scans
@@ -114,6 +114,18 @@ def freed_by_job(engine: sa.Engine, job_ids: Collection[str]) -> dict[str, int]:
     with engine.connect() as connection:
         found = connection.execute(query.where(batches.c.job_id.in_(job_ids)))
         return {job_id: int(size) for job_id, size in found}
+
+
+def newest_deletions(engine: sa.Engine, since: datetime) -> tuple[JobRecord, ...]:
+    """Return the newest finished deletion with files of each table, of those started since then."""
+    ended = (jobs.c.started_at >= since, jobs.c.finished_at.is_not(None), jobs.c.files > 0, jobs.c.kind != "dropped")
+    newest = (
+        sa.select(jobs.c.job_id)
+        .where(*ended)
+        .order_by(jobs.c.table_name, jobs.c.finished_at.desc())
+        .ext(distinct_on(jobs.c.table_name))
+    )
+    return db.records(engine, JobRecord, jobs.c.job_id.in_(newest))
 
 
 def scan_shares(engine: sa.Engine, since: datetime) -> list[DayScan]:

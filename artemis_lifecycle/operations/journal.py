@@ -143,6 +143,11 @@ class Journal:
     def job(self, job_id: str) -> JobRecord | None:
         return db.one(self._engine, JobRecord, jobs.c.job_id == job_id)
 
+    def of_table(self, table_uuid: str) -> tuple[JobRecord, ...]:
+        """Return the table's deletions, newest first."""
+        mine = jobs.c.table_uuid == table_uuid
+        return db.records(self._engine, JobRecord, mine, order_by=(jobs.c.started_at.desc(),))
+
     def batches(self, job_id: str) -> tuple[BatchRecord, ...]:
         return db.records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
 

@@ -13,9 +13,9 @@ from dagster import AssetKey, DagsterRun, DagsterRunStatus, SensorDefinition, bu
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs.alerts import alerts
-from artemis_lifecycle.defs.observation import PAGE
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.escaping import markdown, terminal
+from artemis_lifecycle.fleet.fleet import FOLDER
 from artemis_lifecycle.operations.fleet import run_times
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said
 
@@ -140,9 +140,11 @@ def test_a_red_check_of_a_table_is_posted_once_and_is_on_the_page_and_in_the_ter
     def shown() -> dict[str, tuple[str, ...]]:
         with project.lifecycle() as lifecycle:
             result = project.definitions.resolve_job_def("fleet_page").execute_in_process(instance=project.instance)
-            page = lifecycle.live_stores.read(f"{lifecycle.root}/{PAGE}").decode()
+            page = lifecycle.live_stores.read(f"{lifecycle.root}/{FOLDER}/index.html").decode()
             of_terminal = {terminal(each.table): each.red_checks for each in lifecycle.fleet().tables}
-        table = said(result, "fleet")["first_tables"]
+        values = said(result, "fleet")
+        assert next(iter(values)) == "summary" and str(values["summary"]).startswith("tables: ")
+        table = values["first_tables"]
         rows = {str(each.data["table"]): str(each.data["red"]) for each in table.records}
         assert all(text in page for text in rows.values())
         found = {name: tuple(text.split("; ")) for name, text in rows.items() if text}

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from dagster import AssetKey, DagsterInstance, Definitions, in_process_executor
+from dagster import AssetKey, DagsterInstance, Definitions, JobDefinition, in_process_executor
 from dagster._config import validate_config
 from dagster._core.instance.config import dagster_instance_config
+from dagster._core.remote_representation.external_data import active_presets_from_job_def
+from dagster._core.snap import JobSnap
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 from dagster_aws.s3 import S3Resource
 from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import QuietWindow
+from artemis_lifecycle.defs import manual
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import CHANGING, for_real
 from artemis_lifecycle.defs.schedules import schedules_for
@@ -150,6 +154,44 @@ def test_steps_that_change_a_table_run_dry_by_default(definitions: Definitions) 
         "compact_result_tables",
         "delete_old_runs",
     }
+
+
+def test_every_launchpad_opens_valid_and_without_settings_of_the_installation() -> None:
+    definitions = build_definitions("/nowhere/lifecycle.yaml", "lake")
+    for job in definitions.resolve_all_job_defs():
+        snap, presets = JobSnap.from_job_def(job), active_presets_from_job_def(job)
+        schemas = snap.config_schema_snapshot
+        root = schemas.get_config_snap(str(snap.mode_def_snaps[0].root_config_key))
+        opens = presets[0].run_config if presets else yaml.safe_load(default_values_yaml_from_type_snap(schemas, root))
+        assert validate_config(job.run_config_schema.config_type, opens).success, job.name
+        assert "lake" not in str(opens) and "prefix" not in str(opens), job.name
+        assert bool(presets) is (job.name in {each.name for each in manual.ALL})
+        if job.name in CHANGING:
+            assert opens["resources"]["changes"] == {"config": {"dry_run": True}}
+
+
+@pytest.mark.parametrize("job", manual.ALL, ids=lambda each: each.name)
+def test_a_launchpad_that_nobody_filled_in_does_nothing(definitions: Definitions, job: JobDefinition) -> None:
+    result = definitions.resolve_job_def(job.name).execute_in_process(raise_on_error=False)
+    (failed,) = (event for event in result.all_events if event.is_step_failure)
+    assert "Still placeholders: " in str(failed.step_failure_data.user_failure_data)
+
+
+def test_the_owners_are_those_of_lifecycle_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text(yaml.safe_dump({"dagster": {"owners": ["team:lake"]}}))
+    graph = build_definitions(path).resolve_asset_graph()
+    assert {tuple(graph.get(key).owners) for key in graph.get_all_asset_keys()} == {("team:lake",)}
+
+
+def test_each_compaction_is_followed_by_a_measurement_of_health(definitions: Definitions) -> None:
+    for job, asset in (("data_compaction", "compacted_data_files"), ("manifest_compaction", "compacted_manifests")):
+        resolved = definitions.resolve_job_def(job)
+        assert {key.to_user_string() for key in resolved.asset_layer.selected_asset_keys} == {asset, "table_health"}
+        first, then = (
+            int(resolved.get_node_named(each).definition.tags["dagster/priority"]) for each in (asset, "table_health")
+        )
+        assert first > then
 
 
 def test_what_changes_or_launches_is_stopped_until_a_person_starts_it(definitions: Definitions) -> None:

@@ -61,7 +61,11 @@ def test_a_table_is_paused_held_planned_closed_and_explained_from_the_ui(project
 
         plan = project.run("plan", TABLE)
         plan_id = said(plan, "expiration_plan")["plan_id"]
-        assert launch(project, "approve", plan=plan_id, what="large", **WHO).success
+        approved = launch(project, "approve", plan=plan_id, what="large", **WHO)
+        (output,) = (event for event in approved.all_events if event.is_successful_output)
+        shown = output.step_output_data.metadata
+        assert shown.keys() == {"summary", "result", "seconds"}
+        assert str(shown["result"].value).startswith(f"Ada approved {plan_id} of {TABLE} (large: may exceed max_files")
         assert lifecycle.plans(TABLE)[0].approved_by == "Ada"
         path = lifecycle.plan(plan_id).files().first()["path"]
         explained = launch(project, "explain", table=TABLE, path=path)

@@ -14,7 +14,8 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.progress import governed_tables
 from artemis_lifecycle.defs.run import materialize_walk
-from artemis_lifecycle.defs.tags import PARTITIONS_NAME, partition_key, partitioned_tables, table_of
+from artemis_lifecycle.defs.tags import PARTITIONS_NAME, partitioned_tables
+from artemis_lifecycle.escaping import partition_key, table_of
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle_tests.defs.conftest import Project
 from artemis_lifecycle_tests.defs.test_sensors import tick

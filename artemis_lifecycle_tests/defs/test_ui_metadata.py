@@ -66,3 +66,27 @@ def test_the_busiest_pictures_fit_into_their_bound() -> None:
         shown = ui_metadata.picture(plot, "a picture")
         assert isinstance(shown, MarkdownMetadataValue), shown
         assert len(shown.md_str or "") < ui_metadata.PICTURE_CHARACTERS
+
+
+def test_what_a_step_waits_for_comes_first_then_its_figures_and_dagsters_keys_last() -> None:
+    said = {
+        "dagster/partition_row_count": 3,
+        "by_kind": ui_metadata.table(["kind", "bytes"], [("data", 1_500_000)]),
+        "plan_id": "p",
+        "bytes_deleted": 1_500_000,
+        "files": 1_200,
+        "score_orphan_share": 99.5,
+        "failed": 0,
+        "seconds_waited": 90.0,
+        "dry_run": True,
+        "seconds": 4.25,
+    }
+    shown = ui_metadata.figures_first(said)
+    figures = ["bytes_deleted", "files", "score_orphan_share", "failed", "seconds_waited", "seconds"]
+    assert [*shown] == ["summary", *figures, "plan_id", "dry_run", "by_kind", "dagster/partition_row_count"]
+    line = "bytes deleted: 1.5 MB; files: 1,200; score orphan share: 99.50; seconds waited: 0:01:30; seconds: 4.2 s"
+    assert shown["summary"].value == line
+    assert shown["by_kind"].records[0].data == {"kind": "data", "bytes": "1.5 MB"}
+    waits = {"outcome": "waiting", "next": "artemis release", "why": "a hold", "waits_for": "Held"}
+    assert [*ui_metadata.figures_first({**said, **waits})][:4] == ["waits_for", "why", "next", "summary"]
+    assert ui_metadata.figures_first({"a": "b"}) == {"a": "b"}

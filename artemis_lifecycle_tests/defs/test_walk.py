@@ -106,7 +106,7 @@ def test_a_dry_walk_materialises_every_asset_and_changes_nothing(walked: Walked)
         assert materialization.tags[OUTCOME_TAG] == said(walked.dry, name)["outcome"] == "dry_run"
 
 
-def test_the_run_follows_the_walk_and_compacts_last(walked: Walked) -> None:
+def test_the_run_follows_the_walk_and_measures_health_after_the_compactions(walked: Walked) -> None:
     order = [event.asset for event in walked.events if event.what == "materialised"]
     assert order[:9] == [
         "snapshot_history",
@@ -119,8 +119,8 @@ def test_the_run_follows_the_walk_and_compacts_last(walked: Walked) -> None:
         "orphan_scan",
         "orphan_deletion",
     ]
-    assert set(order[9:12]) == {"lineage_ledger", "schema_history", "table_health"}
-    assert set(order[12:]) == {"compacted_manifests", "compacted_data_files"}
+    assert set(order[9:11]) == {"compacted_manifests", "compacted_data_files"}
+    assert set(order[11:]) == {"lineage_ledger", "schema_history", "table_health"}
 
 
 def test_figures_are_shown_in_place_and_as_people_read_them(walked: Walked) -> None:
@@ -129,10 +129,12 @@ def test_figures_are_shown_in_place_and_as_people_read_them(walked: Walked) -> N
     assert len(figures) >= 25 and figures["manifests"] == str(health["manifests"])
     assert 0 < health["score"] <= 100 and len(health["parts"].records) == 8 and health["recent_commits"].records
     assert all(str(health[name]).startswith("![") for name in ("scores", "commit_costs"))
-    assert re.fullmatch(r"(\d+ days?, )?\d+:\d\d:\d\d", str(figures["oldest_snapshot_age"]))
+    assert re.fullmatch(r"\d+\.\d s|(\d+ days?, )?\d+:\d\d:\d\d", str(figures["oldest_snapshot_age"]))
     # Without a price table there is no column of prices.
     assert [column.name for column in health["held_by_tier"].schema.columns][-1] == "bytes"
     assert any("the policy" in record.data["window"] for record in health["held_by_window"].records)
+    plan = said(walked.real, "expiration_plan")
+    assert next(iter(plan)) == "summary" and re.search(r"; bytes: [\d.]+ kB; .*seconds: [\d.]+ s", plan["summary"])
     assert said(walked.dry, "expiration_commit")["next"] == FOR_REAL
     assert "next" not in said(walked.real, "expiration_commit")
 

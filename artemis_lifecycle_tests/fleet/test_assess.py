@@ -554,7 +554,7 @@ def test_the_table_fits_a_terminal_and_json_and_page_have_the_same(
     monkeypatch.setattr("artemis_lifecycle.cli.output.out.width", 80, raising=False)
     at = ["--uri", foreign.uri, "--catalog-name", "theirs", "--warehouse", str(foreign.folder), "--window", "1ms"]
     at += ["--gb-month", "0.023", "--listing", str(listing), "--html", str(page)]
-    text = shown([*at, "db.[a-z]*"], capsys, monkeypatch)
+    text = shown([*at, "db.m*"], capsys, monkeypatch)
     assert max(map(len, text.splitlines())) <= 80
     for head in (
         "table",
@@ -568,7 +568,7 @@ def test_the_table_fits_a_terminal_and_json_and_page_have_the_same(
     ):
         assert all(word in text for word in head.split())
     assert "measurements_" in text and "┌" not in text.partition("\n")[2][:80]
-    text = shown([*at, "--yaml", "lifecycle.yaml", "db.[a-z]*"], capsys, monkeypatch)
+    text = shown([*at, "--yaml", "lifecycle.yaml", "db.m*"], capsys, monkeypatch)
     login = "export LIVE_PASSWORD=…; then " if "${LIVE_PASSWORD}" in Path("lifecycle.yaml").read_text() else ""
     assert f"Next: {login}artemis doctor; then artemis plan db." in " ".join(text.split())
     found = json.loads(shown([*at, "--json"], capsys, monkeypatch))

@@ -20,10 +20,10 @@ import pytest
 import yaml
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
-from artemis_lifecycle.defs.observation import PAGE
 from artemis_lifecycle.defs.run import Walk, materialize_fleet, materialize_walk
 from artemis_lifecycle.defs.tags import PARTITIONS_NAME
 from artemis_lifecycle.errors import ApprovalNeeded
+from artemis_lifecycle.fleet.fleet import FOLDER
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, with_tables, written
 from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
@@ -247,19 +247,31 @@ def test_a_person_reads_on_the_fleet_page_what_waits_and_approves_it_in_the_ui(
 ) -> None:
     project, _ = walks
     done = RunsFilter(job_name="approve", statuses=[DagsterRunStatus.SUCCESS])
-    page.goto(f"{project.config.operations.root}/{PAGE}")
-    row = page.get_by_role("row").filter(has_text=WAITS)
+    page.goto(f"{project.config.operations.root}/{FOLDER}/index.html")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280, "it fits a laptop"
+    row = page.get_by_role("row").filter(has_text=WAITS).first
     waits = re.search(r"approval of (\S+) since", row.inner_text())
     assert waits is not None, row.inner_text()
     picture(page, "fleet")
     assert page.locator("figure svg").count() == 4
     header = page.get_by_role("columnheader", name="stored", exact=True)
     header.click()
-    cells = page.locator(f"tbody tr td:nth-child({header.evaluate('each => each.cellIndex') + 1})")
+    cells = page.locator("table").first.locator(
+        f"tbody tr td:nth-child({header.evaluate('each => each.cellIndex') + 1})"
+    )
     stored = cells.evaluate_all("each => each.map(cell => Number(cell.dataset.key))")
     assert len(stored) > 2 and stored == sorted(stored) and stored[-1] > 0
+    walked = page.get_by_role("row").filter(has_text=TABLE).first
+    walked.get_by_role("link", name="page").click()
+    page.get_by_role("heading", name=TABLE, exact=True).wait_for()
+    page.get_by_role("link", name="receipt").first.wait_for()
+    picture(page, "table")
     decision = {"plan": waits[1], "what": "large", "who": "Ada", "why": "the old partition is gone on purpose"}
     page.goto(f"{address}/locations/artemis_lifecycle.definitions/jobs/approve/playground")
+    # It opens filled, and without an error.
+    page.get_by_text("<Your name>").first.wait_for()
+    picture(page, "launchpad")
     page.locator(".CodeMirror").first.click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(json.dumps({"ops": {"approve_step": {"config": decision}}}))

@@ -127,37 +127,37 @@ def test_the_page_tells_costs_ages_and_days(make_config: MakeConfig, spark: Spar
     parsed = _Page()
     parsed.feed(page)
     assert parsed.figures == 4 and not parsed.addresses
-    assert parsed.cell("db.priced", "plan", after="time since the last") == "5 h"
-    assert parsed.cell("db.priced", "history compaction") == "4 d"
+    assert parsed.cell("db.priced", "plan", 1) == "5 h"
+    assert parsed.cell("db.priced", "history compaction", 1) == "4 d"
     assert parsed.cell("db.late", "cost a month") == parsed.cell("db.archived", "cost a month") == "unknown"
 
 
 class _Page(HTMLParser):
-    """The page's table by its headings, the number of its plots, and every address that it names."""
+    """The page's tables by their headings, the number of its plots, and every address that it names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.figures, self.addresses, self.rows = 0, list[str](), list[list[str]]()
+        self.figures, self.addresses, self.tables = 0, list[str](), list[list[list[str]]]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.figures += tag == "svg"
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "xlink:href")]
-        if tag == "tr":
-            self.rows.append([])
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
         elif tag in ("td", "th"):
-            self.rows[-1].append("")
+            self.tables[-1][-1].append("")
 
     def handle_data(self, data: str) -> None:
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data.strip()
+        if self.tables and self.tables[-1] and self.tables[-1][-1]:
+            self.tables[-1][-1][-1] += data.strip()
 
-    def cell(self, table: str, column: str, after: str = "") -> str:
-        """The cell of that table. `after`: the group of columns, where two have one name."""
-        groups, heads, *rows = self.rows
-        assert not after or after in groups
-        place = len(heads) - 1 - heads[::-1].index(column) if after else heads.index(column)
+    def cell(self, table: str, column: str, part: int = 0) -> str:
+        """The cell of that table, in the page's first or second part."""
+        heads, *rows = self.tables[part]
         (row,) = (each for each in rows if each[0] == table)
-        return row[place]
+        return row[heads.index(column)]
 
 
 def test_a_table_is_overdue_only_if_its_plans_run_by_themselves(make_config: MakeConfig, spark: SparkSession) -> None:

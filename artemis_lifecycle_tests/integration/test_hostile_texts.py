@@ -33,8 +33,8 @@ from rich.console import Console
 from artemis_lifecycle import cli, escaping
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import Identifier
-from artemis_lifecycle.defs.tags import partition_key
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.escaping import partition_key
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.defs.conftest import Project, written
