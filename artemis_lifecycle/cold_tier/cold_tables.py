@@ -94,12 +94,20 @@ class ColdEntries:
         recorded = {self.handed_off, *self._published(identity.cold_table)}
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
+            own = self.recorded.get(identity.cold_table)
+            free = parse(identity.cold_table).suffixed(
+                free_suffix(identity.cold_table, identity.table_uuid, self.catalog.exists)
+            )
             raise HandoffFailed(
                 f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
                 table=self.table,
                 path=newest.location,
                 untouched="the cold catalog",
-                hint="drop or rename that entry, which no handoff created, and run the handoff again",
+                hint="drop or rename that entry, which no handoff created, and run the handoff again"
+                if own is None
+                else f"after a backup, the name may be another table's: engines read this one's archive as {free} once "
+                "a member of artemis_lifecycle has said, in the cold catalog's database: "
+                f"{publishing_by_hand(self.catalog.name, str(free), own)}",
             )
         if plan_id is not None:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}

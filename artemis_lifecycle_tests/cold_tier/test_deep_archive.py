@@ -315,7 +315,7 @@ def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -
     assert archive.readable("live", ids) == [True, True, True]
 
 
-@pytest.mark.parametrize("name", ["waits", "rolled_back", "gone"])
+@pytest.mark.parametrize("name", ["waits", "rolled_back", "thawed", "gone"])
 def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's snapshot reads the first one's file, and another tool has expired it. A copy that is aside all the
     same, as after a rollback, comes back; where live has lost the file, the snapshot is known to need a thaw."""
@@ -336,9 +336,15 @@ def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeyp
         monkeypatch.setattr(LocalStore, "unarchive", lambda *_: False)
     done = lifecycle.deep_archive(table)
     assert (done.moved_files, done.still_live) == ((0, 1) if name == "waits" else (1, 0))
+    if name == "thawed":
+        asked = lifecycle.request_thaw(table, [first], case_id="C", requester="Ann", reason="why")
+        approve_thaw(lifecycle, asked.thaw_id)
+        lifecycle.follow_thaw(asked.thaw_id)
     assert again in lifecycle.hand_off(plan).archived
     lifecycle.commit_expiration(plan)
     lifecycle.delete_files(plan)
+    if name == "thawed":
+        lifecycle.refuse_thaw(asked.thaw_id, "Bob", "seen")
     readable = name != "gone"
     assert archive.readable(name, (first, again)) == [readable, readable]
     assert lifecycle.route(table, snapshot_id=again).tier == ("cold" if readable else "deep-archive")
