@@ -119,6 +119,7 @@ def test_every_section_comes_through(tmp_path: Path) -> None:
         "reading": {"max_ratio": 3},
         "clocks": {"max_difference": "3m"},
         "alerts": {"webhook": "https://hooks.example/T0"},
+        "dagster": {"owners": ["team:lake"]},
         "lineage_events": {"url": "https://lineage.example/api"},
         "prices": {"classes": {"STANDARD": {"gb_month": 0.5}}},
         "defaults": {"retention": {"window": "3d"}},
