@@ -79,6 +79,8 @@ class Stack:
             "ARTEMIS_STACK_SECRETS": str(self.secrets),
             "ARTEMIS_STACK_CONFIG": str(PLACE / "lifecycle.yaml"),
             "COMPOSE_PROJECT_NAME": "artemis-stack",
+            # An engine without layers copies the image for each container.
+            "COMPOSE_HTTP_TIMEOUT": "600",
         }
 
     def prepare(self) -> None:
