@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
-from glob import escape
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import is_addressable
@@ -123,7 +122,7 @@ def unread_readers(config: LifecycleConfig, catalog: CatalogReader, stores: Stor
         for table, seen in sorted(reached.formats().items())
         for folder in claims(stores, seen)
     ]
-    lines = json.dumps([*live.isolated, *map(escape, sorted(named))], ensure_ascii=False)
+    lines = json.dumps([*live.isolated, *sorted(named)], ensure_ascii=False)
     key = "live" if live is config.catalogs.live else live.name
     return UnreadReaders(tuple(sentences), tuple(folders), f"isolated: {lines}", key)
 

@@ -431,11 +431,11 @@ def test_doctor_and_fleet_list_all_unreadable_tables_and_other_formats_at_once(l
         lifecycle.scan_orphans("db.t")
     [check] = readers(lifecycle.config, lifecycle.config.catalogs.live)
     assert check.status == "failed" and all(f"db.{name} (" in check.detail for name in ("bad", "x[y]", "worse"))
-    assert check.fix.endswith('isolated: ["db.bad", "db.worse", "db.x[[]y]"]')
+    assert check.fix.endswith('isolated: ["db.bad", "db.worse", "db.x[y]"]')
     assert [each for each in lifecycle.fleet().sentences if each in before] == list(before)
     assert any("db.worse (" in each and 'catalogs.live.isolated: ["db.bad"' in each for each in before)
 
-    live = lifecycle.config.catalogs.live.model_copy(update={"isolated": ("db.bad", "db.worse", "db.x[[]y]")})
+    live = lifecycle.config.catalogs.live.model_copy(update={"isolated": ("db.bad", "db.worse", "db.x[y]")})
     config = lifecycle.config.model_copy(
         update={"catalogs": lifecycle.config.catalogs.model_copy(update={"live": live})}
     )
