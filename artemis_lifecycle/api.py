@@ -384,6 +384,7 @@ class Lifecycle:
     deep_archive = _verb("_cold_tier", ColdTier.deep_archive)
     scrub_cold = _verb("_cold_tier", ColdTier.scrub_cold)
     renew_identities = _verb("_cold_tier", ColdTier.renew_identities)
+    recover_archive = _verb("_cold_tier", ColdTier.recover_archive)
 
     def cold_losses(self, table: str) -> list[ColdLoss]:
         """Return cold files that a scrub found lost and that are still lost, longest unchecked first."""

@@ -283,20 +283,6 @@ def publish_guarded(
     return publish(connection, catalog, table, expected_location=expected_location, new_location=new_location)
 
 
-def publishing_by_hand(catalog: str, table: str, location: str) -> str:
-    """Return the transaction with which a member of `artemis_lifecycle` registers a cold metadata file again."""
-    namespace, name = parse(table).row
-    values = (catalog, f"{namespace}.{name}", location, namespace, name)
-    catalog, row, location, namespace, name = ("'" + each.replace("'", "''") + "'" for each in values)
-    return (
-        "BEGIN; INSERT INTO artemis_cold.publications (catalog_name, table_identifier, plan_id, new_location) "
-        f"VALUES ({catalog}, {row}, 'by hand', {location}); INSERT INTO iceberg_tables (catalog_name, table_namespace, "
-        f"table_name, metadata_location) VALUES ({catalog}, {namespace}, {name}, {location}) ON CONFLICT "
-        "(catalog_name, table_namespace, table_name) DO UPDATE SET metadata_location = EXCLUDED.metadata_location; "
-        "COMMIT"
-    )
-
-
 # --- state of the guard -----------------------------------------------------------------------------------------------
 
 _WORKS_ON_IT = sa.text(

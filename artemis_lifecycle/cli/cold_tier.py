@@ -121,6 +121,12 @@ def renew_identities(lifecycle: Lifecycle, table: str, who: str, why: str) -> ob
     return lifecycle.renew_identities(table, who=who, why=why)
 
 
+@command(app, "publishing the archive of {table}", "Archive of {table}", name="recover-archive")
+def recover_archive(lifecycle: Lifecycle, table: str, who: str, why: str) -> object:
+    """Publish a table's newest archive again, after the cold catalog was put back to an earlier state."""
+    return lifecycle.recover_archive(table, who=who, why=why)
+
+
 @command(app, "asking for a thaw of {table}")
 def thaw(
     lifecycle: Lifecycle,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.catalogs.guard import publishing_by_hand
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, history_of, metadata_path, snapshot_ids
@@ -63,6 +63,16 @@ class ColdEntry:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """A cold table whose entry is older than the metadata file `newest`, which a handoff published."""
+
+    name: str
+    current: ColdEntry
+    newest: str
+    metadata: Json
+
+
+@dataclass(frozen=True)
 class ColdEntries:
     """The cold catalog, open for one live table."""
 
@@ -91,56 +101,73 @@ class ColdEntries:
         or if the catalog was put back: what is published then would leave out the snapshots of the newer metadata.
         The handoff `plan_id` may publish its own file again."""
         # Before the pointer: a publication in between is no step back.
-        recorded = {self.handed_off, *self._published(identity.cold_table)}
+        recorded = self._recorded(identity.cold_table)
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
-            own = self.recorded.get(identity.cold_table)
-            free = parse(identity.cold_table).suffixed(
-                free_suffix(identity.cold_table, identity.table_uuid, self.catalog.exists)
-            )
+            recover = f"artemis recover-archive {quote(self.table)} --who WHO --why WHY"
             raise HandoffFailed(
                 f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
                 table=self.table,
                 path=newest.location,
                 untouched="the cold catalog",
                 hint="drop or rename that entry, which no handoff created, and run the handoff again"
-                if own is None
-                else f"after a backup, the name may be another table's: engines read this one's archive as {free} once "
-                "a member of artemis_lifecycle has said, in the cold catalog's database: "
-                f"{publishing_by_hand(self.catalog.name, str(free), own)}",
+                if identity.cold_table not in self.recorded
+                else f"if the catalog was put back and gave the name to another table, {recover} publishes this one's "
+                "archive under a free name; then run the step again",
             )
         if plan_id is not None:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
-        self._require_newest(identity.cold_table, newest, recorded, self.table_uuid)
-        for closed in closed_tables((newest.metadata or {}).get("properties")):
-            published = self._published(closed.name) - {None, self._location(closed.name)}
-            # Its metadata can be large, and is only read if it is not the published one.
-            if published:
-                self._require_newest(closed.name, self.entry(closed.name), published)
+        for behind in self._behind(identity.cold_table, newest, recorded):
+            missing = len(snapshot_ids(behind.metadata) - behind.current.snapshot_ids)
+            raise HandoffFailed(
+                f"The cold catalog was put back in time: its {behind.name} is at {behind.current.location}, but a "
+                f"handoff has since published {behind.newest} (snapshots only there: {missing})",
+                table=self.table,
+                path=behind.newest,
+                untouched="both tiers; plans stay as they are and hold their files",
+                hint=f"artemis recover-archive {quote(self.table)} --who WHO --why WHY publishes the newer file again; "
+                "then run the step again",
+            )
         return newest
+
+    def behind(self, identity: ColdIdentity) -> tuple[str, list[Behind]]:
+        """Return the name for the table's archive, a free one if a catalog that was put back gave it to another table;
+        and its cold tables whose entries are older than what handoffs published."""
+        recorded, name = self._recorded(identity.cold_table), identity.cold_table
+        if self._is_of_another(self.entry(name)):
+            name = str(parse(name).suffixed(free_suffix(name, identity.table_uuid, self.is_taken)))
+        return name, list(self._behind(name, self.entry(name), recorded))
+
+    def _recorded(self, name: str) -> set[str | None]:
+        return {self.handed_off, *self._published(name)}
 
     def _published(self, name: str) -> set[str | None]:
         return {self.catalog.published(name), self.recorded.get(name)}
 
-    def _require_newest(
-        self, name: str, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
-    ) -> None:
+    def _behind(self, name: str, newest: ColdEntry, recorded: set[str | None]) -> Iterator[Behind]:
+        newer = self._newer(newest, recorded, self.table_uuid)
+        if newer is not None:
+            yield Behind(name, newest, *newer)
+        for closed in closed_tables(((newer and newer[1]) or newest.metadata or {}).get("properties")):
+            published = self._published(closed.name) - {None, self._location(closed.name)}
+            # Its metadata can be large, and is only read if it is not the published one.
+            if published:
+                entry = self.entry(closed.name)
+                newer = self._newer(entry, published)
+                if newer is not None:
+                    yield Behind(closed.name, entry, *newer)
+
+    def _newer(
+        self, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
+    ) -> tuple[str, Json] | None:
         now = current.metadata or {}
         passed = {None, current.location, *(each["metadata-file"] for each in now.get("metadata-log") or ())}
         stored = [path for path in recorded - passed if path is not None and self.stores.head(path) is not None]
         read = [(path, metadata_json(self.stores.read(path), path, self.stores.limits)) for path in stored]
         ours = [each for each in read if table_uuid in (None, each[1].get("table-uuid"))]
-        newer, lost = max(ours, key=lambda each: each[1]["last-updated-ms"], default=(None, now))
-        if newer is not None and lost["last-updated-ms"] > now.get("last-updated-ms", -1):
-            raise HandoffFailed(
-                f"The cold catalog was put back in time: its {name} is at {current.location}, but a handoff has since "
-                f"published {newer} (snapshots only there: {len(snapshot_ids(lost) - current.snapshot_ids)})",
-                table=self.table,
-                path=newer,
-                untouched="both tiers; plans stay as they are and hold their files",
-                hint="artemis init; then register the newer file again, in the cold catalog's database as a member of "
-                f"artemis_lifecycle: {publishing_by_hand(self.catalog.name, name, newer)}; then run the step again",
-            )
+        newest = max(ours, key=lambda each: each[1]["last-updated-ms"], default=None)
+        since = now.get("last-updated-ms", -1)
+        return newest if newest is not None and newest[1]["last-updated-ms"] > since else None
 
     def closed(self, name: str) -> ColdEntry:
         """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
@@ -259,7 +286,17 @@ class ColdTables:
             entry = catalog.entry(name)
         except NoSuchTable:
             return None
-        return cls(ColdTable(name, read_table_metadata(cold_stores, entry.metadata_location)), read, cold_stores.limits)
+        metadata = read_table_metadata(cold_stores, entry.metadata_location)
+        if metadata.table_uuid != table_uuid:
+            raise UnreadableMetadata(
+                f"The cold catalog's {name} is another table: its table-uuid is {metadata.table_uuid}",
+                table=identity.live_table,
+                path=entry.metadata_location,
+                untouched="both tiers",
+                hint=f"artemis recover-archive {quote(identity.live_table)} --who WHO --why WHY publishes the archive "
+                "under a free name, if the catalog was put back and gave its name away",
+            )
+        return cls(ColdTable(name, metadata), read, cold_stores.limits)
 
     def __iter__(self) -> Iterator[ColdTable]:
         """Yield all tables, newest first."""

@@ -41,6 +41,7 @@ from artemis_lifecycle.cold_tier.paths import (
     ColdIdentity,
     PathMapping,
     read_identity,
+    record_identity,
     record_published,
     record_reused,
     written_location,
@@ -173,6 +174,44 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
         raise AssertionError("unreachable")
     finally:
         engine.dispose()
+
+
+@dataclass(frozen=True)
+class RecoveredArchive(Shown):
+    """The name of a table's archive in the cold catalog, and the metadata files that were published there again."""
+
+    table: str
+    cold_table: str
+    published: tuple[str, ...]
+
+
+def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity) -> RecoveredArchive:
+    """Publish again what handoffs published of the table since the state to which the cold catalog was put back; under
+    a free name if its name is another table's. The caller holds the table's lease."""
+    engine, cold = connect(require_uri(context.config.catalogs.cold)), context.config.catalogs.cold.name
+    try:
+        ensure_tables(engine)
+        ensure_guard(engine, cold, context.config.catalogs.live.name)
+        with open_entries(context, table, identity.table_uuid) as entries:
+            name, behind = entries.behind(identity)
+        context.check()
+        with engine.begin() as connection:
+            for each in sorted(behind, key=lambda each: each.name):
+                publish_guarded(
+                    connection,
+                    cold,
+                    each.name,
+                    plan_id="recover-archive",
+                    expected_location=each.current.location,
+                    new_location=each.newest,
+                )
+    finally:
+        engine.dispose()
+    stores, root, published = context.live_stores, context.root, {each.name: each.newest for each in behind}
+    record_published(stores, root, identity.table_uuid, published)
+    if name != identity.cold_table:
+        record_identity(stores, root, replace(identity, cold_table=name))
+    return RecoveredArchive(table, name, tuple(published.values()))
 
 
 def _record_published(context: HandoffContext, plan: HandoffInput, published: dict[str, str]) -> None:

@@ -43,7 +43,8 @@ UNPLACED = "_tables"
 
 @dataclass(frozen=True)
 class ColdIdentity:
-    """One live table's place in the cold tier, decided at its first handoff and permanent. Only `reused` grows: paths
+    """One live table's place in the cold tier, decided at its first handoff and permanent. Only `reused` grows (and
+    `cold_table` changes where a catalog that was put back gave it to another table): paths
     with another file than the one that was archived first, as (path, snapshot that added it, its sequence number),
     oldest first.
 
@@ -328,9 +329,12 @@ def record_reused(
     stores: Stores, root: str, identity: ColdIdentity, reused: Iterable[tuple[str, int, int]]
 ) -> ColdIdentity:
     """Record more files at paths where others were archived. The caller holds the table's lease."""
-    grown = replace(identity, reused=(*identity.reused, *reused))
-    stores.write(identity_path(root, identity.table_uuid), grown.to_json(), overwrite=True)
-    return grown
+    return record_identity(stores, root, replace(identity, reused=(*identity.reused, *reused)))
+
+
+def record_identity(stores: Stores, root: str, identity: ColdIdentity) -> ColdIdentity:
+    stores.write(identity_path(root, identity.table_uuid), identity.to_json(), overwrite=True)
+    return identity
 
 
 def identities(stores: Stores, root: str) -> list[ColdIdentity]:

@@ -2,6 +2,7 @@
 
     <quarantine root>/<table-uuid>/<job id>/files/<hash of the path>-<end of its name>
     <quarantine root>/<table-uuid>/<job id>/<name of the metadata file on which the plan is based>
+    <quarantine root>/<table-uuid>/<job id>/job.json (`Forgotten`)
 
 The location in quarantine depends only on the path, but does not contain it: whatever characters a path has, its file
 stays inside the job's folder. A file is in quarantine before it is deleted from its path. It is back at its path before
@@ -11,11 +12,12 @@ any record says so.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -44,6 +46,7 @@ T = TypeVar("T")
 _THREADS = 8
 _FILES_AT_ONCE = 1_000
 _DELETES_LAST = 30.0  # Seconds; well inside a lease.
+_JOB = "job.json"
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -58,6 +61,39 @@ class QuarantinePlace:
 
 def quarantine_folder(root: str, table_uuid: str, job_id: str) -> str:
     return f"{root}/{table_uuid}/{job_id}"
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What undoes a job without the operations database, which may be put back to before the deletion."""
+
+    job: DeletionJob
+    place: QuarantinePlace
+
+    def write(self, stores: Stores, folder: str) -> None:
+        values = {**asdict(self.job), **asdict(self.place), "retain": self.place.retain.total_seconds()}
+        stores.write(f"{folder}/{_JOB}", json.dumps(values).encode(), overwrite=True)
+
+    @classmethod
+    def find(cls, stores: Stores, root: str, job_id: str) -> Forgotten | None:
+        """Raises StorageError for a damaged record."""
+        for table in stores.children(root)[0]:
+            path = f"{quarantine_folder(root, table.rstrip('/').rpartition('/')[2], job_id)}/{_JOB}"
+            if stores.head(path) is not None:
+                try:
+                    values = json.loads(stores.read(path))
+                    place = QuarantinePlace(
+                        values.pop("root"), timedelta(seconds=values.pop("retain")), values.pop("metadata_location")
+                    )
+                    return cls(DeletionJob(**values), place)
+                except (ValueError, TypeError, KeyError) as error:
+                    raise StorageError(
+                        f"The record of a quarantine is damaged: {error}",
+                        path=path,
+                        untouched="all files",
+                        hint="restore the file, or the operations database",
+                    ) from error
+        return None
 
 
 def place_of(folder: str, path: str) -> str:

@@ -38,7 +38,14 @@ from artemis_lifecycle.deletion.batches import (
     write_outcomes,
 )
 from artemis_lifecycle.deletion.identities import Identities, look, same
-from artemis_lifecycle.deletion.quarantine import QuarantinePlace, is_aside, place_of, quarantine_folder, set_aside
+from artemis_lifecycle.deletion.quarantine import (
+    Forgotten,
+    QuarantinePlace,
+    is_aside,
+    place_of,
+    quarantine_folder,
+    set_aside,
+)
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import Busy, Refused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -287,6 +294,7 @@ class _Run:
         if place.metadata_location is not None and context.stores.head(place.metadata_location) is not None:
             kept = f"{self.folder}/{place.metadata_location.rpartition('/')[2]}"
             context.stores.copy(place.metadata_location, kept)
+        Forgotten(job, replace(place, metadata_location=kept)).write(context.stores, self.folder)
         context.operations.quarantines.begin(job.job_id, job.table_uuid, job.table, self.folder, place.retain, kept)
 
     def _batches(self, batches: Batches) -> str | None:

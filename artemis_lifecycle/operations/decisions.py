@@ -40,6 +40,7 @@ DecisionKind = Literal[
     "undrop",
     "settle-metadata",
     "renew-identities",
+    "recover-archive",
     "request-thaw",
     "approve-thaw",
     "end-thaw",

@@ -104,7 +104,8 @@ class Quarantines:
         return db.required(
             self.find(job_id),
             f"Nothing of {job_id} is in quarantine",
-            "list quarantines: artemis quarantine TABLE; a table's deletion.mode decides before a deletion",
+            "list quarantines: artemis quarantine TABLE (or, if the database was put back to before a deletion, the "
+            "folders of <quarantine.root>/<table-uuid>); a table's deletion.mode decides before a deletion",
         )
 
     def find(self, job_id: str) -> QuarantineRecord | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from shlex import quote
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
@@ -162,8 +163,8 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
             f"Plan {plan.plan_id} was handed off, but the cold tables no longer have all its snapshots",
             table=plan.table,
             untouched="the live table and all its files",
-            hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
-            f"{plan.plan_id} publishes them again, or says which file to register",
+            hint=f"artemis recover-archive {quote(plan.table)} --who WHO --why WHY, if the cold catalog was put back; "
+            f"before the commit, artemis hand-off {plan.plan_id} publishes them again",
         )
 
 

@@ -12,8 +12,9 @@ from shlex import quote
 from artemis_lifecycle.cold_tier import deep_archive as thawing
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, keep_readable
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
-from artemis_lifecycle.cold_tier.handoff import Handoff
+from artemis_lifecycle.cold_tier.handoff import Handoff, RecoveredArchive
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.handoff import recover_archive as publish_again
 from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
@@ -404,6 +405,24 @@ class ColdTier:
             }
             # Afterwards: the copies of the newer metadata are checked, too.
             require_newest_archive(self.resources, table, table_uuid, step.check)
+        return done
+
+    def recover_archive(self, table: str, *, who: str, why: str) -> RecoveredArchive:
+        """Publish the newest metadata of the table's archive again, after the cold catalog was put back to an earlier
+        state, in which it lacks snapshots or gave the archive's name to another table: then under a free name. Changes
+        nothing if the catalog has the newest. Raises NoSuchTable before the first handoff; HandoffFailed, LeaseTaken;
+        CommitConflict if somebody else publishes at that moment."""
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
+        with self.steps.run(state, "recover_archive") as step:
+            identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+            if identity is None:
+                raise no_cold_table(table)
+            with self.resources.operations.engine.begin() as connection:
+                NewDecision("recover-archive", table_uuid, who, why).record(connection)
+            context = handoff_context(self.resources, table_uuid, step.check)
+            done = publish_again(context, table, identity)
+            step.counts = {"published": len(done.published)}
         return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:

@@ -10,9 +10,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, moved_files, place_of, purge, put_back
+from artemis_lifecycle.deletion.quarantine import (
+    Forgotten,
+    Purged,
+    Undeleted,
+    moved_files,
+    place_of,
+    purge,
+    put_back,
+    quarantine_folder,
+)
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
@@ -106,8 +116,8 @@ class Quarantine:
         """
         resources = self.resources
         job_id = job if isinstance(job, str) else id_of(job)
-        record = resources.operations.quarantines.get(job_id)
-        require_said(record.table, who=who, why=why)
+        require_said(job_id, who=who, why=why)
+        record = self._record(job_id)
         state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
         with self.steps.run(state, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
@@ -127,6 +137,23 @@ class Quarantine:
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
         return done
+
+    def _record(self, job_id: str) -> QuarantineRecord:
+        """Return the record of a job's quarantine; made anew, with the job's, if the database was put back to before
+        the deletion."""
+        operations, root = self.resources.operations, self.resources.config.quarantine.root
+        known = operations.quarantines.find(job_id)
+        found = None if known or root is None else Forgotten.find(self.resources.live_stores, root, job_id)
+        if found is None:
+            return operations.quarantines.get(job_id)
+        job, place = found.job, found.place
+        if operations.journal.job(job_id) is None:
+            operations.journal.begin(JobRecord(job_id, job.kind, job.table_uuid, job.table, job.files_location), ())
+            operations.journal.finish(job_id)
+        folder = quarantine_folder(place.root, job.table_uuid, job_id)
+        operations.quarantines.begin(job_id, job.table_uuid, job.table, folder, place.retain, place.metadata_location)
+        operations.quarantines.finish(job_id)
+        return operations.quarantines.get(job_id)
 
     def _require_ended(self, job_id: str, table: str) -> None:
         job = self.resources.operations.journal.job(job_id)

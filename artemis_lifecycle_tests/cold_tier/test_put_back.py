@@ -462,11 +462,10 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
         lifecycle.delete_files(handed_off)
     assert (pointer(), place.metadata.metadata_location) == (backup, before)
 
-    statement = re.search("BEGIN; (.*); COMMIT", refused.value.hint or "")
-    assert statement is not None
-    with lifecycle.operations.engine.begin() as connection:
-        connection.exec_driver_sql(statement[1])
-    assert pointer() == newer
+    assert "artemis recover-archive" in (refused.value.hint or "")
+    done = lifecycle.recover_archive(place.table, who="ann", why="a backup")
+    assert (done.cold_table, done.published) == (place.table, (newer,))
+    assert pointer() == newer and lifecycle.recover_archive(place.table, who="ann", why="again").published == ()
     lifecycle.hand_off(plan)
     lifecycle.commit_expiration(plan)
     for each in (handed_off, plan):
@@ -562,11 +561,48 @@ def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Life
         set_to = "UPDATE iceberg_tables SET metadata_location = :to WHERE table_name = :name"
         connection.execute(text(set_to), {"to": backup, "name": place.name})
     place.refresh()
-    with pytest.raises(HandoffFailed, match=r"put back in time.*artemis init") as refused:
+    with pytest.raises(HandoffFailed, match=r"put back in time.*artemis recover-archive"):
         lifecycle.plan_expiration(place.table)
-    statement = re.search("BEGIN; (.*); COMMIT", refused.value.hint or "")
-    assert statement is not None
-    lifecycle.prepare()
-    with lifecycle.operations.engine.begin() as connection:
-        connection.exec_driver_sql(statement[1])
+    lifecycle.recover_archive(place.table, who="ann", why="a backup")
     assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{place.table} VERSION AS OF {first}").collect() == rows
+
+
+def test_an_archive_whose_name_was_given_away_is_published_under_another(at_once: Lifecycle) -> None:
+    """The database was put back to before the table was made, a new one took its names, and the lost one returned."""
+    place, lifecycle, cold = Place(at_once, "given"), at_once, at_once.config.catalogs.cold.name
+    live = lifecycle.config.catalogs.live.name
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1)")
+    rows, table_uuid = place.rows(), place.metadata.table_uuid
+    place.run("INSERT OVERWRITE {t} VALUES (2)")
+    lifecycle.expire(place.table)
+    place.refresh()
+    lost = place.metadata.metadata_location
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+        connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = :name"), {"name": place.name})
+        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        connection.execute(text("TRUNCATE artemis_cold.publications"))
+    folder = f"{lost.rpartition('/metadata/')[0]}_anew"
+    other = place.run(f"CREATE TABLE {{t}} (id int) USING iceberg LOCATION '{folder}'", "INSERT INTO {t} VALUES (11)")
+    of_another = place.rows()
+    place.run("INSERT OVERWRITE {t} VALUES (12)")
+    lifecycle.expire(place.table)
+    place.run(f"CALL {live}.system.register_table('db.found', '{lost}')")
+    for _ in range(2):
+        core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {live}.db.found VALUES (3)")
+    asked: list[Callable[[], object]] = [
+        lambda: lifecycle.expire("db.found"),
+        lambda: lifecycle.scan_cold("db.found"),
+        lambda: lifecycle.read("db.found", snapshot_id=first),
+    ]
+    for ask in asked:
+        with pytest.raises(LifecycleError) as refused:
+            ask()
+        assert "artemis recover-archive" in (refused.value.hint or "")
+    done = lifecycle.recover_archive("db.found", who="ann", why="a backup")
+    assert done.cold_table == f"{place.table}__{table_uuid[:8]}" and len(done.published) == 1
+    lifecycle.expire("db.found")
+    for name, snapshot, expected in ((done.cold_table, first, rows), (place.table, other, of_another)):
+        assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{name} VERSION AS OF {snapshot}").collect() == expected
+    assert lifecycle.read("db.found", snapshot_id=first).collect() == rows
+    assert lifecycle.scan_cold("db.found").unknown_files == lifecycle.scan_cold(place.table).unknown_files == 0

@@ -22,6 +22,7 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.protection.protection import UNDELETED
 from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
@@ -199,7 +200,7 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
 
     # The plan's quarantine is past its time; the scan's is not.
     purged = lifecycle.purge_quarantine(table, dry_run=True)
-    assert [(each.job_id, each.deleted) for each in purged] == [(plan_id, len(moved) + 1)]
+    assert [(each.job_id, each.deleted) for each in purged] == [(plan_id, len(moved) + 2)]
     folder = local(record.folder)
     aside = {each for each in folder.rglob("*") if each.is_file()}
     assert aside
@@ -229,6 +230,31 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
         lifecycle.undelete(plan_id, who="ada", why="too late")
     with pytest.raises(NoSuchPlan):
         lifecycle.undelete("plan-unknown", who="ada", why="x")
+
+
+def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -> None:
+    """It came back from before the plan, with the catalog: the table names files that are only in quarantine."""
+    table = make_table(lifecycle, "forgotten", 2)
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {lifecycle.config.catalogs.live.name}.{table} VALUES (9)")
+    first, *_ = ids_of(lifecycle, table)
+    before, backup = fingerprint(lifecycle.read(table, snapshot_id=first)), lifecycle.steps.table_state(table).metadata
+    job_id = lifecycle.expire(table).job_id
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
+        for name in ("quarantines", "batches", "jobs", "plans"):
+            connection.execute(text(f"DELETE FROM lifecycle.{name}"))
+        set_to = text("UPDATE iceberg_tables SET metadata_location = :to WHERE table_name = 'forgotten'")
+        connection.execute(set_to, {"to": backup.metadata_location})
+    core_tables.sql(lifecycle.spark, f"REFRESH TABLE {lifecycle.config.catalogs.live.name}.{table}")
+    with pytest.raises(LifecycleError):
+        lifecycle.table_health(table)
+    with pytest.raises(NoSuchPlan, match="folders of"):
+        lifecycle.undelete("another", who="ada", why="a backup")
+    done = lifecycle.undelete(job_id, who="ada", why="a backup")
+    assert done.restored > 3 and done.failed == 0
+    assert fingerprint(lifecycle.read(table, snapshot_id=first)) == before
+    [record] = lifecycle.quarantined(table)
+    assert record.state is QuarantineState.UNDELETED and lifecycle.undelete(job_id, who="a", why="b").restored == 0
 
 
 @pytest.mark.parametrize("why", ["a reader came back", "cold lost the copy"])
