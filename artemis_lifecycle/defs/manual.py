@@ -230,7 +230,7 @@ def _filled(kind: Any, field: Any) -> object:
 
 
 def _approved(lifecycle: Lifecycle, plan: str, what: Approval, who: str, why: str) -> str:
-    table = lifecycle.approve(plan, what=what, who=who, why=why).table
+    table = lifecycle.approve(plan, what=what, who=who, why=why, early=False).table
     return f"{who} approved {plan} of {table} ({what}: {_MAY[what]}); the sensor maintenance_window continues with it."
 
 
