@@ -50,6 +50,7 @@ _CLEANED_ON = (
 of the metadata file that has it."""
 
 _MAIN = "main"
+_MAX_REF_AGE = "history.expire.max-ref-age-ms"
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 _EXPIRED_LOGIN = (401, 419)
 _SESSION = "_session"
@@ -152,7 +153,8 @@ def prove(attempt: Attempt, newest: str, read: Callable[[str], MetadataFile | No
         if file.properties.get(MARKER) == attempt.marker:
             marked = file
         elif marked is not None:
-            return _compared(attempt, marked, file)
+            base = file if location == attempt.base_location else read(attempt.base_location)
+            return _compared(attempt, marked, file, base)
         elif location == attempt.base_location:
             return Proof(Verdict.ABSENT)
     return Proof(
@@ -176,11 +178,21 @@ def _line(newest: str, read: Callable[[str], MetadataFile | None]) -> Iterator[t
         location = file.previous
 
 
-def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile) -> Proof:
+def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile, base: MetadataFile | None) -> Proof:
     """Compare the result with the base that the server used. Anything but the removal means that this file is not that
-    base, or that the server did something else."""
+    base, or that the server did something else.
+
+    A ref to remove is lost, too, if its retention, or the table's, is not what `base` has: somebody prolonged it, and
+    the server compares only its snapshot.
+    """
     gone = used.snapshots.keys() - result.snapshots.keys()
-    lost = tuple(sorted(used.heads.keys() - result.heads.keys() - attempt.refs))
+    others = used.heads.keys() - result.heads.keys() - attempt.refs
+    prolonged = {
+        each
+        for each in attempt.refs & used.heads.keys()
+        if base is None or _kept_as(base, each) != _kept_as(used, each)
+    }
+    lost = tuple(sorted(others | (prolonged - result.heads.keys())))
     other = [
         *(["it is another table"] if used.table_uuid != result.table_uuid else []),
         *(f"snapshot {each} is gone, too" for each in sorted(gone - attempt.snapshot_ids)),
@@ -191,12 +203,18 @@ def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile) -> Pro
             for name, head in sorted(result.heads.items())
             if used.heads.get(name) != head
         ),
-        *(f"ref {each} is gone, but not its snapshot" for each in lost if used.heads[each] not in gone),
+        *(f"ref {each} is gone, but not its snapshot" for each in sorted(others) if used.heads[each] not in gone),
     ]
     if other and attempt.snapshot_ids:
         why = f"{result.location} does not follow {used.location} by what was asked for: {'; '.join(other[:3])}"
         return Proof(Verdict.UNKNOWN, result, used, why=why)
     return Proof(Verdict.LOST if lost else Verdict.KEPT, result, used, lost)
+
+
+def _kept_as(file: MetadataFile, ref: str) -> tuple[object, ...]:
+    """Return what decides how long a ref stays."""
+    found = file.refs.get(ref, {})
+    return found.get("snapshot-id"), *map(found.get, _RETENTION), file.properties.get(_MAX_REF_AGE)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -99,8 +99,8 @@ class RestCommitter:
         """Do what `commit_with_retry` does. Each attempt loads the table, and `change` validates exactly the metadata
         file that was loaded.
 
-        An attempt that removes snapshots is recorded before it is sent. Raises CommitStateUnknown if it happened and
-        cannot be proven to have lost no ref: then `settle` is to succeed before any file is deleted.
+        An attempt that removes snapshots or refs is recorded before it is sent. Raises CommitStateUnknown if it
+        happened and cannot be proven to have lost no ref: then `settle` is to succeed before any file is deleted.
         """
         tried = 0
 
@@ -174,27 +174,28 @@ class RestCommitter:
         attempt = Attempt(marker, base.location, doomed, refs)
         # The server decides when the next metadata is written, so its time is not known.
         before_swap(base.location, 0)
-        if doomed:
+        removes = bool(doomed or refs)
+        if removes:
             self.records.begin(marker, base.table_uuid, table, self.plan_id, base.location, sorted(doomed), refs)
         reach("rest:recorded")
         with around("catalog.commit"):
             answer = self.client.commit(parse_in(table, self.client.name), request, marker)
         reach("rest:answered")
-        if answer.location is not None and not doomed:
-            # Only the removal of snapshots can lose a ref.
+        if answer.location is not None and not removes:
+            # Only a removal can lose a ref.
             self._require_refs(table, wanted, MetadataFile(answer.location, answer.node))
             return CommitResult(answer.location, base.location, number, changed=True)
         # Even a refusal is looked up: what passes requests on may have sent this one twice.
         proof = self._proof_of(table, attempt, answer)
         if proof.verdict is Verdict.ABSENT and answer.happened is False:
-            if doomed:
+            if removes:
                 self.records.settle(marker, RestState.REFUSED, why=answer.said)
             raise self._refusal(table, base, answer, wanted)
         if proof.verdict is Verdict.ABSENT:
             if answer.in_flight:
                 raise self._unknown(table, base.location, f"the catalog did not answer ({answer.said})")
             raise LostAttempt(answer.said)
-        if doomed:
+        if removes:
             self._settled(table, attempt, proof)
         elif proof.verdict is Verdict.UNKNOWN:
             raise self._unknown(table, base.location, proof.why)
@@ -269,7 +270,10 @@ class RestCommitter:
             self.records.overtaken(found, attempt.snapshot_ids & proof.used.snapshots.keys() - again_there)
         for each in again:
             _LOG.warning(
-                "Ref %s of %s was made while snapshot %s expired; it was put back", each.ref, table, each.snapshot_id
+                "Ref %s of %s was made or prolonged while snapshot %s expired; it was put back",
+                each.ref,
+                table,
+                each.snapshot_id,
             )
         if why:
             raise self._unknown(table, attempt.base_location, why)

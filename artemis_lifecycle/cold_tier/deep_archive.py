@@ -442,10 +442,12 @@ def keep_readable(
     context: DeepArchiveContext, copies: ColdCopies, live_stores: Stores, snapshot_ids: Collection[int]
 ) -> None:
     """Take the copies that these snapshots read out of the archive: an archived object is written again, from its live
-    file. A snapshot of which that cannot be done is recorded as one that needs a thaw. The caller holds the lease."""
+    file. Afterwards, those of them of which that cannot be done are recorded as in need of a thaw, and no others. The
+    caller holds the lease."""
     operations, moves = context.operations, context.operations.deep_moves.of_table(context.table_uuid)
     marks = {move.move_id: _reading(context, _files_of(context, move)) for move in moves}
     if not any(not marks[move].isdisjoint(snapshot_ids) for move in marks):
+        operations.deep_moves.mark(context.table_uuid, {}, instead_of=snapshot_ids)
         return
     view, folder = context.cold.index(context.cold.current()), context.folder(context.table_uuid, new_id("back"))
     seal_files(context.spark, view, tuple(snapshot_ids), moves, context.records, folder)
@@ -458,7 +460,7 @@ def keep_readable(
         files = _files_of(context, move)
         if not wanted.isdisjoint(files.column("path").to_pylist()):
             marks[move.move_id] = _reading(context, _files_of(context, _settle(context, move)))
-    operations.deep_moves.mark(context.table_uuid, marks)
+    operations.deep_moves.mark(context.table_uuid, marks, instead_of=snapshot_ids)
 
 
 # --- thaw -------------------------------------------------------------------------------------------------------------

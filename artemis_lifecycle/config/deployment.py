@@ -385,11 +385,13 @@ class Alerts(Model):
 
 class Dagster(Model):
     """What Dagster shows: the owners of the assets, what precedes their names, and the name of the code location, as
-    workspace.yaml has it."""
+    workspace.yaml has it. `pipes` is a command that runs the walk's steps as jobs, such as spark-submit's with the
+    file of `artemis_lifecycle.pipes`: step and table follow."""
 
     owners: list[str] = ["team:artemis-data-platform"]
     key_prefix: list[str] = []
     code_location: str = "artemis_lifecycle.definitions"
+    pipes: list[str] = []
 
 
 class LineageEvents(Model):

@@ -24,6 +24,7 @@ from artemis_lifecycle.defs import (
     schedules,
     sensors,
 )
+from artemis_lifecycle.defs.common import Launch, by_command
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource, SparkSessionResource
 from artemis_lifecycle.defs.tags import ASSETS as ASSET_NAMES
 from artemis_lifecycle.errors import LifecycleError
@@ -59,6 +60,7 @@ def build_definitions(
     *,
     upstream: Iterable[CoercibleToAssetKey] = (),
     s3: S3Resource | None = None,
+    launch: Launch | None = None,
 ) -> dg.Definitions:
     """Return what Dagster loads. With `config_path` None, each run looks it up when it starts, as `Lifecycle.open`
     does.
@@ -66,15 +68,19 @@ def build_definitions(
     `key_prefix` precedes the names of all assets; `owners` and `tags` are those of all assets. The first two are by
     default those of lifecycle.yaml. `upstream` are assets of
     your own that write to the tables: `live_table` depends on them. `s3` replaces the driver's S3 client from
-    lifecycle.yaml. Spark's executors keep those settings.
+    lifecycle.yaml. Spark's executors keep those settings. `launch` runs the steps of the walk as jobs elsewhere, by a
+    client of Dagster Pipes; by default those of `dagster.pipes` in lifecycle.yaml, if it names a command.
     """
     path = None if config_path is None else str(config_path)
     config = _config(path)
     before = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or config.dagster.key_prefix)
     spark = SparkSessionResource(config_path=path)
 
+    by = launch or (by_command(config.dagster.pipes) if config.dagster.pipes else None)
+
     class Prefixed(LifecycleResource):
         prefix = tuple(before)
+        launch = None if by is None else staticmethod(by)
 
     lifecycle = Prefixed(config_path=path, spark=spark, s3=s3)
     warned = config.warnings()

@@ -2,14 +2,17 @@
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Optional, get_type_hints
 
 import dagster as dg
+from dagster._core.errors import DagsterPipesExecutionError
 from pydantic import Field
 
+from artemis_lifecycle import errors, pipes
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.processes import SPARK_POOL
@@ -130,6 +133,9 @@ else:
     # An op shows its metadata, and has no value.
     Shown = None
 
+Launch = Callable[[dg.AssetExecutionContext, list[str], dict[str, Any]], dg.PipesClientCompletedInvocation]
+"""Launches `artemis_lifecycle.pipes` with these arguments and extras by a client of Dagster Pipes, and waits for it."""
+
 _IMPLICIT = "__ASSET_JOB"
 """Dagster's name of the job in which a person or a backfill materializes assets."""
 
@@ -198,14 +204,19 @@ NO_PERSON_NEEDED = "no_person_needed"
 
 
 def walk_asset(
-    group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
+    group: str,
+    kinds: set[str],
+    deps: tuple[str, ...] = (),
+    *,
+    changes: bool = False,
+    before: Callable[[dg.AssetExecutionContext, Lifecycle, str], None] | None = None,
 ) -> Callable[[Callable[..., Materialized]], dg.AssetsDefinition]:
     """`@asset` for a step of the walk, which fails `as_dagster_failure`. Its result has the step's `outcome`, the
     table's `kind`, and the `seconds` of a step that ran. A step that waits succeeds with `waiting`, one that the kind
     does not have with `not_applicable`.
 
     `changes` means that the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a
-    person.
+    person. `before` may raise Skipped. Where the code location launches jobs (`dagster.pipes`), the step runs in one.
     """
 
     def decorate(compute: Callable[..., Materialized]) -> dg.AssetsDefinition:
@@ -220,7 +231,12 @@ def walk_asset(
                 if (missing := lacks(kind, name)) is not None:
                     raise Skipped("not_applicable", why=terminal(missing))
                 with as_dagster_failure() as watch:
-                    result = compute(context, **arguments)
+                    if before is not None:
+                        before(context, *opened(context, arguments["lifecycle"]))
+                    launch = arguments["lifecycle"].launch if name in pipes.STEPS else None
+                    result = (
+                        compute(context, **arguments) if launch is None else _outside(context, launch, name, arguments)
+                    )
                 said, version = {**(result.metadata or {}), "seconds": watch.seconds}, result.data_version
             except dg.Failure as failure:
                 lost = failure.metadata.get("error")
@@ -257,6 +273,46 @@ def walk_asset(
         return made
 
     return decorate
+
+
+def by_command(command: Sequence[str]) -> Launch:
+    """Return what runs steps by a command of this machine, such as one of spark-submit, which gets STEP and TABLE."""
+
+    def launch(
+        context: dg.AssetExecutionContext, arguments: list[str], extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
+        with warnings.catch_warnings():
+            # Of what Dagster's own client uses of Dagster.
+            warnings.simplefilter("ignore")
+            return dg.PipesSubprocessClient().run(command=[*command, *arguments], context=context, extras=extras)
+
+    return launch
+
+
+_VERSIONS = ("plan_id", "scan_id", "listing_id", "metadata_location", "snapshot_id")
+
+
+def _outside(context: dg.AssetExecutionContext, launch: Launch, step: str, arguments: dict[str, Any]) -> Materialized:
+    """Run a step as a job (`pipes`). Return its figures, or raise its error."""
+    resource, config, table = arguments["lifecycle"], arguments.get("config"), table_of(context.partition_key)
+    asked = {} if config is None else dict(config.model_dump())
+    if isinstance(config, Changes):
+        asked["dry_run"] = config.is_dry(arguments["changes"])
+    given = {"config_path": resource.config_path, "in_quiet_window": resource.scheduled, "step": step, "table": table}
+    try:
+        done = launch(context, [step, table], given | asked)
+    except DagsterPipesExecutionError as error:
+        # What a job has completed is in the journal, and another one continues from there.
+        raise dg.Failure(description=f"The job of {step} failed: {terminal(str(error))}", allow_retries=True) from error
+    for message in done.get_custom_messages():
+        if isinstance(message, dict) and pipes.ERROR in message:
+            parts = dict(message[pipes.ERROR])
+            raise getattr(errors, parts.pop("type"))(parts.pop("what"), **parts)
+    (result,) = done.get_results()
+    found: dict[str, Any] = {key: getattr(value, "value", value) for key, value in (result.metadata or {}).items()}
+    version = data_version(*(found.get(each) for each in _VERSIONS))
+    dry = {"dry_run": asked["dry_run"]} if "dry_run" in asked else {}
+    return Materialized(data_version=version, metadata=found | dry)
 
 
 def waiting_op(compute: Callable[..., Shown]) -> Callable[..., None]:

@@ -5,16 +5,13 @@ from typing import Optional
 import dagster as dg
 from pydantic import Field
 
-from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.cli.command import instant
+from artemis_lifecycle import pipes
 from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
-from artemis_lifecycle.defs.manual import snapshot_id
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.spark.sql import literal
 
 GROUP = "expiration"
@@ -84,12 +81,7 @@ def expiration_plan(context: dg.AssetExecutionContext, lifecycle: LifecycleResou
     """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
     nothing."""
     steps, table = opened(context, lifecycle)
-    plan = steps.plan_expiration(
-        table,
-        older_than=instant(config.older_than),
-        retain_last=config.retain_last,
-        snapshot_ids=[snapshot_id(each) for each in config.snapshot_ids] or None,
-    )
+    plan = pipes.planned(steps, table, config.model_dump())
     summary = plan.summary
     return Materialized(
         data_version=data_version(plan.plan_id),
@@ -125,7 +117,7 @@ def cold_tier_snapshots(
     A dry run copies nothing, and reports what a handoff would copy.
     """
     steps, table = opened(context, lifecycle)
-    plan = newest_plan(steps, table)
+    plan = pipes.newest_plan(steps, table)
     done = steps.hand_off(plan.plan_id, dry_run=config.is_dry(changes))
     cold = steps.cold_tables(plan.table_uuid)
     times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
@@ -180,7 +172,7 @@ def expiration_commit(
     It first records the lineage of the removed snapshots. If that fails, it commits nothing.
     """
     steps, table = opened(context, lifecycle)
-    plan = newest_plan(steps, table)
+    plan = pipes.newest_plan(steps, table)
     done = steps.commit_expiration(plan.plan_id, dry_run=config.is_dry(changes))
     return Materialized(
         data_version=data_version(done.metadata_location),
@@ -214,9 +206,7 @@ def physical_deletion(
     A dry run includes the uncommitted plan, and reports which of its files it would delete today.
     """
     steps, table = opened(context, lifecycle)
-    plans = [record.plan_id for record in steps.due_plans(table)]
-    if config.is_dry(changes):
-        plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
+    plans = pipes.due(steps, table, dry_run=config.is_dry(changes))
     reports, refused = delete_each(
         context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.is_dry(changes))
     )
@@ -232,14 +222,4 @@ def physical_deletion(
             "plans_in_grace": ui_metadata.table(*grid(waiting, "plan=plan_id, files, bytes, due at=due_at")),
             "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"table_name = {literal(table)}"),
         },
-    )
-
-
-def newest_plan(lifecycle: Lifecycle, table: str) -> PlanRecord:
-    """Return the table's newest plan that is neither superseded nor closed. Raises NoSuchPlan."""
-    for record in lifecycle.plans(table):
-        if record.status not in (PlanStatus.SUPERSEDED, PlanStatus.CLOSED):
-            return record
-    raise NoSuchPlan(
-        "The table has no plan", table=table, untouched="the table", hint="materialize expiration_plan for it first"
     )

@@ -25,6 +25,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.operations.plans import Approval
+from artemis_lifecycle.pipes import snapshot_id
 
 
 def _text_field(description: str) -> Any:
@@ -59,14 +60,6 @@ _MAY: dict[Approval, str] = {
     "large": "may exceed max_files, max_bytes and max_share_of_table",
     "lost": "may leave out of its handoff snapshots whose files are gone",
 }
-
-
-def snapshot_id(text: str) -> int:
-    """Return a snapshot id. Raises BadInput."""
-    try:
-        return int(text)
-    except ValueError as error:
-        raise BadInput(f"{text!r} is not a snapshot id", untouched="everything", hint="use its digits") from error
 
 
 _PARSED: dict[str, Callable[[Any], object]] = {

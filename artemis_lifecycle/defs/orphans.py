@@ -5,17 +5,13 @@ from typing import Optional
 import dagster as dg
 from pydantic import Field
 
+from artemis_lifecycle import pipes
 from artemis_lifecycle.api import Lifecycle
-from artemis_lifecycle.cli.command import instant
 from artemis_lifecycle.cli.output import grid
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, Skipped, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource
-from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.operations.holds import SHOWN
-from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
-from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.orphans.trend import next_scan
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK
 
@@ -37,12 +33,30 @@ class Scanning(dg.Config):
     )
 
 
-@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
+def _require_scan_due(context: dg.AssetExecutionContext, steps: Lifecycle, table: str) -> None:
+    """Raise Skipped if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table accumulates
+    orphans so slowly that the next scan is later. Other jobs scan in each run."""
+    if context.job_name != NIGHTLY_WALK:
+        return
+    if steps.approved_scan(table) is not None:
+        raise Skipped("not_due", why="an approved scan is to be deleted first")
+    policy = steps.config.policy(table).orphans
+    due = next_scan(steps.scan_trend(table).points, policy.scan_every, policy.min_age)
+    if due is not None and due > steps.operations.clock.now():
+        raise Skipped("not_due", next_scan_at=ui_metadata.instant(due))
+
+
+def _require_scan(context: dg.AssetExecutionContext, steps: Lifecycle, table: str) -> None:
+    """Raise Skipped if `nightly_walk` has no scan whose orphans it could delete."""
+    if context.job_name == NIGHTLY_WALK and steps.approved_scan(table) is None and steps.latest_scan(table) is None:
+        raise Skipped("not_due", why="the table has no scan")
+
+
+@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",), before=_require_scan_due)
 def object_listing(context: dg.AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as listed by the store, sealed with the start and end time of the
     listing."""
     steps, table = opened(context, lifecycle)
-    _require_scan_due(context, steps, table)
     listing = steps.list_objects(table)
     return Materialized(
         data_version=data_version(listing.listing_id),
@@ -61,13 +75,12 @@ def object_listing(context: dg.AssetExecutionContext, lifecycle: LifecycleResour
     )
 
 
-@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing", "reachable_set"))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing", "reachable_set"), before=_require_scan_due)
 def orphan_scan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""
     steps, table = opened(context, lifecycle)
-    _require_scan_due(context, steps, table)
-    scan = _scanned(steps, table, config)
+    scan = pipes.scanned(steps, table, config.model_dump())
     trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
@@ -107,7 +120,7 @@ def orphan_scan(context: dg.AssetExecutionContext, lifecycle: LifecycleResource,
     )
 
 
-@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
+@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True, before=_require_scan)
 def orphan_deletion(
     context: dg.AssetExecutionContext, lifecycle: LifecycleResource, changes: ChangesResource, config: Changes
 ) -> Materialized:
@@ -117,55 +130,18 @@ def orphan_deletion(
     newer scan names their files.
     """
     steps, table = opened(context, lifecycle)
-    scan = steps.approved_scan(table) or steps.latest_scan(table)
-    if scan is None and context.job_name == NIGHTLY_WALK:
-        raise Skipped("not_due", why="the table has no scan")
-    if scan is None:
-        raise NoSuchPlan(
-            "The table has no scan", table=table, untouched="all files", hint="materialize orphan_scan first"
-        )
-    begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
+    scans = pipes.scans_to_delete(steps, table)
     reports, refused = delete_each(
-        context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes))
+        context, scans, lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.is_dry(changes))
     )
     return Materialized(
-        data_version=data_version(scan.scan_id),
+        data_version=data_version(scans[-1]),
         metadata={
             "dry_run": config.is_dry(changes),
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
-            "scan_id": scan.scan_id,
+            "scan_id": scans[-1],
             **ui_metadata.deletion(reports),
             **refused,
-            "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"job_id = '{scan.scan_id}'"),
+            "query": ui_metadata.query(steps.config.catalogs.results, "deletions", f"job_id = '{scans[-1]}'"),
         },
     )
-
-
-def _scanned(steps: Lifecycle, table: str, config: Scanning) -> OrphanScanResult:
-    """Return the approved scan, or a new one. A person who sets anything wants a new one."""
-    if config == Scanning():
-        return steps.approved_scan(table) or steps.scan_orphans(table, listing=steps.latest_listing(table))
-    if config.inventory is not None and config.listing is not None:
-        raise BadInput(
-            "An inventory and a listing exclude each other", table=table, untouched="all files", hint="set one of them"
-        )
-    given: Inventory | ParquetListing | Listing | None = steps.latest_listing(table)
-    if config.inventory is not None:
-        given = steps.inventory(config.inventory)
-    elif config.listing is not None:
-        given = steps.parquet_listing(config.listing)
-    older_than, listed_at = instant(config.older_than), instant(config.listed_at)
-    return steps.scan_orphans(table, older_than=older_than, listing=given, listed_at=listed_at)
-
-
-def _require_scan_due(context: dg.AssetExecutionContext, steps: Lifecycle, table: str) -> None:
-    """Raise Skipped if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table accumulates
-    orphans so slowly that the next scan is later. Other jobs scan in each run."""
-    if context.job_name != NIGHTLY_WALK:
-        return
-    if steps.approved_scan(table) is not None:
-        raise Skipped("not_due", why="an approved scan is to be deleted first")
-    policy = steps.config.policy(table).orphans
-    due = next_scan(steps.scan_trend(table).points, policy.scan_every, policy.min_age)
-    if due is not None and due > steps.operations.clock.now():
-        raise Skipped("not_due", next_scan_at=ui_metadata.instant(due))

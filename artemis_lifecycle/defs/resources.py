@@ -1,5 +1,6 @@
 """The resources: the switch for changes, a Spark session with both catalogs, and the `Lifecycle` that steps call."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -110,6 +111,9 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     prefix: ClassVar[tuple[str, ...]] = ()
     """What precedes the names of the assets. No field: each would stand in every launchpad."""
 
+    launch: ClassVar[Callable[..., Any] | None] = None
+    """What runs steps as jobs outside the run's process (`common.Launch`)."""
+
     _opened: Optional[Lifecycle] = PrivateAttr(default=None)
     _run: Optional[dg.DagsterRun] = PrivateAttr(default=None)
     _started_at: Optional[datetime] = PrivateAttr(default=None)
@@ -125,7 +129,7 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         self._log = context.log
         # A manual run starts at once. A scheduled run ends with its maintenance window, and its duration is recorded.
         self._run, self._started_at = run, None
-        if self._scheduled and run is not None and instance is not None:
+        if self.scheduled and run is not None and instance is not None:
             record = instance.get_run_record_by_id(run.run_id)
             if record is not None and record.start_time is not None:
                 self._started_at = datetime.fromtimestamp(record.start_time, tz=UTC)
@@ -144,7 +148,7 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                     self.config_path,
                     owner=OWNER,
                     run_id=self._run.run_id if self._run is not None else None,
-                    in_quiet_window=self._scheduled,
+                    in_quiet_window=self.scheduled,
                     sessions=self.spark,
                     s3_client_factory=self.s3.get_client if self.s3 is not None else None,
                 )
@@ -175,7 +179,8 @@ class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 opened.operations.run_times.note(run.run_id, table, run.job_name, started_at, self._parallel_runs)
 
     @property
-    def _scheduled(self) -> bool:
+    def scheduled(self) -> bool:
+        """True for a run of a maintenance window, which ends with the window."""
         return self._run is not None and WINDOW_TAG in self._run.tags
 
 

@@ -175,15 +175,17 @@ class DeepMoves:
                 connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
         return move
 
-    def mark(self, table_uuid: str, snapshots: Mapping[str, Collection[int]]) -> None:
-        """Record that more snapshots, by move, have a file in the archive."""
-        rows = [
-            {"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id}
-            for move_id, ids in snapshots.items()
-            for each in ids
-        ]
-        if rows:
-            with around("deep_moves.mark"), self._engine.begin() as connection:
+    def mark(
+        self, table_uuid: str, snapshots: Mapping[str, Collection[int]], *, instead_of: Collection[int] = ()
+    ) -> None:
+        """Record that more snapshots, by move, have a file in the archive; of the snapshots `instead_of`, no others."""
+        marked = {(move_id, each) for move_id, ids in snapshots.items() for each in ids}
+        rows = [{"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id} for move_id, each in marked]
+        mine = (deep_snapshots.c.table_uuid == table_uuid, deep_snapshots.c.snapshot_id.in_(instead_of))
+        with around("deep_moves.mark"), self._engine.begin() as connection:
+            if instead_of:
+                connection.execute(sa.delete(deep_snapshots).where(*mine))
+            if rows:
                 connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
 
     def finish(self, move_id: str) -> MoveRecord:

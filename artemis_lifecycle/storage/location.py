@@ -8,6 +8,7 @@ A path is the string exactly as metadata records it. A location is its normal fo
   (dfs), repeated slashes become one;
 - in local paths `.` and `..` are resolved as text, as Hadoop's `Path` does before it opens a file; on S3 they are
   ordinary names and stay;
+- in object stores a path ends before its first `?` or `#`, as Iceberg's S3FileIO and GCSFileIO and pyiceberg read it;
 - no percent-decoding, no case folding except for the scheme, no Unicode normalization: names that only look alike are
   different files.
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.config.policies import Orphans
 
 
-NORMALIZER_VERSION = 3
+NORMALIZER_VERSION = 4
 """Incremented whenever `normalize` changes its result for any path. Hashes of another version are rebuilt."""
 
 # Patterns that Python, Java and Rust interpret the same way: no `.`, whose line terminators differ, and no lookaround.
@@ -150,12 +151,18 @@ def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
     if "//" in rest:
         rest = _SLASHES.sub("/", rest)
     spelled, scheme = scheme, rules.equal_schemes.get(scheme, scheme)
+    if ("?" in rest or "#" in rest) and _is_cut(spelled, scheme):
+        rest = rest.partition("?")[0].partition("#")[0]
     # Also if the scheme maps to file, or file maps to it: a location must be its own location.
     if "/." in rest and "file" in (spelled, scheme) and _DOTS.search(rest):
         rest = _resolve_dots(rest)
     authority = one_authority(scheme, authority)
     authority = rules.equal_authorities.get(authority, authority)
     return f"{scheme}://{authority}{rest}"
+
+
+def _is_cut(*schemes: str) -> bool:
+    return any(kind_of(f"{scheme}:") is not None for scheme in schemes)
 
 
 FOLDERS_KEPT = 50_000
@@ -308,17 +315,17 @@ def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
 
 def _hashes(paths: pa.Array, rules: LocationRules) -> Iterator[int]:
     # Most paths of a table differ from their location in scheme and authority only: these need no `normalize`.
-    spelled, settled, is_file = b"", b"", False
+    spelled, settled, odd = b"", b"", _NOTHING
     for path in _encoded(paths):
         known = bool(spelled) and path.startswith(spelled)
-        start = len(spelled)
-        if known and path.find(b"//", start - 1) < 0 and not (is_file and path.find(b"/.", start - 1) >= 0):
-            yield xxhash.xxh64_intdigest(path if spelled == settled else settled + path[start:], SEED)
+        start = len(spelled) - 1
+        if known and path.find(b"//", start) < 0 and path.find(odd[0], start) < 0 and path.find(odd[1], start) < 0:
+            yield xxhash.xxh64_intdigest(path if spelled == settled else settled + path[start + 1 :], SEED)
             continue
         text = path.decode("utf-8", "surrogatepass")
         yield hash_location(normalize(text, rules))
         if not known:
-            spelled, settled, is_file = _prefixes(text, rules)
+            spelled, settled, odd = _prefixes(text, rules)
 
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
@@ -358,15 +365,21 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
-def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, bool]:
+_NOTHING, _OF_FILES, _OF_OBJECTS = (b"//", b"//"), (b"/.", b"/."), (b"?", b"#")
+
+
+def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, tuple[bytes, bytes]]:
     """Return the path's scheme and authority with the following slash, in the original spelling and in its location,
-    and whether dots in it are resolved. Empty for a path without them."""
+    and what else in a path needs `normalize`. Empty for a path without them."""
     rest = split(path).path
     if not rest.startswith("/"):
         # Relative, or an authority without a path: too rare for a special rule.
-        return b"", b"", False
+        return b"", b"", _NOTHING
     spelled = path[: len(path) - len(rest)] + "/"
     settled = normalize(f"{spelled}x", rules)[:-1]
     schemes = {split(f"{spelled}x").scheme, split(f"{settled}x").scheme}
     before, after = (each.encode("utf-8", "surrogatepass") for each in (spelled, settled))
-    return before, after, not schemes.isdisjoint(("", "file"))
+    if _is_cut(*schemes):
+        # Where they are files by other rules: nothing is known of such a path without `normalize`.
+        return (b"", b"", _NOTHING) if not schemes.isdisjoint(("", "file")) else (before, after, _OF_OBJECTS)
+    return before, after, _NOTHING if schemes.isdisjoint(("", "file")) else _OF_FILES

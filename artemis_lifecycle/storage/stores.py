@@ -221,7 +221,8 @@ class Stores:
         An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
         `overwrite`, also if it came to be there meanwhile, where the store honors that. `confirm` gets the checksum of
         what is copied, and raises to refuse it before it takes its place. Between buckets of one server, the server
-        copies, and only the object that was read; if it answers with the copy's SHA-256, that is compared, and the copy
+        copies, and only the object that was read, to where nothing is: what a copy replaces may be the last one, and
+        some servers ignore a copy's condition. If it answers with the copy's SHA-256, that is compared, and the copy
         not read back. A copy that reads back differently is repeated, up to `settings.copy_attempts` attempts.
 
         Raises MissingFile if the source is absent, CopyMismatch if no attempt reads back correctly (`destination` then
@@ -246,10 +247,12 @@ class Stores:
         found = found or origin.head(source)
         if found is None:
             raise missing(source)
-        size = found.size_in_bytes
+        size, replaces = found.size_in_bytes, False
 
         def present() -> CopyOutcome | None:
+            nonlocal replaces
             there = self.head(destination)
+            replaces = there is not None
             if there is None or there.size_in_bytes != size:
                 return None
             state = self.archive_state(destination) if overwrite else None
@@ -263,7 +266,10 @@ class Stores:
             return done
         for _ in range(self.settings.copy_attempts):
             try:
-                checksum = self._transfer(origin, source, found, destination, chosen, confirm, overwrite=overwrite)
+                copier = None if replaces else self._copier(origin, source, destination)
+                checksum = self._transfer(
+                    origin, source, found, destination, chosen, confirm, copier, overwrite=overwrite
+                )
                 return CopyOutcome(size, checksum)
             except ExistingFile:
                 # Perhaps by an attempt of this call whose answer was lost.
@@ -322,12 +328,12 @@ class Stores:
         destination: str,
         storage_class: str | None,
         confirm: Callable[[str], None],
+        target: ObjectStore | None,
         *,
         overwrite: bool,
     ) -> str:
         size = found.size_in_bytes
         carried: AbstractContextManager[object] = nullcontext()
-        target = self._copier(origin, source, destination)
         if found.etag is not None and target is not None:
             expected = origin.checksum(source)
             confirm(expected)

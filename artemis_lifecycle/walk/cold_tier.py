@@ -25,7 +25,14 @@ from artemis_lifecycle.cold_tier.restore_ids import RestoreContext, Restored, Re
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.commits.gate import Gate
 from artemis_lifecycle.contracts import InputSnapshot
-from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    BadInput,
+    LeaseTaken,
+    NoSuchSnapshot,
+    PlanStateError,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.expiration.plan import ExpirationPlan, read_base, unarchived
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views
 from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
@@ -130,6 +137,10 @@ class ColdTier:
             in_table = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             # One that stands for the others of its period is not left out without an approval.
             alone = in_table.union(wanted if wanted != plan.expired_snapshots else ())
+            if not dry_run:
+                # Until `_keep_readable`: a run that dies in between leaves copies of published snapshots archived.
+                moves = self.resources.operations.deep_moves
+                moves.mark(plan.table_uuid, {each.move_id: wanted for each in moves.of_table(plan.table_uuid)})
             done = archive(
                 context,
                 request,
@@ -185,6 +196,8 @@ class ColdTier:
             archived = {each.snapshot_id for each in context.cold.current().snapshots}
             wanted = archived.intersection(plan.expired_snapshots)
             keep_readable(context, copies, self.resources.live_stores, wanted)
+            moves, left = self.resources.operations.deep_moves, set(plan.expired_snapshots) - archived
+            moves.mark(plan.table_uuid, {}, instead_of=left)
 
     def _deep_context(self, table: str, live: TableMetadata, check: Callable[[], None]) -> DeepArchiveContext:
         resources, table_uuid = self.resources, live.table_uuid
@@ -487,11 +500,24 @@ class ColdTier:
         cold = cold_tables(resources, table_uuid)
         if cold is None:
             raise no_cold_table(table)
+        unknown = [each for each in wanted if cold.holding(each) is None]
+        if unknown:
+            raise NoSuchSnapshot(
+                f"The cold tier has no snapshot {unknown[0]}",
+                table=table,
+                hint=f"artemis history --cold {quote(table)}",
+            )
         thaw_id = new_id("thaw")
         folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
         moves = resources.operations.deep_moves.of_table(table_uuid)
         view = cold_index(resources, table, cold.whole())
         files, size = thawing.seal_files(resources.start_spark, view, wanted, moves, resources.live_stores, folder)
+        if not files:
+            # A handoff that died had marked them, in case it had to.
+            resources.operations.deep_moves.mark(table_uuid, {}, instead_of=wanted)
+            raise BadInput(
+                "No file of these snapshots is in the archive, so they can be read now", table=table, hint="read them"
+            )
         return resources.operations.thaws.request(
             thaw_id,
             table_uuid,

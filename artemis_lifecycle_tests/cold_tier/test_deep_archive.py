@@ -356,6 +356,58 @@ def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeyp
         assert archive.reads(name, again)
 
 
+@pytest.mark.parametrize("name", ["again", "closed", "nothing_aside"])
+def test_a_handoff_that_dies_before_its_copies_are_back_leads_to_a_thaw(
+    archive: Archive, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle, table = archive.lifecycle, f"db.dies_{name}"
+    back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {0})"
+    *_, again = archive.made(
+        f"dies_{name}", *((ONE, INSTEAD, LAST) if name == "nothing_aside" else (ONE, INSTEAD, back, MORE))
+    )
+    full = f"{lifecycle.config.catalogs.live.name}.{table}"
+    for _ in range(2):
+        core_tables.sql(lifecycle.spark, LAST.format(t=full))
+    with monkeypatch.context() as at:
+        if name != "nothing_aside":
+            plan = lifecycle.plan_expiration(table)
+            expire_in_metadata(lifecycle, table, plan.expired_snapshots)
+            at.setattr(ColdTier, "_waiting", lambda *_: [])
+        assert lifecycle.deep_archive(table).moved_files == 1
+    plan = lifecycle.plan_expiration(table) if name == "nothing_aside" else plan
+
+    def die(point: str) -> None:
+        cold = lifecycle.cold_metadata(table)
+        if point in ("deep_moves.mark:before", "deep_moves.settle:before") and cold and cold.snapshot(again):
+            raise Killed(point)
+
+    def dead(*_: object) -> bool:
+        raise Killed
+
+    if name != "nothing_aside":
+        monkeypatch.setattr(LocalStore, "unarchive", dead)
+    with crash_points.installed(die), pytest.raises(Killed):
+        lifecycle.hand_off(plan)
+    monkeypatch.undo()
+    lapse(lifecycle, "leases")
+    assert lifecycle.route(table, snapshot_id=again).tier == "deep-archive"
+    said = {"case_id": "C", "requester": "Ann", "reason": "why"}
+    if name == "again":
+        lifecycle.hand_off(plan)
+    elif name == "nothing_aside":
+        with pytest.raises(BadInput, match="can be read now"):
+            lifecycle.request_thaw(table, [again], **said)
+    else:
+        lifecycle.close_plan(plan, who="Ann", why="enough")
+        asked = lifecycle.request_thaw(table, [again], **said)
+        approve_thaw(lifecycle, asked.thaw_id)
+        lifecycle.follow_thaw(asked.thaw_id)
+        assert archive.reads(f"dies_{name}", again)
+        return
+    assert lifecycle.route(table, snapshot_id=again).tier == "cold"
+    assert archive.readable(f"dies_{name}", (again,)) == [True]
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(archive: Archive, anew: bool) -> None:
     lifecycle, name = archive.lifecycle, f"dropped_{anew}".lower()

@@ -29,10 +29,10 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import alerts, sensors
 from artemis_lifecycle.defs.common import Waiting, as_dagster_failure, delete_each, waiting
-from artemis_lifecycle.defs.expiration import newest_plan
 from artemis_lifecycle.defs.resources import OWNER, LifecycleResource
 from artemis_lifecycle.defs.tags import PARTITION_TAG
 from artemis_lifecycle.escaping import table_of
+from artemis_lifecycle.pipes import newest_plan
 from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle_tests.nights.clock import SimulatedClock
 from artemis_lifecycle_tests.nights.steps import NO_SPARK, Doubles, Killed

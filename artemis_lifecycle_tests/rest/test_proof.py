@@ -30,7 +30,7 @@ from artemis_lifecycle.errors import ReferencedSnapshot, Refused
 MINE = "mine"
 Step = tuple[str, int]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "tag", "untag", "stage", "property", "other"]), st.integers(0, 5))
+    st.tuples(st.sampled_from(["append", "tag", "untag", "prolong", "stage", "property", "other"]), st.integers(0, 5))
 )
 
 
@@ -72,6 +72,9 @@ class Model:
             node["refs"] = {f"t{number}": _ref(present[number % len(present)]), **node["refs"]}
         elif kind == "untag":
             node["refs"] = {name: ref for name, ref in node["refs"].items() if name != f"t{number}"}
+        elif kind == "prolong":
+            held = {"old": {**node["refs"]["old"], "max-ref-age-ms": number}} if "old" in node["refs"] else {}
+            node["refs"] = {**node["refs"], **held}
         else:
             key = MARKER if kind == "other" else "p"
             node["properties"] = {**node["properties"], key: f"{kind}{number}"}
@@ -134,12 +137,16 @@ def test_whatever_others_do_every_lost_ref_is_named(
     mine = model.newest
     if lands:
         held = {name for name, ref in model.files[used]["refs"].items() if ref["snapshot-id"] in (1, 2, 3)} - {"old"}
+        olds = [model.files[each]["refs"].get("old") for each in (base.location, used)]
     for step in after:
         model.step(*step)
     lost = {f"v{number}" for number in gone} - {model.newest}
     for each in lost:
         model.files.pop(each, None)
     proof = prove(Attempt(MINE, base.location, frozenset({1, 2, 3}), frozenset({"old"})), model.newest, model.file)
+    # What nobody can compare any more may have been prolonged.
+    if lands and olds[1] is not None and (olds[0] != olds[1] or (base.location in lost and base.location != used)):
+        held |= {"old"}
     whole = not {f"v{number}" for number in range(int(model.newest[1:]) + 1)} & lost
     if proof.verdict in (Verdict.KEPT, Verdict.LOST):
         assert lands and proof.result is not None and proof.result.location == mine
@@ -173,7 +180,8 @@ def test_what_is_put_back_is_what_was_there(before: list[Step]) -> None:
         assert request is not None and model.commit(*request)
     after = model.file(model.newest)
     assert after is not None
-    expected = {name: head for name, head in used.heads.items() if name != "old"}
+    prolonged = used.refs.get("old") != base.refs.get("old")
+    expected = {name: head for name, head in used.heads.items() if name != "old" or prolonged}
     assert after.heads == expected
     for ref in proof.lost:
         again, was = after.snapshots[after.heads[ref]], used.snapshots[used.heads[ref]]

@@ -118,6 +118,39 @@ def test_a_tag_made_while_it_commits_is_put_back_and_its_files_stay(opened: Open
     assert [rows(lifecycle, table, each) for each in ids] == before
 
 
+@pytest.mark.parametrize("how", ["prolonged", "made anew", "of the table"])
+def test_a_lapsed_tag_that_somebody_prolongs_while_it_commits_is_put_back(opened: Open, how: str) -> None:
+    """The server compares only its snapshot, which is the same."""
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    ids, full = ids_of(lifecycle, table), f"{live}.{table}"
+    lifecycle.spark.sql(f"ALTER TABLE {full} CREATE TAG old AS OF VERSION {ids[2]} RETAIN 1 DAYS")
+    if how == "of the table":
+        lifecycle.spark.sql(f"ALTER TABLE {full} SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1')")
+        lifecycle.spark.sql(f"ALTER TABLE {full} REPLACE TAG old AS OF VERSION {ids[2]}")
+    before = rows(lifecycle, table, ids[2])
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    assert ids[2] in plan.expired_snapshots and "old" in plan.expired_refs
+    tag = f"TAG old AS OF VERSION {ids[2]} RETAIN 3650 DAYS"
+    said = {
+        "prolonged": [f"REPLACE {tag}"],
+        "made anew": ["DROP TAG old", f"CREATE {tag}"],
+        "of the table": ["SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='315360000000')"],
+    }
+
+    def act(name: str) -> None:
+        if name == "catalog.commit:before":
+            for each in said[how]:
+                lifecycle.spark.sql(f"ALTER TABLE {full} {each}")
+
+    with crash_points.installed(act):
+        done = lifecycle.commit_expiration(plan)
+    assert [(each.ref, each.snapshot_id) for each in done.put_back] == [("old", ids[2])]
+    lifecycle.delete_files(plan)
+    assert lifecycle.snapshot_history(table).refs["old"].snapshot_id == ids[2]
+    assert rows(lifecycle, table, ids[2]) == before
+
+
 def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(
     opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
