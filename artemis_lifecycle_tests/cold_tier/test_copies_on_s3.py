@@ -48,3 +48,23 @@ def test_one_task_copies_many_files_at_once_with_four_requests_each() -> None:
         assert [(file["action"], file["error"]) for file in done] == [("copied", None)] * files
         assert Counter(injected.requests) == {"HeadObject": 2 * files, "GetObject": files, "CopyObject": files}
         assert stores.read(f"s3://{bucket}/cold/7") == b"7"
+
+
+def test_what_a_copy_replaces_stays_until_the_new_bytes_are_known() -> None:
+    """A server that ignores the condition of a copy must not put another file over the only archived one."""
+    with s3_server.running() as s3:
+        settings, bucket = s3.settings(), s3.bucket()
+        injected = Injected.around(settings)
+        stores = Stores(settings, injected)
+        source, only = f"s3://{bucket}/live/f", f"s3://{bucket}/cold/f"
+        stores.write(source, b"the same")
+        stores.copy(source, only)
+        stores.archive(only)
+
+        def replaced(_: Any) -> None:
+            s3.client().put_object(Bucket=bucket, Key="live/f", Body=b"the sane")
+
+        for request in ("CopyObject", "PutObject"):
+            injected.answer(request, replaced)
+        stores.copy(source, only)
+        assert stores.read(only) == b"the same" and stores.read(source) == b"the sane"

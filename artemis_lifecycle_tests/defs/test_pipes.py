@@ -54,7 +54,7 @@ def test_the_walk_by_jobs_does_what_its_steps_do(make: Callable[..., Project]) -
         assert left.snapshot_id == before[-1]
         assert said(done, "physical_deletion")["deleted"] == lifecycle.plans(TABLE)[0].files
         assert lifecycle.read(TABLE, snapshot_id=before[0]).collect() == first
-        runs = {each.run_id for each in lifecycle.operations.steps.of_table(record.table_uuid)}
+        runs = {each.run_id for each in lifecycle.operations.steps.history(record.table_uuid)}
         assert {planned.run_id, done.run_id} <= runs
 
 
