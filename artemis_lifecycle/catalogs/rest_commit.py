@@ -99,8 +99,8 @@ class RestCommitter:
         """Do what `commit_with_retry` does. Each attempt loads the table, and `change` validates exactly the metadata
         file that was loaded.
 
-        An attempt that removes snapshots or refs is recorded before it is sent. Raises CommitStateUnknown if it
-        happened and cannot be proven to have lost no ref: then `settle` is to succeed before any file is deleted.
+        An attempt that removes snapshots, or a plan's refs, is recorded before it is sent. Raises CommitStateUnknown if
+        it happened and cannot be proven to have lost no ref: then `settle` is to succeed before any file is deleted.
         """
         tried = 0
 
@@ -174,7 +174,8 @@ class RestCommitter:
         attempt = Attempt(marker, base.location, doomed, refs)
         # The server decides when the next metadata is written, so its time is not known.
         before_swap(base.location, 0)
-        removes = bool(doomed or refs)
+        # A person's own removal of a ref may come after whatever others did to it.
+        removes = bool(doomed or (refs and self.plan_id is not None))
         if removes:
             self.records.begin(marker, base.table_uuid, table, self.plan_id, base.location, sorted(doomed), refs)
         reach("rest:recorded")

@@ -426,7 +426,7 @@ def test_a_tag_is_set_and_removed_only_where_its_ref_did_not_change(world: World
     done = world.committer()(world.table, lambda base: set_tag)
     assert done.changed and world.metadata().refs["mine"].max_ref_age_ms == 1000
     world.proxy.next_commit("lose", world.append)
-    world.committer()(world.table, lambda base: Change(remove_refs=("mine",)))
+    replace(world.committer(), plan_id=None)(world.table, lambda base: Change(remove_refs=("mine",)))
     assert "mine" not in world.metadata().refs
     seen: list[Any] = []
 

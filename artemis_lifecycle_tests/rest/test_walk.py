@@ -145,7 +145,8 @@ def test_a_lapsed_tag_that_somebody_prolongs_while_it_commits_is_put_back(opened
 
     with crash_points.installed(act):
         done = lifecycle.commit_expiration(plan)
-    assert [(each.ref, each.snapshot_id) for each in done.put_back] == [("old", ids[2])]
+    again = {(each.ref, each.snapshot_id) for each in done.put_back}
+    assert again == {("old", ids[2]), *([("audit", ids[1])] if how == "of the table" else [])}
     lifecycle.delete_files(plan)
     assert lifecycle.snapshot_history(table).refs["old"].snapshot_id == ids[2]
     assert rows(lifecycle, table, ids[2]) == before
