@@ -25,7 +25,7 @@ def commit_hash() -> str:
         return given
     if BUILT_FROM.exists():
         return BUILT_FROM.read_text(encoding="ascii").strip()
-    return _head() or _content_hash()
+    return _head() or content_hash()
 
 
 @cache
@@ -49,7 +49,8 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _content_hash() -> str:
+def content_hash() -> str:
+    """Return the SHA-256 of the package's Python files."""
     digest = hashlib.sha256()
     for file in sorted(_PACKAGE.rglob("*.py")):
         digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode())

@@ -15,6 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.code_version import content_hash
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ _log = escaping.logger(__name__)
 
 @dataclass(frozen=True)
 class ExecutorPython:
-    """The interpreter of one executor, and the packages that it lacks."""
+    """The interpreter of one executor, the packages that it lacks, and which code of this project it has."""
 
     host: str
     executable: str
     version: str
     lacking: tuple[str, ...]
+    code: str | None
 
 
 def local_cores(master: str | None) -> int | None:
@@ -64,7 +66,7 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
 
     An executor that joins later fails its first task with the same error (`worker_errors`). If no executor is free
     within `seconds`, a warning is logged. Raises EnvironmentMissing for one without the packages, or with another
-    version of Python.
+    version of Python or of this project.
     """
     master = spark.sparkContext.master
     if local_cores(master) is not None:
@@ -73,11 +75,17 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
     if found is None:
         _log.warning("No executor of %s was free within %.0f s, and none was asked for its packages", master, seconds)
         return ()
+    own = content_hash()
     for each in found:
         if each.lacking:
             raise lacking_on_executors(
                 f"The executor on {each.host} runs Python {each.version} ({each.executable}), which lacks "
                 f"{', '.join(each.lacking)}"
+            )
+        if each.code != own:
+            raise lacking_on_executors(
+                f"The executor on {each.host} has other code of artemis-lifecycle than this process, by the sum of its "
+                f"files ({str(each.code)[:12]}, here {own[:12]}); its Python is {each.executable}"
             )
     return found
 
@@ -130,18 +138,23 @@ def _ask_executors(spark: SparkSession, seconds: float) -> tuple[ExecutorPython,
     return answers[0]
 
 
-def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple[str, ...]]]]:
+def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple[str, ...], str | None]]]:
     """Return the task: a nested function with its own imports, so that it is pickled whole and needs no package."""
     packages = PACKAGES
 
-    def answer(_: Iterable[int]) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    def answer(_: Iterable[int]) -> Iterator[tuple[str, str, str, tuple[str, ...], str | None]]:
         import platform
         import socket
         import sys
         from importlib.util import find_spec
 
         lacking = tuple(name for name in packages if find_spec(name) is None)
-        yield socket.gethostname(), sys.executable, platform.python_version(), lacking
+        code = None
+        if packages[0] not in lacking:
+            from artemis_lifecycle.code_version import content_hash
+
+            code = content_hash()
+        yield socket.gethostname(), sys.executable, platform.python_version(), lacking, code
 
     return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,14 +59,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_executors_without_the_package_are_found_at_the_session_s_start(cluster: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
+    shutil.copytree(REPOSITORY / "artemis_lifecycle", tmp_path / "other" / "artemis_lifecycle")
+    (tmp_path / "other" / "artemis_lifecycle" / "errors.py").open("a").write("# Of yesterday.")
+    other = tmp_path / "other" / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/other:$PYTHONPATH exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, sys.executable],
+        [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, other, sys.executable],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **briefly()},
         capture_output=True,
         text=True,
         timeout=240,
     )
-    refused, asked = done.stdout.splitlines() or [done.stderr] * 2
+    refused, differs, asked = done.stdout.splitlines() or [done.stderr] * 3
+    assert differs.startswith("refused ") and "has other code of artemis-lifecycle" in differs
     assert refused.startswith("refused ") and refused.endswith(" True")
     assert int(refused.split()[1]) < 60 and f"({bare}), which lacks artemis_lifecycle, numpy" in refused
     assert "spark.python" in refused
