@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from artemis_lifecycle.code_version import content_hash
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
-from artemis_lifecycle.spark.executors import from_executors
+from artemis_lifecycle.spark import executors
+from artemis_lifecycle.spark.executors import ExecutorPython, from_executors
 from artemis_lifecycle.spark.session import live_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.spark.standalone import briefly, standalone
@@ -59,24 +62,30 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_executors_without_the_package_are_found_at_the_session_s_start(cluster: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
-    shutil.copytree(REPOSITORY / "artemis_lifecycle", tmp_path / "other" / "artemis_lifecycle")
-    (tmp_path / "other" / "artemis_lifecycle" / "errors.py").open("a").write("# Of yesterday.")
-    other = tmp_path / "other" / "python"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/other:$PYTHONPATH exec {sys.executable} "$@"\n')
-    other.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, other, sys.executable],
+        [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, sys.executable],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **briefly()},
         capture_output=True,
         text=True,
         timeout=240,
     )
-    refused, differs, asked = done.stdout.splitlines() or [done.stderr] * 3
-    assert differs.startswith("refused ") and "has other code of artemis-lifecycle" in differs
+    refused, asked = done.stdout.splitlines() or [done.stderr] * 2
     assert refused.startswith("refused ") and refused.endswith(" True")
     assert int(refused.split()[1]) < 60 and f"({bare}), which lacks artemis_lifecycle, numpy" in refused
     assert "spark.python" in refused
     assert asked == f"asked [({sys.executable!r}, ())]"
+
+
+def test_executors_with_other_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h:7077"))
+    for code in (content_hash(), "of yesterday", None):
+        found = (ExecutorPython("h", "/opt/python", "3.11.7", (), code),)
+        monkeypatch.setattr(executors, "_ask_executors", lambda *_, found=found: found)
+        if code == content_hash():
+            assert executors.require_executors(session) == found
+        else:
+            with pytest.raises(EnvironmentMissing, match="other code of artemis-lifecycle"):
+                executors.require_executors(session)
 
 
 def test_spark_python_is_the_interpreter_of_sessions() -> None:
