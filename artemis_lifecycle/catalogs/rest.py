@@ -16,7 +16,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -51,6 +51,7 @@ of the metadata file that has it."""
 
 _MAIN = "main"
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
+_KEEPING = (_MAX_REF_AGE, "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled")
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 _EXPIRED_LOGIN = (401, 419)
 _SESSION = "_session"
@@ -130,13 +131,14 @@ class Verdict(StrEnum):
 @dataclass(frozen=True)
 class Proof:
     """`result` is the file that the commit wrote, `used` the base that the server used, `lost` the refs of `used` that
-    `result` lacks."""
+    `result` lacks. `again` are the snapshots that went while somebody changed what keeps snapshots."""
 
     verdict: Verdict
     result: MetadataFile | None = None
     used: MetadataFile | None = None
     lost: tuple[str, ...] = ()
     why: str = ""
+    again: tuple[int, ...] = ()
 
 
 def prove(attempt: Attempt, newest: str, read: Callable[[str], MetadataFile | None]) -> Proof:
@@ -183,7 +185,7 @@ def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile, base: 
     base, or that the server did something else.
 
     A ref to remove is lost, too, if its retention, or the table's, is not what `base` has: somebody prolonged it, and
-    the server compares only its snapshot.
+    the server compares only its snapshot. So are all snapshots, if that of a ref that stays, or of the table, is not.
     """
     gone = used.snapshots.keys() - result.snapshots.keys()
     others = used.heads.keys() - result.heads.keys() - attempt.refs
@@ -193,6 +195,13 @@ def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile, base: 
         if base is None or _kept_as(base, each) != _kept_as(used, each)
     }
     lost = tuple(sorted(others | (prolonged - result.heads.keys())))
+    kept = used.heads.keys() - attempt.refs
+    loosened = base is not None and (
+        any(base.properties.get(each) != used.properties.get(each) for each in _KEEPING)
+        or any(_kept_as(base, each)[1:] != _kept_as(used, each)[1:] for each in kept & base.heads.keys())
+    )
+    alone = (gone & attempt.snapshot_ids).difference(map(used.heads.__getitem__, lost))
+    again = tuple(sorted(alone, key=lambda each: used.snapshots[each].get("sequence-number", 0)))
     other = [
         *(["it is another table"] if used.table_uuid != result.table_uuid else []),
         *(f"snapshot {each} is gone, too" for each in sorted(gone - attempt.snapshot_ids)),
@@ -208,7 +217,8 @@ def _compared(attempt: Attempt, result: MetadataFile, used: MetadataFile, base: 
     if other and attempt.snapshot_ids:
         why = f"{result.location} does not follow {used.location} by what was asked for: {'; '.join(other[:3])}"
         return Proof(Verdict.UNKNOWN, result, used, why=why)
-    return Proof(Verdict.LOST if lost else Verdict.KEPT, result, used, lost)
+    found = Verdict.LOST if lost or (loosened and again) else Verdict.KEPT
+    return Proof(found, result, used, lost, again=again if loosened else ())
 
 
 def _kept_as(file: MetadataFile, ref: str) -> tuple[object, ...]:
@@ -279,20 +289,29 @@ def require_expressible(change: Change, table: str, path: str) -> None:
         )
 
 
-def put_back(now: MetadataFile, used: MetadataFile, ref: str, now_ms: int) -> Request | None:
-    """Return the request that sets a lost ref of `used` again, with its snapshot unless the table `now` has it; None if
-    it has a ref of that name."""
-    if ref in now.heads:
+def put_back(
+    now: MetadataFile,
+    used: MetadataFile,
+    ref: str | None,
+    now_ms: int,
+    snapshot_ids: Sequence[int] = (),
+    name: str = "",
+) -> Request | None:
+    """Return the request that sets a lost ref of `used` again, by that name or another one, with its snapshot unless
+    the table `now` has it; or that adds lost snapshots again, in that order. None if there is nothing to do, or a ref
+    of that name."""
+    name = name or ref or _MAIN
+    if ref is not None and name in now.heads:
         return None
-    snapshot_id = used.heads[ref]
+    wanted = snapshot_ids if ref is None else [used.heads[ref]]
     updates: list[dict[str, Any]] = []
-    if snapshot_id not in now.snapshots:
+    for number, snapshot_id in enumerate((each for each in wanted if each not in now.snapshots), 1):
         again = dict(used.snapshots[snapshot_id])
         before = numbers_of(again)
         # The spec allows a commit to be a minute earlier than the one before it, and no more.
         again["timestamp-ms"] = max(now_ms, now.number("last-updated-ms"))
         if now.number("format-version") > 1:
-            again["sequence-number"] = now.number("last-sequence-number") + 1
+            again["sequence-number"] = now.number("last-sequence-number") + number
         if now.number("format-version") > 2:
             # Its manifests already have their row ids, so it takes none.
             again |= {"first-row-id": now.number("next-row-id"), "added-rows": 0}
@@ -300,10 +319,11 @@ def put_back(now: MetadataFile, used: MetadataFile, ref: str, now_ms: int) -> Re
         known = now.properties.get(key, before)
         updates.append({"action": "add-snapshot", "snapshot": again})
         updates.append({"action": "set-properties", "updates": {key: f"{known} {numbers_of(again)}"}})
-    updates.append(_set_ref(ref, used.refs[ref]))
-    requirements = [{"type": "assert-table-uuid", "uuid": now.table_uuid}, _assert_ref(ref, None)]
-    requirements.append(_assert_ref(_MAIN, now.heads.get(_MAIN)))
-    return requirements, updates
+    requirements = [{"type": "assert-table-uuid", "uuid": now.table_uuid}, _assert_ref(_MAIN, now.heads.get(_MAIN))]
+    if ref is not None:
+        updates.append(_set_ref(name, used.refs[ref]))
+        requirements.insert(1, _assert_ref(name, None))
+    return (requirements, updates) if updates else None
 
 
 def numbers_of(snapshot: Mapping[str, Any]) -> str:

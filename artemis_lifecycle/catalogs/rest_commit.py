@@ -250,16 +250,18 @@ class RestCommitter:
         reach("rest:proven")
         again: list[PutBack] = []
         why = proof.why
-        for ref in proof.lost:
+        for ref in (*proof.lost, *([None] if proof.again else [])):
             try:
                 done, failed = self._put_back(table, proof, ref)
             except LifecycleError as error:
-                done, failed = None, str(error)
-            if done is not None:
-                again.append(done)
-            elif failed:
+                done, failed = [], str(error)
+            again += done
+            if failed:
                 assert proof.used is not None
-                why = f"ref {ref} on snapshot {proof.used.heads[ref]} was lost and cannot be put back: {failed}"
+                what = (
+                    f"ref {ref} on snapshot {proof.used.heads[ref]} was" if ref else "snapshots that stay by now were"
+                )
+                why = f"{what} lost and cannot be put back: {failed}"
         places = {
             "metadata_location": None if proof.result is None else proof.result.location,
             "used_location": None if proof.used is None else proof.used.location,
@@ -267,36 +269,33 @@ class RestCommitter:
         state = RestState.UNPROVEN if why else RestState.PROVEN
         found = self.records.settle(attempt.marker, state, put_back=again, why=why or None, who=self.who, **places)
         if proof.used is not None and state is RestState.PROVEN:
-            again_there = {proof.used.heads[ref] for ref in proof.lost}
+            again_there = {*(proof.used.heads[ref] for ref in proof.lost), *proof.again}
             self.records.overtaken(found, attempt.snapshot_ids & proof.used.snapshots.keys() - again_there)
         for each in again:
-            _LOG.warning(
-                "Ref %s of %s was made or prolonged while snapshot %s expired; it was put back",
-                each.ref,
-                table,
-                each.snapshot_id,
-            )
+            _LOG.warning("While %s expired, it was kept anew in %s: %s was put back", each.snapshot_id, table, each)
         if why:
             raise self._unknown(table, attempt.base_location, why)
         return found
 
-    def _put_back(self, table: str, proof: Proof, ref: str) -> tuple[PutBack | None, str]:
-        """Set a lost ref again. Return what was done, or why not; neither if a ref has that name again and is another's
-        decision."""
+    def _put_back(self, table: str, proof: Proof, ref: str | None) -> tuple[list[PutBack], str]:
+        """Set a lost ref again, or add the lost snapshots again that no ref names. Return what was done, or why not. A
+        ref whose name is another's by now gets another name: nobody decided that its snapshot goes."""
         assert proof.used is not None
-        used, snapshot_id, said = proof.used, proof.used.heads[ref], ""
+        used, said, name = proof.used, "", ref or ""
+        ids = list(proof.again) if ref is None else [used.heads[ref]]
         for number in range(_PUT_BACKS):
             now = self.load(table)
-            request = put_back(now, used, ref, time.time_ns() // 1_000_000)
+            if ref is not None and now.heads.get(name, ids[0]) != ids[0]:
+                name = f"{ref}-{ids[0]}"
+            request = put_back(now, used, ref, time.time_ns() // 1_000_000, ids, name)
             if request is None:
-                same = now.heads[ref] == snapshot_id
-                return (_numbers(ref, used, now) if same else None), ""
+                return [_numbers(name, each, used, now) for each in ids], ""
             with around("catalog.put_back"):
                 answer = self.client.commit(parse_in(table, self.client.name), request, new_marker())
             said = answer.said or said
             # Another commit may have taken the number, or the answer was lost: the next look says.
             time.sleep(0.0 if answer.happened else min(2.0, 0.05 * 2**number))
-        return None, said
+        return [], said or "other commits came first"
 
     def _refusal(self, table: str, base: MetadataFile, answer: Answer, wanted: Change) -> Exception:
         # A server reports some conflicts, such as a sequence number that is taken, as a bad request.
@@ -324,7 +323,7 @@ class RestCommitter:
         )
 
 
-def _numbers(ref: str, used: MetadataFile, now: MetadataFile) -> PutBack:
-    before, after = (file.snapshots[used.heads[ref]] for file in (used, now))
+def _numbers(ref: str, snapshot_id: int, used: MetadataFile, now: MetadataFile) -> PutBack:
+    before, after = (file.snapshots[snapshot_id] for file in (used, now))
     old, new = (int(numbers_of(each).partition(":")[0]) for each in (before, after))
-    return PutBack(ref, used.heads[ref], old, new, int(after["timestamp-ms"]), after.get("first-row-id"))
+    return PutBack(ref, snapshot_id, old, new, int(after["timestamp-ms"]), after.get("first-row-id"))

@@ -188,7 +188,7 @@ def expiration_commit(
                     "refs_expired": done.refs_removed,
                     "snapshots_overtaken": len(done.overtaken),
                     "attempts": done.attempts,
-                    "refs_put_back": ", ".join(each.ref for each in done.put_back) or "none",
+                    "refs_put_back": ", ".join(each.ref or str(each.snapshot_id) for each in done.put_back) or "none",
                 }
             ),
             "metadata_location": ui_metadata.place(done.metadata_location),

@@ -36,8 +36,8 @@ _LANDS_WITHIN = timedelta(days=1)
 
 @dataclass(frozen=True)
 class PutBack:
-    """A ref that a commit dropped unseen, and that was set again. Its snapshot has the same id, and new numbers unless
-    the table still had it."""
+    """A ref that a commit dropped unseen, and that was set again (empty: a snapshot that no ref names). Its snapshot
+    has the same id, and new numbers unless the table still had it."""
 
     ref: str
     snapshot_id: int
@@ -137,7 +137,8 @@ class RestCommits:
             )
             assert found is not None
             for each in put_back:
-                said = f"ref {each.ref} on snapshot {each.snapshot_id} was made while {marker} was committed"
+                ref = f"ref {each.ref} on snapshot {each.snapshot_id}" if each.ref else f"snapshot {each.snapshot_id}"
+                said = f"{ref} was made or kept anew while {marker} was committed"
                 NewDecision("put-back", found.plan_id or marker, who or "artemis", said).record(connection, found)
         return found
 

@@ -145,11 +145,46 @@ def test_a_lapsed_tag_that_somebody_prolongs_while_it_commits_is_put_back(opened
 
     with crash_points.installed(act):
         done = lifecycle.commit_expiration(plan)
-    again = {(each.ref, each.snapshot_id) for each in done.put_back}
+    again = {(each.ref, each.snapshot_id) for each in done.put_back if each.ref}
     assert again == {("old", ids[2]), *([("audit", ids[1])] if how == "of the table" else [])}
     lifecycle.delete_files(plan)
     assert lifecycle.snapshot_history(table).refs["old"].snapshot_id == ids[2]
     assert rows(lifecycle, table, ids[2]) == before
+
+
+@pytest.mark.parametrize("how", ["its name is used", "main keeps more"])
+def test_what_is_kept_anew_while_it_commits_stays_readable(opened: Open, how: str) -> None:
+    lifecycle = opened(defaults={"cold_tier": {"enabled": False}})
+    table, live = table_of(lifecycle), lifecycle.config.catalogs.live.name
+    ids, full = ids_of(lifecycle, table), f"{live}.{table}"
+    before = {each: rows(lifecycle, table, each) for each in ids}
+    plan = lifecycle.plan_expiration(table, now=LATER)
+    at = {
+        "its name is used": {
+            "catalog.commit:before": f"CREATE TAG late AS OF VERSION {ids[2]}",
+            "catalog.put_back:before": f"CREATE TAG late AS OF VERSION {ids[-1]}",
+        },
+        "main keeps more": {
+            "catalog.commit:before": f"REPLACE BRANCH main AS OF VERSION {ids[-1]} "
+            "WITH SNAPSHOT RETENTION 100 SNAPSHOTS"
+        },
+    }[how]
+
+    def act(name: str) -> None:
+        if name in at:
+            lifecycle.spark.sql(f"ALTER TABLE {full} {at.pop(name)}")
+
+    with crash_points.installed(act):
+        done = lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    stay = set(plan.expired_snapshots) if how == "main keeps more" else {ids[2]}
+    assert {each.snapshot_id for each in done.put_back} == stay
+    assert {each: rows(lifecycle, table, each) for each in stay} == {each: before[each] for each in stay}
+    refs = lifecycle.snapshot_history(table).refs
+    if how == "its name is used":
+        assert refs["late"].snapshot_id == ids[-1] and refs[f"late-{ids[2]}"].snapshot_id == ids[2]
+    else:
+        assert not stay & set(lifecycle.plan_expiration(table, now=LATER).expired_snapshots)
 
 
 def test_a_plan_that_is_not_proven_deletes_nothing_until_it_is(
