@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Literal
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, Meaning, history_of, metadata_path, snapshot_ids
-from artemis_lifecycle.cold_tier.cold_split import UNKNOWN_SNAPSHOT, ClosedTable, Json, closed_tables, covering
+from artemis_lifecycle.cold_tier.cold_split import (
+    CLOSED_TABLES,
+    UNKNOWN_SNAPSHOT,
+    ClosedTable,
+    Json,
+    closed_tables,
+    covering,
+)
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
@@ -117,7 +124,7 @@ class ColdEntries:
             )
         if plan_id is not None:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
-        for behind in self._behind(identity.cold_table, newest, recorded):
+        for behind in self._behind(identity, identity.cold_table, newest, recorded):
             missing = len(snapshot_ids(behind.metadata) - behind.current.snapshot_ids)
             raise HandoffFailed(
                 f"The cold catalog was put back in time: its {behind.name} is at {behind.current.location}, but a "
@@ -131,12 +138,49 @@ class ColdEntries:
         return newest
 
     def behind(self, identity: ColdIdentity) -> tuple[str, list[Behind]]:
-        """Return the name for the table's archive, a free one if a catalog that was put back gave it to another table;
-        and its cold tables whose entries are older than what handoffs published."""
-        recorded, name = self._recorded(identity.cold_table), identity.cold_table
-        if self._is_of_another(self.entry(name)):
-            name = str(parse(name).suffixed(free_suffix(name, identity.table_uuid, self.is_taken)))
-        return name, list(self._behind(name, self.entry(name), recorded))
+        """Return the name for the table's archive; and its cold tables whose entries are older than what handoffs
+        published. A name that a catalog that was put back gave to another table is replaced by a free one; for one of a
+        past period, the newest table's list is written anew."""
+        recorded, name = self._recorded(identity.cold_table), self._own_name(identity, identity.cold_table)
+        current = self.entry(name)
+        found = {each.name: each for each in self._behind(identity, name, current, recorded)}
+        path, metadata = current.location, current.metadata
+        if name in found:
+            path, metadata = found[name].newest, found[name].metadata
+        if path is None or metadata is None:
+            return name, []
+        closed = closed_tables(metadata.get("properties"))
+        given = {each.name: self._own_name(identity, each.name) for each in closed}
+        moved = {old: new for old, new in given.items() if new != old}
+        for old, new in moved.items():
+            found.pop(old, None)
+            entry = self.entry(new)
+            newer = self._newer(identity, entry, self._published(old))
+            if newer is not None:
+                found[new] = Behind(new, entry, *newer)
+        if moved:
+            log = [*metadata["metadata-log"], {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": path}]
+            listed = json.dumps([[given[each.name], each.until_ms] for each in closed])
+            anew = {
+                **metadata,
+                "metadata-log": log,
+                "last-updated-ms": metadata["last-updated-ms"] + 1,
+                "properties": {**metadata["properties"], CLOSED_TABLES: listed},
+            }
+            found[name] = Behind(name, current, metadata_path(identity, "recover-archive", path), anew)
+        return name, list(found.values())
+
+    def _own_name(self, identity: ColdIdentity, name: str) -> str:
+        def taken(other: str) -> bool:
+            return self._own(identity, self.entry(other)) is None
+
+        return str(parse(name).suffixed(free_suffix(name, identity.table_uuid, taken)))
+
+    @staticmethod
+    def _own(identity: ColdIdentity, entry: ColdEntry) -> ColdEntry | None:
+        """Return the entry if it is free or of this table, all of whose cold tables have one location: no other has."""
+        is_own = entry.metadata is None or entry.metadata.get("location") == identity.cold_location
+        return entry if is_own else None
 
     def _recorded(self, name: str) -> set[str | None]:
         return {self.handed_off, *self._published(name)}
@@ -144,40 +188,46 @@ class ColdEntries:
     def _published(self, name: str) -> set[str | None]:
         return {self.catalog.published(name), self.recorded.get(name)}
 
-    def _behind(self, name: str, newest: ColdEntry, recorded: set[str | None]) -> Iterator[Behind]:
-        newer = self._newer(newest, recorded, self.table_uuid)
+    def _behind(
+        self, identity: ColdIdentity, name: str, newest: ColdEntry, recorded: set[str | None]
+    ) -> Iterator[Behind]:
+        newer = self._newer(identity, newest, recorded, self.table_uuid)
         if newer is not None:
             yield Behind(name, newest, *newer)
         for closed in closed_tables(((newer and newer[1]) or newest.metadata or {}).get("properties")):
             published = self._published(closed.name) - {None, self._location(closed.name)}
             # Its metadata can be large, and is only read if it is not the published one.
             if published:
-                entry = self.entry(closed.name)
-                newer = self._newer(entry, published)
+                entry = self._own(identity, self.entry(closed.name)) or ColdEntry()
+                newer = self._newer(identity, entry, published)
                 if newer is not None:
                     yield Behind(closed.name, entry, *newer)
 
     def _newer(
-        self, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
+        self, identity: ColdIdentity, current: ColdEntry, recorded: set[str | None], table_uuid: str | None = None
     ) -> tuple[str, Json] | None:
         now = current.metadata or {}
         passed = {None, current.location, *(each["metadata-file"] for each in now.get("metadata-log") or ())}
         stored = [path for path in recorded - passed if path is not None and self.stores.head(path) is not None]
         read = [(path, metadata_json(self.stores.read(path), path, self.stores.limits)) for path in stored]
-        ours = [each for each in read if table_uuid in (None, each[1].get("table-uuid"))]
+        ours = [
+            each
+            for each in read
+            if each[1].get("location") == identity.cold_location and table_uuid in (None, each[1].get("table-uuid"))
+        ]
         newest = max(ours, key=lambda each: each[1]["last-updated-ms"], default=None)
         since = now.get("last-updated-ms", -1)
         return newest if newest is not None and newest[1]["last-updated-ms"] > since else None
 
-    def closed(self, name: str) -> ColdEntry:
+    def closed(self, identity: ColdIdentity, name: str) -> ColdEntry:
         """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
-        entry = self.entry(name)
-        if entry.metadata is None:
+        entry = self._own(identity, self.entry(name))
+        if entry is None or entry.metadata is None:
             raise HandoffFailed(
-                f"The cold catalog has no table {name}, which contains older snapshots of the table",
+                f"The cold catalog has no table {name} of this table, which contains its older snapshots",
                 table=self.table,
                 untouched="both tiers",
-                hint="restore the catalog's row, and run the handoff again",
+                hint=f"artemis recover-archive {quote(self.table)} --who WHO --why WHY; then run the handoff again",
             )
         return entry
 
@@ -375,6 +425,14 @@ class ColdTables:
 
     def _parsed(self, closed: ClosedTable, location: str, data: bytes) -> ColdTable:
         metadata = parse_table_metadata(data, location, self._limits)
+        if metadata.location != self.newest.metadata.location:
+            raise UnreadableMetadata(
+                f"The cold catalog's {closed.name}, a past period of {self.newest.name}, is another table's",
+                table=self.newest.name,
+                path=location,
+                untouched="both tiers",
+                hint="artemis recover-archive TABLE --who WHO --why WHY publishes the period under a free name",
+            )
         return ColdTable(closed.name, replace(metadata, table_uuid=self.newest.metadata.table_uuid))
 
 

@@ -194,6 +194,9 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
         ensure_guard(engine, cold, context.config.catalogs.live.name)
         with open_entries(context, table, identity.table_uuid) as entries:
             name, behind = entries.behind(identity)
+        for each in behind:
+            if context.cold_stores.head(each.newest) is None:
+                context.cold_stores.write(each.newest, cold_metadata.to_bytes(each.metadata), overwrite=True)
         context.check()
         with engine.begin() as connection:
             for each in sorted(behind, key=lambda each: each.name):
@@ -234,7 +237,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
             covers = covering(closed, snapshot["timestamp-ms"])
             wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
     own = wanted.pop(None, set())
-    late = {name: (entries.closed(name), ids) for name, ids in wanted.items() if name is not None}
+    late = {name: (entries.closed(identity, name), ids) for name, ids in wanted.items() if name is not None}
     late = {name: (table, ids) for name, (table, ids) in late.items() if not ids <= table.snapshot_ids}
     if not late and not own:
         return newest, []
@@ -283,7 +286,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
             grown, policy.by, policy.above, known_until, lambda label: entries.free_name(identity, label)
         )
     changes.append(_Change(identity.cold_table, newest, grown))
-    changes += _without_moved_refs(entries, newest, tags, {change.table for change in changes})
+    changes += _without_moved_refs(entries, identity, newest, tags, {change.table for change in changes})
     changes += [_Change(name, ColdEntry(), piece) for name, piece in pieces.items()]
     return newest, [_bound_to_current(context, change) for change in changes]
 
@@ -316,6 +319,7 @@ def _two_lines(plan: HandoffInput, newest: ColdEntry, since: str = "") -> Handof
 
 def _without_moved_refs(
     entries: ColdEntries,
+    identity: ColdIdentity,
     newest: ColdEntry,
     tags: Sequence[Meaning],
     changed: Collection[str],
@@ -329,7 +333,7 @@ def _without_moved_refs(
     for closed in closed_tables(properties):
         if closed.name in changed:
             continue
-        table = entries.closed(closed.name)
+        table = entries.closed(identity, closed.name)
         assert table.metadata is not None
         pruned = cold_metadata.without_moved_refs(table.metadata, table.location, tags)
         if pruned is not None:

@@ -39,6 +39,7 @@ from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
 from artemis_lifecycle.metadata.types import NO_SUMMARY, TableMetadata
 from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.decisions import NewDecision, person
+from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.reachability.index import IndexView
@@ -422,21 +423,30 @@ class ColdTier:
 
     def recover_archive(self, table: str, *, who: str, why: str) -> RecoveredArchive:
         """Publish the newest metadata of the table's archive again, after the cold catalog was put back to an earlier
-        state, in which it lacks snapshots or gave the archive's name to another table: then under a free name. Changes
-        nothing if the catalog has the newest. Raises NoSuchTable before the first handoff; HandoffFailed, LeaseTaken;
-        CommitConflict if somebody else publishes at that moment."""
-        state = self.steps.table_state(table)
-        table_uuid = state.metadata.table_uuid
+        state, in which it lacks snapshots or gave a name of the archive to another table: then under a free name.
+        `table` may be a dropped one, by its name or uuid. Changes nothing if the catalog has the newest. Raises
+        NoSuchTable before the first handoff; HandoffFailed, LeaseTaken; CommitConflict if somebody else publishes at
+        that moment."""
+        try:
+            state = self.steps.table_state(table)
+        except BadInput as error:
+            table, table_uuid = self._dropped(table, error)
+            with table_lock(self.resources.operations.engine, table_uuid, table=table) as lock:
+                return self._recovered(table, table_uuid, who, why, lock.check)
         with self.steps.run(state, "recover_archive") as step:
-            identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
-            if identity is None:
-                raise no_cold_table(table)
-            with self.resources.operations.engine.begin() as connection:
-                NewDecision("recover-archive", table_uuid, who, why).record(connection)
-            context = handoff_context(self.resources, table_uuid, step.check)
-            done = publish_again(context, table, identity)
+            done = self._recovered(table, state.metadata.table_uuid, who, why, step.check)
             step.counts = {"published": len(done.published)}
         return done
+
+    def _recovered(
+        self, table: str, table_uuid: str, who: str, why: str, check: Callable[[], None]
+    ) -> RecoveredArchive:
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+        if identity is None:
+            raise no_cold_table(table)
+        with self.resources.operations.engine.begin() as connection:
+            NewDecision("recover-archive", table_uuid, who, why).record(connection)
+        return publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
         """Compare the sources of all archived copies that live still has with their records, after the whole live store

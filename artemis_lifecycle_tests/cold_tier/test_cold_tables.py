@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
+from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
@@ -301,3 +302,48 @@ def _location(lifecycle: Lifecycle, name: str) -> str:
 def _year(snapshot_id: int, ids: list[int]) -> str:
     year = COMMITS[ids.index(snapshot_id)].year
     return "db.t" if year == 2026 else f"db.t_{year}"
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_years_whose_names_were_given_away_are_published_under_others(
+    make_config: MakeConfig, spark: SparkSession, dropped: bool
+) -> None:
+    """The cold catalog was put back to before a table's first handoff, and another table has the name of its year."""
+    config = make_config(defaults={**AND_ARCHIVED, "cold_tier": {"split": {"above": 1}}}, tables={"db.*": {}})
+    live, cold = config.catalogs.live.name, config.catalogs.cold.name
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "y", len(COMMITS))
+        set_ages(lifecycle, table, [NOW - commit for commit in COMMITS], NOW)
+        ids = ids_of(lifecycle, table)
+        before = _prints(lifecycle, table, ids)
+        table_uuid = lifecycle.steps.table_uuid(table)
+        lifecycle.expire(table)
+        if dropped:
+            lifecycle.observe_catalog()
+            core_tables.sql(spark, f"DROP TABLE {live}.{table} PURGE")
+            lifecycle.observe_catalog()
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
+            connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+            connection.execute(text("TRUNCATE artemis_cold.publications"))
+        other = make_table(lifecycle, "y_2023", 3)
+        others = ids_of(lifecycle, other)
+        of_other = _prints(lifecycle, other, others)
+        lifecycle.expire(other)
+        done = lifecycle.recover_archive(table_uuid if dropped else table, who="ann", why="a backup")
+        assert done.cold_table == table and len(done.published) > 2
+        assert lifecycle.recover_archive(table_uuid if dropped else table, who="ann", why="again").published == ()
+        names = {each.name for each in (lifecycle.cold_tables(table_uuid) or ())}
+        assert f"db.y_2023__{table_uuid[:8]}" in names and "db.y_2023" not in names
+        for name, expected in ((other, of_other), *(() if dropped else ((table, before),))):
+            assert {each: fingerprint(lifecycle.read(name, snapshot_id=each)) for each in expected} == expected
+        found = lifecycle.cold_tables(table_uuid)
+        for each in ids[:-1]:
+            held = None if found is None else found.holding(each)
+            assert held is not None
+            rows = spark.sql(f"SELECT * FROM {cold}.{held.name} VERSION AS OF {each}")
+            assert fingerprint(rows) == before[each]
+        if not dropped:
+            spark.sql(f"INSERT OVERWRITE {live}.{table} SELECT * FROM {live}.{table} LIMIT 1")
+            assert lifecycle.expire(table).failed == 0
