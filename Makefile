@@ -147,10 +147,10 @@ bench: setup  ## Iceberg's own expire action and this project's planner, side by
 	@$(PY) -m bench $(ARGS)
 
 .PHONY: wheel
-wheel: setup  ## A wheel with its Java classes compiled, in dist/. Needs a JDK (javac), 17 or newer.
+wheel: $(VENV)/.project  ## A wheel with its Java classes compiled, and the source it is built of, in dist/. Needs a JDK (javac), 17 or newer.
 	@$(PY) -m artemis_lifecycle.embedded jars
-	@ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --wheel --no-isolation
-	@$(PY) -m zipfile -l dist/*.whl | grep -q spark/java/aws.jar
+	@rm -f dist/artemis_lifecycle-*
+	@ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --no-isolation
 
 # An image whose base has Debian's python3, python3-venv, openjdk-17-jre-headless, tini and libnss-wrapper is built offline.
 BASE ?= debian:bookworm-slim

@@ -1,12 +1,14 @@
-"""Compile the project's Java classes into the wheel, so that an installed one starts without compiling.
+"""Compile the project's Java classes into the wheel, so that an installed one starts without compiling; and make the
+README a page that stands alone.
 
-It needs javac 17 or newer and the jars that the classes are compiled against, in `$ARTEMIS_JARS` or, in a clone,
+Compiling needs javac 17 or newer and the jars that the classes are compiled against, in `$ARTEMIS_JARS` or, in a clone,
 `.artemis/jars` (`make wheel` gets them). Without either it builds none.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,6 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+
+class Readme(MetadataHookInterface):
+    """README.md as the description: links and pictures lead to the documentation; what has no page there is text."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Called by hatchling for the fields in `dynamic`."""
+
+        def absolute(link: re.Match[str]) -> str:
+            start, text, path, anchor = link.groups(default="")
+            page = re.fullmatch(r"docs/(.+)\.(md|png|svg)", path)
+            if page is None:
+                return text
+            suffix = "html" if page[2] == "md" else page[2]
+            return f"{start}[{text}]({metadata['urls']['Documentation']}{page[1]}.{suffix}{anchor})"
+
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        text = re.sub(r"(!?)\[([^\]]*)\]\((?!https?:)([^)#]+)(#[^)]*)?\)", absolute, readme)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class JavaClasses(BuildHookInterface):  # type: ignore[type-arg]

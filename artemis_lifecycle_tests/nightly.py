@@ -33,10 +33,10 @@ class Part:
 PARTS: dict[str, Part] = {
     "foreign": Part(
         "the lifecycle and everybody else on the same tables, by seeds",
-        60,
+        50,
         ("foreign",),
         ("-n", "2"),
-        {"ARTEMIS_FOREIGN_MINUTES": "60", "ARTEMIS_FOREIGN_SHARDS": "2", "ARTEMIS_FOREIGN_STATE": ".artemis/foreign"},
+        {"ARTEMIS_FOREIGN_MINUTES": "50", "ARTEMIS_FOREIGN_SHARDS": "2", "ARTEMIS_FOREIGN_STATE": ".artemis/foreign"},
     ),
     "kill": Part("kill -9 in each step of the walk, and at random times", 25, ("soak/test_kill.py",)),
     "storm": Part(
@@ -92,7 +92,15 @@ PARTS: dict[str, Part] = {
         ("-k", "memory_limit"),
         {"ARTEMIS_SOAK": "60"},
     ),
-    "stack": Part("the image, and the stack of containers, started and used", 10, ("deploy",), ("-m", "nightly")),
+    "stack": Part(
+        "the image, and the stack of containers, started and used", 10, ("deploy/test_stack.py",), ("-m", "nightly")
+    ),
+    "release": Part(
+        "the wheel on each Python with each extra and after its predecessor, Dagster's chart",
+        10,
+        ("deploy/test_deployment.py", "deploy/test_upgrade.py", "deploy/test_wheel.py"),
+        ("-m", "nightly"),
+    ),
     "paimon": Part("random Paimon tables against Paimon", 5, ("paimon",), (), {"ARTEMIS_SOAK": "10"}, repeats=True),
 }
 

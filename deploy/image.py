@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,7 +20,7 @@ from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, ICEBERG_AZURE,
 
 REPOSITORY = Path(__file__).parents[1]
 PLACE = REPOSITORY / "dist" / "image"
-EXTRAS = ("azure", "gate", "gcs", "openlineage", "redis", "ui")
+EXTRAS = ("azure", "gate", "gcs", "kubernetes", "openlineage", "redis", "ui")
 """What the image has of the package's extras. Not `embedded`: a container has its Postgres beside it."""
 JARS = (ICEBERG, POSTGRES, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP)
 SOURCES = ("pyspark",)
@@ -66,6 +67,15 @@ def locked(names: set[str]) -> str:
     return "".join(alone) + "".join(lines[name] for name in sorted(names) if lines[name].count("==") > 1)
 
 
+def licenses(jar: Path, place: Path) -> None:
+    """Lay what a jar has of licenses and notices, its own and of what is shaded into it, in a folder beside it."""
+    with ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if re.fullmatch(r"(META-INF/)?(LICENSE|NOTICE)[^/]*", name):
+                place.mkdir(parents=True, exist_ok=True)
+                (place / name.replace("/", "-")).write_bytes(archive.read(name))
+
+
 def pip(command: str, *arguments: str) -> None:
     only = ("--disable-pip-version-check", "--quiet", "--no-deps", "--require-hashes")
     subprocess.run([sys.executable, "-m", "pip", command, *only, *arguments], check=True)
@@ -86,6 +96,7 @@ def main() -> None:
     # The project's own are in its wheel.
     for jar in resolve(REPOSITORY / ".artemis", JARS)[: len(JARS)]:
         shutil.copy(jar, jars)
+        licenses(jar, jars / "licenses" / jar.stem)
     for file in ("Dockerfile", "entrypoint.sh"):
         shutil.copy(REPOSITORY / "deploy" / file, PLACE)
 

@@ -1,4 +1,7 @@
-"""Start the stack of compose.yaml, use it as a team would, and say what held: `make stack`.
+"""Start a stack from what the image prints, use it as a team would, and say what held: `make stack`.
+
+compose.yaml, dagster.yaml and workspace.yaml are those of `artemis deployment` in the image: nothing of the clone is
+needed to run it. services.yaml adds a Postgres and an S3 server.
 
 A table is made and walked through Dagster's web server, expired files are deleted, what expired is read from the cold
 tier; the stack goes down and comes up again with everything; probes, signals, rights and secrets are looked at. It
@@ -71,13 +74,13 @@ print("run", status)
 class Stack:
     """The services, by docker-compose, in a network of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str) -> None:
+        self.image = f"artemis-lifecycle:{version}"
         self.secrets = PLACE / "secrets"
         self.environment = {
             **os.environ,
             "ARTEMIS_STACK_NETWORK": os.environ.get("ARTEMIS_STACK_NETWORK", "bridge"),
-            "ARTEMIS_STACK_SECRETS": str(self.secrets),
-            "ARTEMIS_STACK_CONFIG": str(PLACE / "lifecycle.yaml"),
+            "ARTEMIS_STACK_VERSION": version,
             "COMPOSE_PROJECT_NAME": "artemis-stack",
             # An engine without layers copies the image for each container.
             "COMPOSE_HTTP_TIMEOUT": "600",
@@ -96,10 +99,19 @@ class Stack:
             (self.secrets / name).write_text(text)
         shipped = (DEPLOY / "stack" / "lifecycle.yaml").read_text()
         (PLACE / "lifecycle.yaml").write_text(shipped[: shipped.index("defaults:")] + CONFIG.lstrip())
+        shutil.copy(DEPLOY / "services.yaml", PLACE)
         self.words = (password, key)
 
+    def print(self) -> None:
+        # In one container: an engine without layers copies the image for each.
+        code = "for each in compose dagster.yaml workspace.yaml; do artemis deployment $each; printf '\\f'; done"
+        printed = run("docker", "run", "--rm", "--network", "none", self.image, "sh", "-c", code).split("\f")
+        for name, text in zip(("compose", "dagster", "workspace"), printed, strict=False):
+            (PLACE / f"{name}.yaml").write_text(text)
+
     def compose(self, *arguments: str) -> str:
-        return run("docker-compose", "-f", str(DEPLOY / "compose.yaml"), *arguments, environment=self.environment)
+        files = [word for name in ("compose", "services") for word in ("-f", str(PLACE / f"{name}.yaml"))]
+        return run("docker-compose", *files, *arguments, environment=self.environment)
 
     def container(self, service: str) -> str:
         return self.compose("ps", "-q", service).strip()
@@ -168,15 +180,16 @@ def build(version: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     version = arguments[0]
-    stack = Stack()
+    stack = Stack(version)
     stack.prepare()
     build(version)
-    size = int(run("docker", "inspect", "-f", "{{.Size}}", f"artemis-lifecycle:{version}"))
-    print(f"artemis-lifecycle:{version} has {size / 1e9:.2f} GB")
+    stack.print()
+    size = int(run("docker", "inspect", "-f", "{{.Size}}", stack.image))
+    print(f"{stack.image} has {size / 1e9:.2f} GB")
     stack.compose("down", "--volumes")
     stack.compose("up", "-d")
     try:
-        use(stack, version)
+        use(stack)
     finally:
         logs = stack.compose("logs", "--no-color")
         (PLACE / "logs.txt").write_text(logs)
@@ -185,7 +198,7 @@ def main(arguments: Sequence[str]) -> None:
     held("no secret in the services' logs", not any(word in logs for word in stack.words))
 
 
-def use(stack: Stack, version: str) -> None:
+def use(stack: Stack) -> None:
     until("every service is healthy", stack.healthy, 600)
     held("Postgres, S3, code server, web server, daemon and metrics are healthy")
     inspected = json.loads(run("docker", "inspect", *(stack.container(each) for each in ARTEMIS)))
@@ -199,7 +212,7 @@ def use(stack: Stack, version: str) -> None:
             for each in inspected
         ),
     )
-    told = json.dumps(inspected) + run("docker", "history", "--no-trunc", f"artemis-lifecycle:{version}")
+    told = json.dumps(inspected) + run("docker", "history", "--no-trunc", stack.image)
     told += "".join(run("docker", "top", stack.container(each)) for each in ARTEMIS)
     held(
         "no secret in the image, the services' settings and their command lines",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Choice
 
 from artemis_lifecycle.cli.command import (
     WHO,
@@ -34,6 +35,7 @@ from artemis_lifecycle.cli.output import (
     show_table,
     spinner,
 )
+from artemis_lifecycle.code_version import package_version
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -236,6 +238,33 @@ def workers(
     arguments = ["-m", "artemis_lifecycle.defs.workers", "--count", str(count), "--recycle-after", str(recycle_after)]
     # In its place, so that it gets the signals: it loads Dagster, which the other commands do not need.
     os.execv(sys.executable, [sys.executable, *arguments])
+
+
+_DEPLOYMENT = {
+    "compose": "compose.yaml",
+    "dagster.yaml": "dagster.yaml",
+    "helm-values": "helm-values.yaml",
+    "workspace.yaml": "workspace.yaml",
+}
+
+
+def deployment_text(what: str) -> str:
+    """Return one of the files of a deployment, with this version as the image's."""
+    package = Path(__file__).parents[1]
+    # A wheel has them inside the package, a clone beside it.
+    places = (
+        folder / _DEPLOYMENT[what] for folder in (package / "deployment", package.parent / "deploy", package.parent)
+    )
+    return next(each for each in places if each.is_file()).read_text("utf-8").replace("@VERSION@", package_version())
+
+
+@app.command(epilog="Example: artemis deployment compose")
+def deployment(
+    what: Annotated[str, typer.Argument(click_type=Choice(list(_DEPLOYMENT)), help="Which file.", metavar="FILE")],
+) -> None:
+    """Print a file to deploy Artemis with: Docker Compose, Dagster's instance and workspace, values for Dagster's Helm
+    chart. docs/deploy.md says how they are used."""
+    typer.echo(deployment_text(what), nl=False)
 
 
 @app.command(

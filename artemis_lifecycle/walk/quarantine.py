@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from artemis_lifecycle.deletion.quarantine import (
     put_back,
     quarantine_folder,
 )
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused, UnreadableMetadata
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -118,32 +118,49 @@ class Quarantine:
         job_id = job if isinstance(job, str) else id_of(job)
         require_said(job_id, who=who, why=why)
         record = self._record(job_id)
-        state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
+        try:
+            state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
+        except UnreadableMetadata:
+            # What is missing may be in quarantine, and without it the table has no state.
+            return self._put_back(record, job_id, who, why, lambda: None)
         with self.steps.run(state, "undelete", pausable=False) as step:
-            self._require_ended(job_id, record.table)
-            # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
-            with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
-                record = resources.operations.quarantines.undelete(job_id, who, why)
-            if state.is_dropped:
-                resources.operations.known_tables.back(self._lost(state, record))
-            done = put_back(
-                resources.start_spark,
-                resources.live_stores,
-                resources.root,
+            done = self._put_back(
                 record,
-                self.job(job_id),
-                check=step.check,
+                job_id,
+                who,
+                why,
+                step.check,
+                lambda: resources.operations.known_tables.back(self._lost(state, record)) if state.is_dropped else None,
             )
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
         return done
 
+    def _put_back(
+        self,
+        record: QuarantineRecord,
+        job_id: str,
+        who: str,
+        why: str,
+        check: Callable[[], None],
+        recorded: Callable[[], object] = lambda: None,
+    ) -> Undeleted:
+        resources = self.resources
+        self._require_ended(job_id, record.table)
+        # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
+        with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
+            record = resources.operations.quarantines.undelete(job_id, who, why)
+        recorded()
+        spark, stores = resources.start_spark, resources.live_stores
+        return put_back(spark, stores, resources.root, record, self.job(job_id), check=check)
+
     def _record(self, job_id: str) -> QuarantineRecord:
         """Return the record of a job's quarantine; made anew, with the job's, if the database was put back to before
         the deletion."""
         operations, root = self.resources.operations, self.resources.config.quarantine.root
-        known = operations.quarantines.find(job_id)
-        found = None if known or root is None else Forgotten.find(self.resources.live_stores, root, job_id)
+        found = None
+        if root is not None and "/" not in job_id and operations.quarantines.find(job_id) is None:
+            found = Forgotten.find(self.resources.live_stores, root, job_id)
         if found is None:
             return operations.quarantines.get(job_id)
         job, place = found.job, found.place

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import yaml
 
 from artemis_lifecycle.config.loading import ENVIRONMENT, load_config
+from artemis_lifecycle.embedded.jars import ICEBERG, POSTGRES, resolve
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -27,19 +29,28 @@ def test_the_stack_s_configuration_is_valid_and_takes_its_secrets_from_files(tmp
     config = load_config(tmp_path / "lifecycle.yaml", {})
     assert config.catalogs.live.properties["s3.secret-access-key"] == "secret-of-s3_secret_key"
     assert "secret-of" not in repr(config)
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    assert mounted <= set(compose["x-artemis"]["secrets"]) == set(compose["secrets"])
+    assert mounted == {"postgres_password", "s3_secret_key"}
 
 
 def test_each_service_runs_without_rights_and_says_when_it_is_well() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    ours = {name: each for name, each in services.items() if str(each["image"]).startswith("artemis-lifecycle")}
-    assert set(ours) == {"init", "code", "web", "daemon", "metrics"}
-    for name, each in ours.items():
+    assert set(services) == {"net", "init", "code", "web", "daemon", "metrics"}
+    for name, each in services.items():
         assert (each["read_only"], each["cap_drop"], each["user"]) == (True, ["ALL"], "12345:0")
         assert "no-new-privileges:true" in each["security_opt"]
-        assert name == "init" or ("healthcheck" in each and each["stop_grace_period"] == "30s")
+        assert name in ("net", "init") or ("healthcheck" in each and each["stop_grace_period"] == "30s")
         assert set(each["environment"]) <= {"ARTEMIS_CONFIG", "ARTEMIS_DAGSTER_POSTGRES_FILE", *ENVIRONMENT}
+
+
+def test_the_image_has_the_licenses_of_its_jars(tmp_path: Path) -> None:
+    spec = spec_from_file_location("image", DEPLOY / "image.py")
+    assert spec is not None and spec.loader is not None
+    image = module_from_spec(spec)
+    spec.loader.exec_module(image)
+    for jar in resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES))[:2]:
+        image.licenses(jar, tmp_path / jar.stem)
+        found = [each for each in (tmp_path / jar.stem).iterdir() if "LICENSE" in each.name]
+        assert found and all(each.stat().st_size > 1000 for each in found)
 
 
 @pytest.mark.seconds

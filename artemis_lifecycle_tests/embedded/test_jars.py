@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -127,54 +123,6 @@ def test_the_project_s_own_jars_are_compiled_once_against_what_was_resolved(tmp_
     assert CLASSES[folder] <= set(ZipFile(first).namelist())
     written = first.stat().st_mtime_ns
     assert compiled(tmp_path / "one", SOURCES / folder, libraries).stat().st_mtime_ns == written
-
-
-def _built(target: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Build a wheel of this repository in `target`."""
-    return subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)],
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-@pytest.mark.skipif(shutil.which("javac") is None, reason="a wheel's classes are compiled by a JDK")
-def test_a_wheel_has_the_compiled_classes_and_an_installed_one_compiles_none(tmp_path: Path) -> None:
-    resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))
-    _built(tmp_path, ARTEMIS_JARS=str(REPOSITORY / ".artemis" / "jars"), JAVA_HOME="").check_returncode()
-    (wheel,), installed = tmp_path.glob("*.whl"), tmp_path / "site"
-    with ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    code = f"""
-from pathlib import Path
-from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
-print(*resolve(Path({str(tmp_path / "home")!r}), (ICEBERG, POSTGRES, ICEBERG_AWS))[-2:], sep="\\n")
-"""
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(installed), "ARTEMIS_JARS": str(REPOSITORY / ".artemis" / "jars")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    java = installed / "artemis_lifecycle" / "spark" / "java"
-    assert said.stdout.split() == [str(java / f"{folder}.jar") for folder in CLASSES]
-    for folder, classes in CLASSES.items():
-        assert classes <= set(ZipFile(java / f"{folder}.jar").namelist())
-    assert (java / "aws" / "PacedS3Clients.java").exists() and not (tmp_path / "home").exists()
-    # What `artemis demo` runs.
-    assert (installed / "artemis_lifecycle" / "examples" / "mission" / "__main__.py").exists()
-
-
-def test_without_javac_or_jars_no_wheel_is_built(tmp_path: Path) -> None:
-    for environment, lacking in ({"JAVA_HOME": str(tmp_path)}, "javac"), ({"ARTEMIS_JARS": str(tmp_path)}, "jar"):
-        built = _built(tmp_path, **environment)
-        assert built.returncode != 0 and not list(tmp_path.glob("*.whl"))
-        assert re.search(rf"there is no .*{lacking}.*make wheel", built.stdout + built.stderr, re.DOTALL)
 
 
 def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

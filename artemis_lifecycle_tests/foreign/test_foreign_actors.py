@@ -1,7 +1,7 @@
 """The lifecycle's steps and everything that others do, in any order, on real tables: after each step of the lifecycle
 every snapshot that could be read before it can be read, from one tier or the other, with the same rows.
 
-`model.py` says what counts as readable, and what others may destroy. For 45 seconds in `make test`, an hour in `make
+`model.py` says what counts as readable, and what others may destroy. For 45 seconds in `make test`, 50 minutes in `make
 nightly PART=foreign`. A failure prints its history and the command that replays it. Variables:
 
 - `ARTEMIS_FOREIGN_MINUTES`, `ARTEMIS_FOREIGN_ACTIONS`: how long a campaign lasts, by time or by actions of others.

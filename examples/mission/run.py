@@ -5,7 +5,6 @@ the order of these. Does not belong: how any of them is done.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +18,10 @@ from typing import Any
 from rich.console import Console
 from sqlalchemy import Engine
 
-import artemis_lifecycle
 from artemis_lifecycle.api import Lifecycle, Tagged
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.cli.operating import deployment_text
 from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
@@ -57,15 +56,6 @@ OLDEST = 3
 """Expired snapshots of each table that are read beforehand, to be read again from the deep archive."""
 
 _MS = timedelta(milliseconds=1)
-
-_DAGSTER_YAML = f"""\
-storage:
-  postgres:
-    postgres_url:
-      env: {DAGSTER_VARIABLE}
-telemetry:
-  enabled: false
-"""
 
 
 @dataclass(frozen=True)
@@ -157,11 +147,7 @@ def _environment(area: Area) -> None:
     """What Dagster's own processes read: where its instance is, and which tables this is about."""
     folder = area.config.home / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
-    shipped = Path(artemis_lifecycle.__file__).resolve().parent.parent / "dagster.yaml"
-    if shipped.is_file():
-        shutil.copyfile(shipped, folder / "dagster.yaml")
-    elif not (folder / "dagster.yaml").exists():
-        (folder / "dagster.yaml").write_text(_DAGSTER_YAML)
+    (folder / "dagster.yaml").write_text(deployment_text("dagster.yaml"))
     os.environ["DAGSTER_HOME"] = str(folder)
     os.environ[DAGSTER_VARIABLE] = dagster_postgres_url(area.config)
     os.environ["ARTEMIS_CONFIG"] = str(area.config_path)
