@@ -24,7 +24,7 @@ from artemis_lifecycle.protection.protection import UNDELETED
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
@@ -255,6 +255,39 @@ def test_what_the_database_has_forgotten_is_brought_back(lifecycle: Lifecycle) -
     assert fingerprint(lifecycle.read(table, snapshot_id=first)) == before
     [record] = lifecycle.quarantined(table)
     assert record.state is QuarantineState.UNDELETED and lifecycle.undelete(job_id, who="a", why="b").restored == 0
+
+
+def test_a_table_whose_metadata_file_is_in_quarantine_is_brought_back(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    """The database came back from before the table was dropped, and its files moved there."""
+    policy = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    dropped = {"keep": "0s", "approval": "required"}
+    config = make_config(defaults={**policy, "dropped": dropped}, tables={"db.*": {}})
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        table, live = make_table(lifecycle, "gone", 2), config.catalogs.live.name
+        last = ids_of(lifecycle, table)[-1]
+        before = fingerprint(lifecycle.read(table, snapshot_id=last))
+        where = lifecycle.steps.table_state(table).metadata.metadata_location
+        lifecycle.observe_catalog()
+        core_tables.sql(spark, f"DROP TABLE {live}.{table}")
+        lifecycle.observe_catalog()
+        scan = lifecycle.scan_dropped(table)
+        lifecycle.approve(scan, who="ada", why="over")
+        assert lifecycle.delete_dropped(scan).deleted > 3 and not local(where).exists()
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            for name in ("quarantines", "batches", "jobs", "scans", "known_tables"):
+                connection.execute(text(f"DELETE FROM lifecycle.{name}"))
+            row = text(
+                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+                "iceberg_type) VALUES (:live, 'db', 'gone', :at, 'TABLE')"
+            )
+            connection.execute(row, {"live": live, "at": where})
+        with pytest.raises(LifecycleError):
+            lifecycle.plan_expiration(table)
+        assert lifecycle.undelete(scan.scan_id, who="ada", why="a backup").failed == 0
+        assert fingerprint(lifecycle.read(table, snapshot_id=last)) == before
 
 
 @pytest.mark.parametrize("why", ["a reader came back", "cold lost the copy"])
