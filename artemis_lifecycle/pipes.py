@@ -184,6 +184,7 @@ def main() -> int:
 
 def _run(pipes: PipesContext, step: str, table: str) -> None:
     asked = dict(pipes.extras)
+    asked["dry_run"] = asked.get("dry_run") is not False
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pyspark.sql import SparkSession
 

@@ -42,6 +42,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.metadata.types import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, fits_in_process, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.location import ambiguity
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -155,6 +156,9 @@ class Copier:
             added_by=row["added_by"],
         )
         try:
+            unclear = ambiguity(wanted.source, self.mapping.rules)
+            if unclear is not None:
+                raise _Damaged(f"engines may read another object by this path: {unclear}")
             found = self.source.head(wanted.source)
             if found is None:
                 raise _Damaged("the file is gone")

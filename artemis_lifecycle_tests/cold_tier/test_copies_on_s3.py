@@ -68,3 +68,19 @@ def test_what_a_copy_replaces_stays_until_the_new_bytes_are_known() -> None:
             injected.answer(request, replaced)
         stores.copy(source, only)
         assert stores.read(only) == b"the same" and stores.read(source) == b"the sane"
+
+
+def test_a_path_that_engines_cut_is_not_archived_by_its_letters() -> None:
+    """They read `f`; what stands at the longer key is another object, here of the same size."""
+    with s3_server.running() as s3:
+        bucket = s3.bucket()
+        stores = Stores(s3.settings())
+        for key, data in (("f", b"read"), ("f?v=1", b"else")):
+            s3.client().put_object(Bucket=bucket, Key=f"live/{key}", Body=data)
+        source, destination = (f"s3://{bucket}/{tier}/f?v=1" for tier in ("live", "cold"))
+        row = {"kind": "data", "source": source, "destination": destination, "size_in_bytes": 4}
+        mapping: Any = SimpleNamespace(rules=LocationRules())
+        copier = Copier(stores, stores, mapping)
+        [done] = pa.Table.from_batches(copier(pa.Table.from_pylist([row], WANTED).to_batches())).to_pylist()
+        assert done["action"] == "lost" and "another object" in done["error"]
+        assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket, Prefix="cold/")
