@@ -150,7 +150,9 @@ bench: setup  ## Iceberg's own expire action and this project's planner, side by
 wheel: $(VENV)/.project  ## A wheel with its Java classes compiled, and the source it is built of, in dist/. Needs a JDK (javac), 17 or newer.
 	@$(PY) -m artemis_lifecycle.embedded jars
 	@rm -f dist/artemis_lifecycle-*
-	@ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --no-isolation
+	@trap 'rm -f artemis_lifecycle/_commit.txt' EXIT; git diff --quiet HEAD -- artemis_lifecycle 2>/dev/null && \
+	  git rev-parse HEAD > artemis_lifecycle/_commit.txt; \
+	  ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --no-isolation
 
 # An image whose base has Debian's python3, python3-venv, openjdk-17-jre-headless, tini and libnss-wrapper is built offline.
 BASE ?= debian:bookworm-slim
