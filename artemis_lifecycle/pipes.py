@@ -4,14 +4,14 @@
 
 The asset launches it by Dagster Pipes (https://docs.dagster.io/guides/build/external-pipelines), and gets the step's
 figures, or its error. The job needs neither Dagster nor its database. Under spark-submit it uses that session, which
-must have this project's jars (`artemis doctor` lists them).
+must have the jars that `python -m artemis_lifecycle.embedded jars` gets.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,8 @@ from dagster_pipes import (
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cli.command import instant
-from artemis_lifecycle.errors import BadInput, LifecycleError, NoSuchPlan
+from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.errors import BadInput, LifecycleError, NoSuchPlan, Refused
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing
 from artemis_lifecycle.orphans.listing import Listing
@@ -104,9 +105,31 @@ def snapshot_id(text: str) -> int:
         raise BadInput(f"{text!r} is not a snapshot id", untouched="everything", hint="use its digits") from error
 
 
-def _delete(each: Callable[..., Any], ids: list[str], *, dry_run: bool) -> dict[str, Any]:
-    reports = [each(job_id, dry_run=dry_run) for job_id in ids]
+def delete_each(
+    ids: Sequence[str], delete: Callable[[str], DeletionReport]
+) -> tuple[list[DeletionReport], list[tuple[str, Refused]]]:
+    """Delete each plan or scan. Return the reports, and those that a guard refused, which wait for a person.
+
+    A refused one does not stop the others. Raises the first refusal if no other was deleted.
+    """
+    reports, refused = list[DeletionReport](), list[tuple[str, Refused]]()
+    for each in ids:
+        try:
+            reports.append(delete(each))
+        except Refused as refusal:
+            refused.append((each, refusal))
+    if refused and not reports:
+        raise refused[0][1]
+    return reports, refused
+
+
+def _delete(delete: Callable[..., DeletionReport], ids: list[str], *, dry_run: bool) -> dict[str, Any]:
+    reports, refused = delete_each(ids, lambda job_id: delete(job_id, dry_run=dry_run))
     found: dict[str, Any] = {"jobs": ", ".join(ids) or "none"}
+    if refused:
+        first = refused[0][1]
+        said = {"waits_for": type(first).__name__, "why": str(first), "next": first.hint or "", "outcome": "waiting"}
+        found |= said | {"refused": "; ".join(f"{each}: {why}" for each, why in refused)}
     for report in reports:
         for name, value in figures(report).items():
             found[name] = value if isinstance(value, str | bool) else found.get(name, 0) + value
@@ -158,7 +181,7 @@ def figures(result: object) -> dict[str, Any]:
 
 def main() -> int:
     """Run the step of the command line, or of the asset's message where a job takes no arguments; and report to
-    Dagster. An error of this project is reported, and is no failure of the job."""
+    Dagster. An error of this project is reported; the job itself does not fail."""
     loaders = (PipesCliArgsParamsLoader(), PipesEnvVarParamsLoader())  # type: ignore[no-untyped-call]
     params = next((each for each in loaders if each.is_dagster_pipes_process()), None)
     if params is None:
@@ -176,7 +199,7 @@ def main() -> int:
         given = [] if len(sys.argv) < 3 or sys.argv[1].startswith("--") else sys.argv[1:3]
         step, table = given or (pipes.get_extra("step"), pipes.get_extra("table"))
         if step not in STEPS:
-            sys.stderr.write(f"{step} is no step: it is one of {', '.join(STEPS)}\n")
+            sys.stderr.write(f"{step} is not a step: it is one of {', '.join(STEPS)}\n")
             return 2
         _run(pipes, step, table)
     return 0

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
-from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
@@ -33,6 +32,7 @@ from artemis_lifecycle.cold_tier.paths import (
     place,
     read_identity,
     read_published,
+    recovering,
     settle,
 )
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
@@ -71,12 +71,14 @@ class ColdEntry:
 
 @dataclass(frozen=True)
 class Behind:
-    """A cold table whose entry is older than the metadata file `newest`, which a handoff published."""
+    """A cold table whose entry is older than the metadata file `newest`, which a handoff published; or which is to be
+    written, if the list of past periods `is_new`."""
 
     name: str
     current: ColdEntry
     newest: str
     metadata: Json
+    is_new: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,6 @@ class ColdEntries:
         recorded = self._recorded(identity.cold_table)
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
-            recover = f"artemis recover-archive {quote(self.table)} --who WHO --why WHY"
             raise HandoffFailed(
                 f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
                 table=self.table,
@@ -119,8 +120,8 @@ class ColdEntries:
                 untouched="the cold catalog",
                 hint="drop or rename that entry, which no handoff created, and run the handoff again"
                 if identity.cold_table not in self.recorded
-                else f"if the catalog was put back and gave the name to another table, {recover} publishes this one's "
-                "archive under a free name; then run the step again",
+                else f"if the catalog was put back and gave the name to another table, {recovering(self.table)} "
+                "publishes this one's archive under a free name; then run the step again",
             )
         if plan_id is not None:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
@@ -132,8 +133,7 @@ class ColdEntries:
                 table=self.table,
                 path=behind.newest,
                 untouched="both tiers; plans stay as they are and hold their files",
-                hint=f"artemis recover-archive {quote(self.table)} --who WHO --why WHY publishes the newer file again; "
-                "then run the step again",
+                hint=f"{recovering(self.table)} publishes the newer file again; then run the step again",
             )
         return newest
 
@@ -159,7 +159,10 @@ class ColdEntries:
             if newer is not None:
                 found[new] = Behind(new, entry, *newer)
         if moved:
-            log = [*metadata["metadata-log"], {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": path}]
+            log = [
+                *(metadata.get("metadata-log") or ()),
+                {"timestamp-ms": metadata["last-updated-ms"], "metadata-file": path},
+            ]
             listed = json.dumps([[given[each.name], each.until_ms] for each in closed])
             anew = {
                 **metadata,
@@ -167,7 +170,7 @@ class ColdEntries:
                 "last-updated-ms": metadata["last-updated-ms"] + 1,
                 "properties": {**metadata["properties"], CLOSED_TABLES: listed},
             }
-            found[name] = Behind(name, current, metadata_path(identity, "recover-archive", path), anew)
+            found[name] = Behind(name, current, metadata_path(identity, "recover-archive", path), anew, is_new=True)
         return name, list(found.values())
 
     def _own_name(self, identity: ColdIdentity, name: str) -> str:
@@ -227,7 +230,7 @@ class ColdEntries:
                 f"The cold catalog has no table {name} of this table, which contains its older snapshots",
                 table=self.table,
                 untouched="both tiers",
-                hint=f"artemis recover-archive {quote(self.table)} --who WHO --why WHY; then run the handoff again",
+                hint=f"{recovering(self.table)}; then run the handoff again",
             )
         return entry
 
@@ -338,14 +341,7 @@ class ColdTables:
             return None
         metadata = read_table_metadata(cold_stores, entry.metadata_location)
         if metadata.table_uuid != table_uuid:
-            raise UnreadableMetadata(
-                f"The cold catalog's {name} is another table: its table-uuid is {metadata.table_uuid}",
-                table=identity.live_table,
-                path=entry.metadata_location,
-                untouched="both tiers",
-                hint=f"artemis recover-archive {quote(identity.live_table)} --who WHO --why WHY publishes the archive "
-                "under a free name, if the catalog was put back and gave its name away",
-            )
+            raise _given_away(name, metadata, identity.live_table)
         return cls(ColdTable(name, metadata), read, cold_stores.limits)
 
     def __iter__(self) -> Iterator[ColdTable]:
@@ -426,14 +422,18 @@ class ColdTables:
     def _parsed(self, closed: ClosedTable, location: str, data: bytes) -> ColdTable:
         metadata = parse_table_metadata(data, location, self._limits)
         if metadata.location != self.newest.metadata.location:
-            raise UnreadableMetadata(
-                f"The cold catalog's {closed.name}, a past period of {self.newest.name}, is another table's",
-                table=self.newest.name,
-                path=location,
-                untouched="both tiers",
-                hint="artemis recover-archive TABLE --who WHO --why WHY publishes the period under a free name",
-            )
+            raise _given_away(closed.name, metadata)
         return ColdTable(closed.name, replace(metadata, table_uuid=self.newest.metadata.table_uuid))
+
+
+def _given_away(name: str, found: TableMetadata, live: str = "TABLE") -> UnreadableMetadata:
+    return UnreadableMetadata(
+        f"The cold catalog's {name} is another table: its table-uuid is {found.table_uuid}",
+        table=name,
+        path=found.metadata_location,
+        untouched="both tiers",
+        hint=f"{recovering(live)} publishes what that name stood for, if the catalog was put back and gave it away",
+    )
 
 
 # --- cold side --------------------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                     if current.location is not None:
                         _record_published(context, plan, {identity.cold_table: current.location})
                     return current.location, attempt - 1
-                written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
+                written = [(change, _location(plan, identity, change)) for change in changes]
+                for change, location in written:
+                    _write_metadata(context, plan.table, location, change.metadata)
                 newest = next(location for change, location in written if change.table == identity.cold_table)
                 context.check()
                 try:
@@ -195,8 +197,8 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
         with open_entries(context, table, identity.table_uuid) as entries:
             name, behind = entries.behind(identity)
         for each in behind:
-            if context.cold_stores.head(each.newest) is None:
-                context.cold_stores.write(each.newest, cold_metadata.to_bytes(each.metadata), overwrite=True)
+            if each.is_new:
+                _write_metadata(context, table, each.newest, each.metadata)
         context.check()
         with engine.begin() as connection:
             for each in sorted(behind, key=lambda each: each.name):
@@ -371,25 +373,27 @@ def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
     return replace(change, metadata=with_current(change.metadata, specs_of))
 
 
-def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
-    location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
-    data = cold_metadata.to_bytes(change.metadata)
+def _location(plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
+    return cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
+
+
+def _write_metadata(context: HandoffContext, table: str, location: str, metadata: Json) -> None:
+    data = cold_metadata.to_bytes(metadata)
     parse_table_metadata(data, location, context.cold_stores.limits)
-    _parse_with_iceberg(context.runner.session, location, data, plan)
+    _parse_with_iceberg(context.runner.session, location, data, table)
     with around("handoff.metadata"):
         context.cold_stores.write(location, data, overwrite=True)
     if context.cold_stores.read(location) != data:
         raise HandoffFailed(
             "The cold metadata file reads back differently",
-            table=plan.table,
+            table=table,
             path=location,
             untouched="the cold catalog",
-            hint="check the cold store, then run the handoff again",
+            hint="check the cold store, then run the step again",
         )
-    return location
 
 
-def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: HandoffInput) -> None:
+def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, table: str) -> None:
     """Parse the file with the parser that engines use, before any engine can see it."""
     from py4j.protocol import Py4JJavaError
 
@@ -401,7 +405,7 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: H
         reason = str(error.java_exception.getMessage())
         raise HandoffFailed(
             f"Iceberg's parser refuses the cold metadata: {reason}",
-            table=plan.table,
+            table=table,
             path=location,
             untouched="the cold catalog; nothing was written there",
             hint="report this with the live metadata file; the plan stays open and holds its files",

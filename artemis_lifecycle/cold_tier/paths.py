@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any, Protocol
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -352,6 +353,11 @@ def no_cold_table(table: str) -> NoSuchTable:
         untouched="all files",
         hint="the first handoff creates one (artemis hand-off PLAN); after a loss, restore that folder from a backup",
     )
+
+
+def recovering(table: str) -> str:
+    """Return the command that publishes a table's archive again."""
+    return f"artemis recover-archive {quote(table)} --who WHO --why WHY"
 
 
 def settle(

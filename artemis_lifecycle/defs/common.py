@@ -40,7 +40,6 @@ from artemis_lifecycle.errors import (
     NotApplicable,
     OperationsUnavailable,
     Paused,
-    Refused,
     StorageError,
     UnreadableMetadata,
 )
@@ -176,22 +175,12 @@ def data_version(*facts: str | int | None) -> dg.DataVersion | None:
 def delete_each(
     context: dg.AssetExecutionContext, ids: Sequence[str], delete: Callable[[str], DeletionReport]
 ) -> tuple[list[DeletionReport], dict[str, Any]]:
-    """Delete each plan or scan. Return the reports, and what to show of those that a guard refused: they wait for a
-    person.
-
-    A refused one does not stop the others. Raises the first refusal if no other was deleted.
-    """
-    reports, refused = list[DeletionReport](), list[tuple[str, Refused]]()
-    for each in ids:
-        try:
-            reports.append(delete(each))
-        except Refused as refusal:
-            context.log.warning(terminal(f"{each}: {refusal}"))
-            refused.append((each, refusal))
-    if refused and not reports:
-        raise refused[0][1]
+    """`pipes.delete_each`, with what to show of those that a guard refused."""
+    reports, refused = pipes.delete_each(ids, delete)
     if not refused:
         return reports, {}
+    for each, refusal in refused:
+        context.log.warning(terminal(f"{each}: {refusal}"))
     rows = [(each, terminal(str(why))) for each, why in refused]
     return reports, {**waiting(context, refused[0][1]), "refused": ui_metadata.table(["id", "why"], rows)}
 
@@ -310,6 +299,8 @@ def _outside(context: dg.AssetExecutionContext, launch: Launch, step: str, argum
             raise getattr(errors, parts.pop("type"))(parts.pop("what"), **parts)
     (result,) = done.get_results()
     found: dict[str, Any] = {key: getattr(value, "value", value) for key, value in (result.metadata or {}).items()}
+    if "waits_for" in found:
+        _tag_as_waiting(context, str(found["waits_for"]))
     version = data_version(*(found.get(each) for each in _VERSIONS))
     dry = {"dry_run": asked["dry_run"]} if "dry_run" in asked else {}
     return Materialized(data_version=version, metadata=found | dry)
@@ -362,9 +353,13 @@ def waiting(context: dg.AssetExecutionContext | dg.OpExecutionContext, error: Li
     """Tag a run that waits for what `error` says. Return what to show of it."""
     context.log.warning(terminal(str(error)))
     kind = type(error).__name__
-    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "waiting", WAITS_FOR_TAG: kind})
+    _tag_as_waiting(context, kind)
     said = {"waits_for": kind, "why": terminal(str(error)), "next": terminal(error.hint or ""), "outcome": "waiting"}
     return {key: value for key, value in said.items() if value}
+
+
+def _tag_as_waiting(context: dg.AssetExecutionContext | dg.OpExecutionContext, kind: str) -> None:
+    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "waiting", WAITS_FOR_TAG: kind})
 
 
 def _person_check(said: dict[str, Any]) -> dg.AssetCheckResult:

@@ -71,21 +71,28 @@ class Forgotten:
     place: QuarantinePlace
 
     def write(self, stores: Stores, folder: str) -> None:
-        values = {**asdict(self.job), **asdict(self.place), "retain": self.place.retain.total_seconds()}
+        kept = {"metadata_location": self.place.metadata_location, "retain": self.place.retain.total_seconds()}
+        values = {**asdict(self.job), **kept}
         stores.write(f"{folder}/{_JOB}", json.dumps(values).encode(), overwrite=True)
 
     @classmethod
     def find(cls, stores: Stores, root: str, job_id: str) -> Forgotten | None:
-        """Raises StorageError for a damaged record."""
+        """Return what stands in the folder of that job; its own place counts, wherever the quarantine was then. Raises
+        StorageError for a damaged record, and for one of another folder."""
         for table in stores.children(root)[0]:
-            path = f"{quarantine_folder(root, table.rstrip('/').rpartition('/')[2], job_id)}/{_JOB}"
+            table_uuid = table.rstrip("/").rpartition("/")[2]
+            path = f"{quarantine_folder(root, table_uuid, job_id)}/{_JOB}"
             if stores.head(path) is not None:
                 try:
                     values = json.loads(stores.read(path))
+                    kept, retain = values.pop("metadata_location"), timedelta(seconds=values.pop("retain"))
                     place = QuarantinePlace(
-                        values.pop("root"), timedelta(seconds=values.pop("retain")), values.pop("metadata_location")
+                        root, retain, kept and f"{path.removesuffix(_JOB)}{kept.rpartition('/')[2]}"
                     )
-                    return cls(DeletionJob(**values), place)
+                    job = DeletionJob(**values)
+                    if (job.job_id, job.table_uuid) != (job_id, table_uuid):
+                        raise ValueError(f"it is of {job.job_id} of table {job.table_uuid}")
+                    return cls(job, place)
                 except (ValueError, TypeError, KeyError) as error:
                     raise StorageError(
                         f"The record of a quarantine is damaged: {error}",

@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from shlex import quote
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity, recovering
 from artemis_lifecycle.cold_tier.presence import ColdCopies, RecordedCopy, absent_among, repair
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan, load_plan, unarchived
@@ -163,7 +162,7 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
             f"Plan {plan.plan_id} was handed off, but the cold tables no longer have all its snapshots",
             table=plan.table,
             untouched="the live table and all its files",
-            hint=f"artemis recover-archive {quote(plan.table)} --who WHO --why WHY, if the cold catalog was put back; "
+            hint=f"{recovering(plan.table)}, if the cold catalog was put back; "
             f"before the commit, artemis hand-off {plan.plan_id} publishes them again",
         )
 

@@ -122,11 +122,10 @@ class Quarantine:
             state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
         except UnreadableMetadata:
             # What is missing may be in quarantine, and without it the table has no state.
-            return self._put_back(record, job_id, who, why, lambda: None)
+            return self._put_back(record, who, why)
         with self.steps.run(state, "undelete", pausable=False) as step:
             done = self._put_back(
                 record,
-                job_id,
                 who,
                 why,
                 step.check,
@@ -139,13 +138,12 @@ class Quarantine:
     def _put_back(
         self,
         record: QuarantineRecord,
-        job_id: str,
         who: str,
         why: str,
-        check: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
         recorded: Callable[[], object] = lambda: None,
     ) -> Undeleted:
-        resources = self.resources
+        resources, job_id = self.resources, record.job_id
         self._require_ended(job_id, record.table)
         # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
         with table_lock(resources.operations.engine, record.table_uuid, table=record.table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.common import by_command
 from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.pipes import STEPS
+from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.pipes import STEPS, _delete
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project, said
 from artemis_lifecycle_tests.defs.test_walk import AT_ONCE, failures
@@ -123,6 +125,28 @@ def test_spark_submit_runs_a_step_on_a_cluster(
         assert not failures(done), failures(done)
         assert said(done, "compacted_data_files")["rewritten_files"] == 6
         assert list(tmp_path.glob("work-*/app-*"))
+
+
+def test_a_refused_deletion_stops_no_other_and_waits_for_a_person() -> None:
+    """As in the run's own process, by the same function."""
+
+    def delete(job_id: str, *, dry_run: bool) -> Any:
+        if job_id == "held":
+            raise Refused("a hold keeps them", hint="release it")
+        return SimpleDeleted(job_id, 3)
+
+    found = _delete(delete, ["one", "held", "two"], dry_run=False)
+    assert (found["deleted"], found["waits_for"], found["outcome"]) == (6, "Refused", "waiting")
+    assert found["next"] == "release it"
+    assert "held" in found["refused"] and found["jobs"] == "one, held, two"
+    with pytest.raises(Refused, match="a hold"):
+        _delete(delete, ["held"], dry_run=False)
+
+
+@dataclass(frozen=True)
+class SimpleDeleted:
+    job_id: str
+    deleted: int
 
 
 def test_only_an_asset_launches_it(capsys: pytest.CaptureFixture[str]) -> None:
