@@ -118,7 +118,8 @@ def test_spark_submit_runs_a_step_on_a_cluster(
         }
         settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         job = str(REPOSITORY / "artemis_lifecycle" / "pipes.py")
-        submit = ["spark-submit", "--master", master, "--jars", jars, *settings, job]
+        command = str(Path(sys.executable).with_name("spark-submit"))
+        submit = [command, "--master", master, "--jars", jars, *settings, job]
         project.definitions = build_definitions(project.path, launch=by_command(submit))
         project.create(TABLE, commits=6)
         done = project.run("data_compaction", TABLE, dry_run=False)
