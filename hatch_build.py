@@ -2,7 +2,7 @@
 README a page that stands alone.
 
 Compiling needs javac 17 or newer and the jars that the classes are compiled against, in `$ARTEMIS_JARS` or, in a clone,
-`.artemis/jars` (`make wheel` gets them). Without either it builds none.
+`.artemis/jars` (`make wheel` gets them). Without either it fails. An editable install needs neither.
 """
 
 from __future__ import annotations

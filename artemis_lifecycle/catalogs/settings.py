@@ -58,7 +58,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            f"{shown(url)} is not a PostgreSQL address, which Spark and pyiceberg share for a catalog of type sql",
+            f"{shown(url)} is not a PostgreSQL address: SQL catalogs in other databases are not supported",
             hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
         )
     if not url.host or url.host.startswith("/") or "host" in url.query:

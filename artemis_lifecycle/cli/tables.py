@@ -314,7 +314,8 @@ def retention_curve(
         ref=lambda each: f"{each.type} {each.ref}",
         size=lambda each: decimal(each.size_in_bytes),
     )
-    show_table("What each ref costs: freed if it were removed", *refs)
+    if curve.refs:
+        show_table("What each ref costs: freed if it were removed", *refs)
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def holds(
         "hold=hold_id, kind, owner, why=reason, on, until"
         + (", released=released_at, by=released_by, for=released_why" if ended else ""),
         on=lambda each: each.snapshot_ids or "the whole table",
-        until=lambda each: each.until or "released",
+        until=lambda each: each.until or "it is released",
     )
 
 

@@ -124,6 +124,7 @@ class PathMapping:
         for path, added_by, sequence in identity.reused:
             self._reused.setdefault(path, {})[added_by] = sequence
         self._root, self._target = identity.live_location.rstrip("/"), identity.cold_location.rstrip("/")
+        self._on_disk = is_local(self._target)
         self._reserved = tuple(f"{identity.cold_location}/{folder}/" for folder in (OUTSIDE, REUSED, SPELLED))
 
     @property
@@ -144,7 +145,7 @@ class PathMapping:
         return normalize(f"{scheme}://{'' if authority == '_' else authority}/{path}", self.rules)
 
     def __call__(self, path: str) -> str:
-        if path.startswith(self._root + "/") and self.plain(path) == path:
+        if path.startswith(self._root + "/") and self.plain(path) == path and not self._merges(path):
             mirrored = self._target + path[len(self._root) :]
             # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
@@ -197,9 +198,15 @@ class PathMapping:
     def _aside(self, path: str, folder: str, use: str = "") -> str:
         location, rest = self._split(path)
         place = f"{location.scheme}/{location.authority or '_'}{rest}"
-        if self.plain(path) == path:
+        merges = self._merges(rest)
+        if not merges and self.plain(path) == path:
             return f"{folder}{use}{place}"
-        return f"{self.spelled}{use}{hashlib.sha256(path.removesuffix(rest).encode()).hexdigest()[:16]}/{place}"
+        differs = path if merges else path.removesuffix(rest)
+        return f"{self.spelled}{use}{hashlib.sha256(differs.encode()).hexdigest()[:16]}/{place}"
+
+    def _merges(self, path: str) -> bool:
+        """Return True if the path of an object shares its place on a disk with others: there a//b is a/b."""
+        return self._on_disk and "//" in split(path).path
 
     def _split(self, path: str) -> tuple[PathParts, str]:
         """Return the location's parts, and the path in its store: S3 distinguishes a//b from a/b."""
@@ -209,7 +216,7 @@ class PathMapping:
         rest = location.path if location.scheme == "file" else split(path).path
         if rest in ("", "/") or any(segment in (".", "..") for segment in rest.split("/")):
             raise _unplaceable("The path has . or .. as a name", path)
-        if is_local(self._target) and ASIDE in rest.split("/"):
+        if self._on_disk and ASIDE in rest.split("/"):
             raise _unplaceable(f"The path has {ASIDE} as a name, where a disk keeps its archived files", path)
         return location, rest
 

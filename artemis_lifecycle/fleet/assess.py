@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -130,13 +130,15 @@ class TableAssessment:
 @dataclass(frozen=True)
 class Assessment(Shown):
     """What tables would gain, most freeable bytes first. `quick`: only metadata files were read. `listed_at` is when
-    the given listing was begun. `lifecycle_yaml` is a configuration to begin with."""
+    the given listing was begun. `window` is that of tables without one of their own. `lifecycle_yaml` is a
+    configuration to begin with."""
 
     at: datetime
     quick: bool
     listed_at: datetime | None
     orphans_are: str
     currency: str
+    window: timedelta
     tables: tuple[TableAssessment, ...]
     lifecycle_yaml: str
 
@@ -150,7 +152,8 @@ class Assessment(Shown):
         """What there is to gain, and what the figures leave unsaid."""
         past, all_of = self.total("snapshots_past_window"), self.total("snapshots")
         freeable, stored, money = (self.total(name) for name in ("bytes_freeable", "bytes", "freeable_per_month"))
-        found = [f"{past or 0:,} of {all_of or 0:,} snapshots are past their window"]
+        window = format_duration(self.window)
+        found = [f"{past or 0:,} of {all_of or 0:,} snapshots are past their window, by default {window}"]
         if freeable is not None and stored is not None:
             priced = "" if money is None else f", {money:,.2f} {self.currency} a month"
             found.append(f"Expiration would free {decimal(int(freeable))} of {decimal(int(stored))}{priced}")
@@ -336,7 +339,8 @@ class _Question:
             rows |= self._with_orphans(rows, read, listed, readers, unread | _unreadable(self.config, read))
         found = tuple(sorted(rows.values(), key=lambda row: (-(row.bytes_freeable or 0), row.table)))
         began, text = None if listed is None else listed.began_at, lifecycle_yaml(self.config, found, self.at)
-        return Assessment(self.at, self.quick, began, CANDIDATES, self.config.prices.currency, found, text)
+        window, currency = self.config.defaults.retention.window, self.config.prices.currency
+        return Assessment(self.at, self.quick, began, CANDIDATES, currency, window, found, text)
 
     def _is_asked(self, name: str) -> bool:
         return name not in RESULT_TABLES and (name == self.pattern or fits(name, self.pattern))

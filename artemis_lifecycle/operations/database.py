@@ -403,5 +403,5 @@ def _unavailable(url: sa.URL, error: BaseException) -> OperationsUnavailable:
     return OperationsUnavailable(
         f"Postgres at {shown(url)} cannot be reached: {reason}",
         untouched="everything that was not yet written",
-        hint="start it, or fix operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
+        hint="start it, or fix its address or password: operations.uri, catalogs.*.uri, ARTEMIS_POSTGRES_URI or --uri",
     )

@@ -310,22 +310,44 @@ def hash_location(location: str) -> int:
 
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """Return the hash of each path's location, for an Arrow array of strings without nulls."""
-    return np.fromiter(_hashes(paths, rules), np.uint64, len(paths))
+    found = np.empty(len(paths), np.uint64)
+    for start in range(0, len(paths), _AT_ONCE):
+        _hash_into(found[start : start + _AT_ONCE], _binary(paths.slice(start, _AT_ONCE)), rules)
+    return found
 
 
-def _hashes(paths: pa.Array, rules: LocationRules) -> Iterator[int]:
+def _hash_into(found: NDArray[np.uint64], paths: pa.Array, rules: LocationRules) -> None:
     # Most paths of a table differ from their location in scheme and authority only: these need no `normalize`.
-    spelled, settled, odd = b"", b"", _NOTHING
-    for path in _encoded(paths):
-        known = bool(spelled) and path.startswith(spelled)
-        start = len(spelled) - 1
-        if known and path.find(b"//", start) < 0 and path.find(odd[0], start) < 0 and path.find(odd[1], start) < 0:
-            yield xxhash.xxh64_intdigest(path if spelled == settled else settled + path[start + 1 :], SEED)
-            continue
-        text = path.decode("utf-8", "surrogatepass")
-        yield hash_location(normalize(text, rules))
-        if not known:
-            spelled, settled, odd = _prefixes(text, rules)
+    spelled, settled, odd = _prefixes(_text(paths[0].as_py()), rules)
+    plain = np.zeros(len(paths), np.bool_)
+    if spelled:
+        offsets, data = text_buffers(paths.view(pa.large_string()))
+        # A path with more pairs than its prefix has one behind it. Pairs overlap: `///` has two.
+        pairs = sum(spelled.startswith(b"//", at) for at in range(len(spelled)))
+        plain = np.asarray(pc.starts_with(paths, spelled)) & (_count(offsets, data, b"//") == pairs)
+        for each in odd:
+            plain &= _count(offsets, data, each) == 0
+    if not plain.all():
+        others = paths.filter(pa.array(~plain)).to_pylist()
+        found[~plain] = [hash_location(normalize(_text(path), rules)) for path in others]
+        paths = paths.filter(pa.array(plain))
+    if spelled != settled:
+        paths = pc.binary_replace_slice(paths, 0, len(spelled), settled)
+    found[plain] = [xxhash.xxh64_intdigest(path, SEED) for path in paths.to_pylist()]
+
+
+def _count(offsets: NDArray[np.int64], data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
+    """Return how often each text of these buffers has one or two bytes, at least: the second may be the next text's."""
+    data = data[offsets[0] : offsets[-1]]
+    here = data == sought[0]
+    if len(sought) == 2:
+        here = here[:-1] & (data[1:] == sought[1])
+    places = np.flatnonzero(here) + offsets[0]
+    return np.bincount(np.searchsorted(offsets[1:], places, side="right"), minlength=len(offsets) - 1)
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogatepass")
 
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
@@ -335,7 +357,11 @@ def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
 
 def _encoded(texts: pa.Array) -> Iterator[bytes]:
     for start in range(0, len(texts), _AT_ONCE):
-        yield from texts.slice(start, _AT_ONCE).cast(pa.large_string()).view(pa.large_binary()).to_pylist()
+        yield from _binary(texts.slice(start, _AT_ONCE)).to_pylist()
+
+
+def _binary(texts: pa.Array) -> pa.Array:
+    return texts.cast(pa.large_string()).view(pa.large_binary())
 
 
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
@@ -365,21 +391,21 @@ def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
-_NOTHING, _OF_FILES, _OF_OBJECTS = (b"//", b"//"), (b"/.", b"/."), (b"?", b"#")
+_OF_FILES, _OF_OBJECTS = (b"/.",), (b"?", b"#")
 
 
-def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, tuple[bytes, bytes]]:
+def _prefixes(path: str, rules: LocationRules) -> tuple[bytes, bytes, tuple[bytes, ...]]:
     """Return the path's scheme and authority with the following slash, in the original spelling and in its location,
     and what else in a path needs `normalize`. Empty for a path without them."""
     rest = split(path).path
     if not rest.startswith("/"):
         # Relative, or an authority without a path: too rare for a special rule.
-        return b"", b"", _NOTHING
+        return b"", b"", ()
     spelled = path[: len(path) - len(rest)] + "/"
     settled = normalize(f"{spelled}x", rules)[:-1]
     schemes = {split(f"{spelled}x").scheme, split(f"{settled}x").scheme}
     before, after = (each.encode("utf-8", "surrogatepass") for each in (spelled, settled))
     if _is_cut(*schemes):
         # Where they are files by other rules: nothing is known of such a path without `normalize`.
-        return (b"", b"", _NOTHING) if not schemes.isdisjoint(("", "file")) else (before, after, _OF_OBJECTS)
-    return before, after, _NOTHING if schemes.isdisjoint(("", "file")) else _OF_FILES
+        return (b"", b"", ()) if not schemes.isdisjoint(("", "file")) else (before, after, _OF_OBJECTS)
+    return before, after, () if schemes.isdisjoint(("", "file")) else _OF_FILES

@@ -115,11 +115,11 @@ class Explaining:
             if self._row_at(record.files_location, location, rules) is not None
         ]
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
-        if holders:
-            reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
-            return Explanation(path, "planned" if planned else "kept", reasons, holders, since, until)
         if planned:
-            return Explanation(path, "planned", planned, planned)
+            return Explanation(path, "planned", planned, holders or planned, since)
+        if holders:
+            reached = f"reached from {table} at {metadata.metadata_location}"
+            return Explanation(path, "kept", (reached,), holders, since, until)
         fate = self._fate(metadata.table_uuid, location, rules, _is_gone)
         if fate is not None:
             return Explanation(path, "deleted", (fate,), ())
@@ -133,8 +133,9 @@ class Explaining:
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it", *another), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
-        unnamed = "no snapshot, open plan, journal or scan of the table names it: check its spelling"
-        reasons = (unnamed,) if why is None else (unnamed, "it is outside the locations that the table owns")
+        unnamed = "no snapshot, open plan, journal or scan of the table names it"
+        outside = "" if why is None else ", and it is outside the locations that the table owns"
+        reasons = (f"{unnamed}{outside}: check its spelling, with the whole path",)
         return Explanation(path, "kept" if another else "unknown", another or reasons, writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:

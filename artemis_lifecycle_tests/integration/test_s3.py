@@ -136,6 +136,36 @@ def test_a_path_that_engines_cut_is_the_object_that_they_read(
     assert sorted(row["id"] for row in spark.table(name).collect()) == [1, 2]
 
 
+def test_objects_whose_names_are_one_on_a_disk_keep_their_rows_there(
+    make_config: MakeConfig, spark: SparkSession, s3: S3Server
+) -> None:
+    live = {"warehouse": f"s3://{s3.bucket()}/live", "properties": _access(s3)}
+    config = make_config(catalogs={"live": live}, defaults=AT_ONCE, tables={"db.*": {}})
+    lifecycle, name = Lifecycle.open(config, spark=spark), f"{config.catalogs.live.name}.db.t"
+    core_tables.sql(spark, f"CREATE NAMESPACE {config.catalogs.live.name}.db")
+    core_tables.sql(spark, f"CREATE TABLE {name} (id int) USING iceberg")
+    table, jvm = core_tables.java_table(spark, name), spark._jvm
+    assert jvm is not None
+    for number, place in enumerate(("data/f.parquet", "data//f.parquet")):
+        core_tables.append(spark, name, [(number,)])
+        table.refresh()
+        (file,) = table.currentSnapshot().addedDataFiles(table.io())
+        named = f"{table.location()}/{place}"
+        lifecycle.live_stores.write(named, lifecycle.live_stores.read(str(file.location())))
+        moved = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).copy(file).withPath(named).build()
+        rows = jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+        table.newOverwrite().overwriteByRowFilter(rows).addFile(moved).commit()
+    core_tables.append(spark, name, [(9,)])
+    spark.sql(f"REFRESH TABLE {name}")
+    ids = [each.snapshot_id for each in lifecycle.snapshot_history("db.t").snapshots]
+    before = {each: sorted(row["id"] for row in lifecycle.read("db.t", snapshot_id=each).collect()) for each in ids}
+    assert before[ids[1]] == [0] and before[ids[3]] == [1]
+    lifecycle.expire("db.t")
+    for each in ids[:-1]:
+        assert lifecycle.route("db.t", snapshot_id=each).tier == "cold"
+        assert sorted(row["id"] for row in lifecycle.read("db.t", snapshot_id=each).collect()) == before[each]
+
+
 @pytest.mark.filterwarnings(*DAGSTERS_OWN)
 def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: S3Server, tmp_path: Path) -> None:
     live_bucket, cold_bucket = s3.bucket(), s3.bucket()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage import frames
+from artemis_lifecycle.storage import frames, location
 from artemis_lifecycle.storage.frames import (
     SealedFrame,
     frame_of,
@@ -138,26 +138,34 @@ def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> No
     assert read_frame(Runner(spark), in_process.folder, Stores()).frame().count() == 0
 
 
-PATHS = st.lists(
-    st.one_of(
-        st.text(st.characters(codec="utf-8"), max_size=40),
-        st.tuples(
-            st.sampled_from(
-                ["s3://b", "S3a://b", "s3n://other", "file:", "file://", "file://host", "", "hdfs://n:8020"]
-            ),
-            st.text("ab/.é %", max_size=60),
-        ).map("/".join),
-    ),
-    max_size=30,
+PLACES = st.sampled_from(
+    ["s3://b", "S3a://b", "s3n://o", "s3://", "file:", "file://", "file://host", "", "hdfs://n:8020"]
+)
+NAMES = st.text("ab/.é %?#", max_size=12)
+PATHS = st.one_of(
+    st.lists(st.text(st.characters(codec="utf-8"), max_size=40) | st.tuples(PLACES, NAMES).map("/".join), max_size=30),
+    # As most tables have them: one place, and few that need a second look.
+    st.tuples(PLACES, st.lists(NAMES, max_size=30)).map(lambda drawn: [f"{drawn[0]}/{name}" for name in drawn[1]]),
 )
 
 
-@given(paths=PATHS, equal_schemes=st.sampled_from([{}, {"hdfs": "file"}, {"file": "hdfs"}]))
-@example(paths=["file:///a//b", "s3://b/c"], equal_schemes={})  # as many slashes together as two plain paths
-def test_paths_have_the_hash_of_their_location(paths: list[str], equal_schemes: dict[str, str]) -> None:
+@given(paths=PATHS, equal_schemes=st.sampled_from([{}, {"hdfs": "file"}, {"file": "hdfs"}]), at_once=st.integers(1, 9))
+@example(paths=["file:///a//b", "s3://b/c"], equal_schemes={}, at_once=9)  # as many pairs of slashes as two plain paths
+@example(paths=["s3://b/a/", "s3://b/c"], equal_schemes={}, at_once=9)
+@example(paths=["/a/", "/b", "//c"], equal_schemes={}, at_once=9)
+def test_paths_have_the_hash_of_their_location(paths: list[str], equal_schemes: dict[str, str], at_once: int) -> None:
     rules = LocationRules({**DEFAULT_RULES.equal_schemes, **equal_schemes})
-    found = hash_column(pa.array(paths, pa.string()), rules)
+    every = pa.array(["s3://b//", *paths, "/"], pa.string()).slice(1, len(paths))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(location, "_AT_ONCE", at_once)
+        found = hash_column(every, rules)
     assert found.tolist() == [hash_location(normalize(path, rules)) for path in paths]
+
+
+def test_a_path_that_is_no_text_has_a_hash() -> None:
+    torn = pa.array([b"s3://b/\xed\xa0\x80", b"s3://b//\xed\xa0\x80"]).view(pa.string())
+    expected = [hash_location(normalize(path)) for path in ("s3://b/\ud800", "s3://b//\ud800")]
+    assert hash_column(torn, DEFAULT_RULES).tolist() == expected
 
 
 def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> None:

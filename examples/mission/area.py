@@ -51,7 +51,7 @@ catalogs:
 {OTHERS}operations: {{root: state}}
 defaults:
   # A demo cannot wait for a day. Where people read, keep the default of 24h: a running query may still need the files.
-  deletion: {{grace: 0s}}
+  deletion: {{grace: 1ms}}
 tables:
   # The registry's oldest history goes on to the deep archive: after 180 days here, after 7 years by default.
   {REGISTRY}: {{retention: {{window: 30d}}, cold_tier: {{retain: 180d}}}}
