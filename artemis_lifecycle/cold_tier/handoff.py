@@ -486,7 +486,7 @@ def hand_off(
     live = with_lists(metadata_json(base, plan.base_metadata_location, context.live_stores.limits))
     demand, placing, before = _demand(context, plan, base, live, dry_run=dry_run)
     committed = {each["snapshot-id"]: each["timestamp-ms"] * 1000 for each in before or ()}
-    lists = None if before is None else frozenset(filter(None, (each.get("manifest-list") for each in before)))
+    lists = frozenset(filter(None, (each.get("manifest-list") for each in before or ())))
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     live_stores = context.live_stores
     consent = Consent(frozenset(approved), frozenset(overtaken), lambda path: live_stores.head(path) is not None)

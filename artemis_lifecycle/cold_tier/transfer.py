@@ -247,7 +247,7 @@ class Transfer:
     `records` can access `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
     `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
     is lost. `reuse` decides which file a path means that was used for several; `decided` records where they go.
-    `archive`: the manifest lists of what was archived before. Then other files at the target may be archived ones.
+    `archive`: the manifest lists of what was archived before.
     """
 
     runner: Runner
@@ -263,7 +263,7 @@ class Transfer:
     consent: Consent = field(default_factory=Consent)
     reuse: Reuse | None = None
     decided: Callable[[Sequence[tuple[str, int, int]]], None] = lambda reused: None
-    archive: frozenset[str] | None = frozenset()
+    archive: frozenset[str] = frozenset()
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
@@ -345,7 +345,7 @@ class Transfer:
         )
         copier = Copier(self.source, self.target, mapping)
         if self.reuse is not None:
-            copier = replace(copier, committed=self.reuse.committed, replaceable=None if self.archive is None else ())
+            copier = replace(copier, committed=self.reuse.committed, replaceable=())
         with self.runner.keeping() as keep:
             sealed: Rows | None = None
             for phase in range(PHASES):

@@ -664,13 +664,20 @@ def test_a_source_of_another_size_than_recorded_stops_the_handoff(v1: World) -> 
     assert not _published(v1)
 
 
-def test_a_copy_that_was_corrupted_before_it_counted_is_redone(v1: World) -> None:
+def test_a_file_of_nobody_knows_whom_at_a_copy_s_place_stays(v1: World) -> None:
+    """Also before the table's first handoff: another deployment may have the same cold root."""
     plan = v1.plan()
     victim = _data_file(v1, plan.snapshot_ids[0])
     mirrored = v1.cold_root / _local(victim).relative_to(v1.live_root)
     mirrored.parent.mkdir(parents=True)
     good = _local(victim).read_bytes()
-    mirrored.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+    other = bytes([good[0] ^ 1]) + good[1:]
+    mirrored.write_bytes(other)
+    for _ in range(2):
+        with pytest.raises(HandoffFailed, match="another file is at its place"):
+            v1.hand_off(plan)
+        assert mirrored.read_bytes() == other and not _published(v1)
+    mirrored.unlink()
     v1.hand_off(plan)
     assert mirrored.read_bytes() == good
 
