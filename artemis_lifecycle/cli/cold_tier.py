@@ -57,7 +57,7 @@ def costs(lifecycle: Lifecycle, table: str) -> Iterator[object]:
     yield Result({**asdict(found), "per_month": found.per_month}, picture=found.plot)
 
     def money(amount: float | None) -> str:
-        return "" if amount is None else f"{amount:,.4f}"
+        return "" if amount is None else "<0.0001" if 0 < amount < 0.0001 else f"{amount:,.4f}"
 
     figures: list[tuple[str, Callable[[TierCost], object]]] = [
         ("class", lambda tier: tier.storage_class),

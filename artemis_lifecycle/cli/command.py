@@ -305,13 +305,14 @@ _EXAMPLES = {
     "branch": "--branch back",
     "ttl": "--ttl 2h",
     "to": "--to 2026-01-31",
+    "as_of": "--as-of 2026-01-31",
 }
 
 
 def _example(group: object, name: str, parameters: Iterable[inspect.Parameter]) -> str:
-    """Return a command line with what the verb requires."""
+    """Return a command line with what the verb requires: it names a snapshot, or an instant."""
     words = ["artemis", group if isinstance(group, str) else "", name.replace("_", "-")]
-    words += [_EXAMPLES[each.name] for each in parameters if each.default is each.empty]
+    words += [_EXAMPLES[each.name] for each in parameters if each.default is each.empty or each.name == "as_of"]
     return f"Example: {' '.join(filter(None, words))}"
 
 

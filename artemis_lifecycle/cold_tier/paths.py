@@ -37,6 +37,7 @@ RESTORED = "restored"
 
 _RESTORED_FILE = re.compile(f"/{RESTORED}/restore-[0-9a-f]{{32}}/")
 _TAG = re.compile("[0-9a-f]{16}/")
+_DOTS = re.compile(r"(?<=/)\.\.?(?=/|$)")
 
 UNPLACED = "_tables"
 """The folder in the cold warehouse for tables whose location has no place of the same name there, by table-uuid."""
@@ -113,7 +114,7 @@ class PathMapping:
     cold path, even if they name one file.
 
     `sequences` are the sequence numbers of the table's snapshots, by id; only `meant` needs them. Raises HandoffFailed
-    for a relative path, and for one with `.` or `..` as names, or with the name of a disk's archive.
+    for a relative path, and for one with the name of a disk's archive.
     """
 
     def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS, sequences: Mapping[int, int] | None = None) -> None:
@@ -145,7 +146,7 @@ class PathMapping:
         return normalize(f"{scheme}://{'' if authority == '_' else authority}/{path}", self.rules)
 
     def __call__(self, path: str) -> str:
-        if path.startswith(self._root + "/") and self.plain(path) == path and not self._merges(path):
+        if path.startswith(self._root + "/") and self.plain(path) == path and not self._is_odd(path):
             mirrored = self._target + path[len(self._root) :]
             # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
@@ -197,16 +198,18 @@ class PathMapping:
 
     def _aside(self, path: str, folder: str, use: str = "") -> str:
         location, rest = self._split(path)
-        place = f"{location.scheme}/{location.authority or '_'}{rest}"
-        merges = self._merges(rest)
-        if not merges and self.plain(path) == path:
+        place = f"{location.scheme}/{location.authority or '_'}{_DOTS.sub('%2E', rest)}"
+        odd = self._is_odd(rest)
+        if not odd and self.plain(path) == path:
             return f"{folder}{use}{place}"
-        differs = path if merges else path.removesuffix(rest)
+        differs = path if odd else path.removesuffix(rest)
         return f"{self.spelled}{use}{hashlib.sha256(differs.encode()).hexdigest()[:16]}/{place}"
 
-    def _merges(self, path: str) -> bool:
-        """Return True if the path of an object shares its place on a disk with others: there a//b is a/b."""
-        return self._on_disk and "//" in split(path).path
+    def _is_odd(self, path: str) -> bool:
+        """Return True if the path of an object could share its place with others: a//b is a/b on a disk. One with . or
+        .. as a name is never copied (`ambiguity`)."""
+        rest = split(path).path
+        return (self._on_disk and "//" in rest) or _DOTS.search(rest) is not None
 
     def _split(self, path: str) -> tuple[PathParts, str]:
         """Return the location's parts, and the path in its store: S3 distinguishes a//b from a/b."""
@@ -214,8 +217,8 @@ class PathMapping:
         if not location.scheme:
             raise _unplaceable("The path is relative", path)
         rest = location.path if location.scheme == "file" else split(path).path
-        if rest in ("", "/") or any(segment in (".", "..") for segment in rest.split("/")):
-            raise _unplaceable("The path has . or .. as a name", path)
+        if rest in ("", "/"):
+            raise _unplaceable("The path has no name", path)
         if self._on_disk and ASIDE in rest.split("/"):
             raise _unplaceable(f"The path has {ASIDE} as a name, where a disk keeps its archived files", path)
         return location, rest

@@ -7,6 +7,7 @@ Sessions name the files in `spark.jars` and need no network. Spark decides where
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
@@ -29,6 +30,8 @@ from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config.models import LifecycleConfig
+
+_log = logging.getLogger(__name__)
 
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that already has the jars; nothing is resolved then."""
@@ -202,6 +205,8 @@ def compiled(home: Path, folder: Path, libraries: Sequence[Path]) -> Path:
 
 
 def _fetch(jars: Sequence[Jar], folder: Path) -> None:
+    # Python shows it where nothing is configured, as in a command, which may wait for minutes.
+    _log.warning("Spark needs %s: fetching into %s, once", ", ".join(jar.file_name for jar in jars), folder)
     export_java()
     home = spark_home()
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=folder) as work:

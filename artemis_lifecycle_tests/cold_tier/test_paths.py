@@ -41,6 +41,7 @@ CASES = {
     "s3://live/whale/x": "s3://cold/archive/ns/t/_outside/s3/live/whale/x",
     "s3://else/x/y": "s3://cold/archive/ns/t/_outside/s3/else/x/y",
     "s3a://else/x/y": "s3://cold/archive/ns/t/_spelled/*/s3/else/x/y",
+    "s3://live/wh/ns/t/../t/x": "s3://cold/archive/ns/t/_spelled/*/s3/live/wh/ns/t/%2E/t/x",
     "hdfs://host:8020/x": "s3://cold/archive/ns/t/_outside/hdfs/host:8020/x",
     "file:///var/x": "s3://cold/archive/ns/t/_outside/file/_/var/x",
     "/var/x": "s3://cold/archive/ns/t/_spelled/*/file/_/var/x",
@@ -74,8 +75,8 @@ def test_files_are_mirrored_as_the_table_spells_its_location(path: str, expected
     assert fnmatch(PathMapping(local)(path), f"file:///data/cold/{expected}")
 
 
-@pytest.mark.parametrize("path", ["data/x", "s3://b/a/../x", "s3://live/wh/ns/./x", "s3://live/wh/../x", "s3://b"])
-def test_a_path_that_could_mean_two_files_is_refused(path: str) -> None:
+@pytest.mark.parametrize("path", ["data/x", "s3://b"])
+def test_a_path_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises(HandoffFailed):
         PathMapping(identity())(path)
 
@@ -163,7 +164,8 @@ def test_paths_never_meet_and_never_leave_the_cold_warehouse(
         # No two tables share a copy: each rewrites delete files and manifests by its own paths.
         assert is_under(each, mapping.identity.cold_location)
         if each.startswith(mapping.spelled):
-            assert mapping.spelled_location(each) in (normalize(one), normalize(other))
+            dotted = any(name in (".", "..") for path in (one, other) for name in path.split("/"))
+            assert dotted or mapping.spelled_location(each) in (normalize(one), normalize(other))
         assert each.startswith(mapping.spelled) or each in again.places(plain) or each in again.places(other)
     assert len({normalize(each) for each in places}) == len(places)
     assert normalize(plain) == normalize(one) and mapping.plain(plain) == plain

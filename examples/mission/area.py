@@ -52,6 +52,12 @@ catalogs:
 defaults:
   # A demo cannot wait for a day. Where people read, keep the default of 24h: a running query may still need the files.
   deletion: {{grace: 1ms}}
+prices:
+  # Amazon's list prices for us-east-1, to show the figures: yours may differ.
+  classes:
+    STANDARD: {{gb_month: 0.023, put_per_1000: 0.005, get_per_1000: 0.0004, read_per_gb: 0}}
+    GLACIER_IR: {{gb_month: 0.004, put_per_1000: 0.02, get_per_1000: 0.01, read_per_gb: 0.03}}
+    DEEP_ARCHIVE: {{gb_month: 0.00099, put_per_1000: 0.05, get_per_1000: 0.0004, thaw_per_1000: 0.1, read_per_gb: 0.02}}
 tables:
   # The registry's oldest history goes on to the deep archive: after 180 days here, after 7 years by default.
   {REGISTRY}: {{retention: {{window: 30d}}, cold_tier: {{retain: 180d}}}}
