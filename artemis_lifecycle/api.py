@@ -708,12 +708,15 @@ class Lifecycle:
 
     def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
         """Transfer the live catalog to this deployment: the steps of its current deployment are refused from now on.
-        Who, when and why are recorded next to the catalog. Does nothing if it already belongs to this deployment.
+        Who, when and why are recorded next to the catalog. Does nothing if it already belongs to this deployment. What
+        the deep archive has and this operations database does not know is recorded again.
 
         From then on, the other operations database's holds, open plans, graces and heartbeats protect nothing. Return
         the active record. Raises BadInput without `who` or `why`; Refused for a role without rights.
         """
-        return take_over(self.resources, who=who, why=why)
+        taken = take_over(self.resources, who=who, why=why)
+        self._cold_tier.recall_all_moves()
+        return taken
 
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on all tables, on every machine: workers notice within seconds, stop between two

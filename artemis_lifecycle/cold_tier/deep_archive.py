@@ -44,6 +44,7 @@ from artemis_lifecycle.spark.java_errors import worker_errors
 from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import (
     arrow_schema,
+    describe_frame,
     frame_batches,
     frame_of,
     read_frame,
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
 
 
 FILES = "path string, kind string, size_in_bytes bigint"
+
+_MOVE = "deep"
+"""How the ids of moves begin."""
 
 _FILES_PER_BATCH = 1_000
 """Between two batches, a new hold can take effect, and a lost lease is detected."""
@@ -179,9 +183,7 @@ def deep_archive(
     batches; LeaseLost, Busy, UnreadableMetadata, StorageError.
     """
     if not dry_run:
-        for earlier in context.operations.deep_moves.of_table(context.table_uuid):
-            if earlier.finished_at is None:
-                _settle(context, earlier)
+        _settle_unfinished(context)
     cold, now_ms = context.cold.current(), int(now.timestamp() * 1000)
     history, holds = view_of(cold), context.holds()
     due = due_snapshots(history, retain, now_ms, holds)
@@ -196,7 +198,7 @@ def deep_archive(
     )
     if not due:
         return found
-    asking = Asking(new_id("deep"), "deep_archive", context.table, context.table_uuid, due)
+    asking = Asking(new_id(_MOVE), "deep_archive", context.table, context.table_uuid, due)
     protection = _Readers(Protection(context.protection, asking), Protection(context.readers, asking))
     doomed, found = _only_theirs(context, protection, found)
     if dry_run or not doomed.num_rows:
@@ -218,6 +220,27 @@ def deep_archive(
         files_location=move.files_location,
         _files=lambda: frame_of(context.spark, move.files_location, context.records),
     )
+
+
+def forgotten_moves(records: Stores, operations: Operations, root: str, table_uuid: str) -> list[str]:
+    """Return the moves under `root` (`operations.root`) that an operations database does not know, because it was put
+    back or is new."""
+    known = {move.move_id for move in operations.deep_moves.of_table(table_uuid)}
+    folders, _ = records.children(f"{root}/deep-archive/{table_uuid}")
+    names = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
+    return [name for name in names if name.startswith(f"{_MOVE}-") and name not in known]
+
+
+def recall(context: DeepArchiveContext, moves: Collection[str], storage_class: str) -> None:
+    """Record forgotten moves again, by the lists of their files, and settle them. Their class is taken for this one."""
+    for move_id in moves:
+        location = context.folder(context.table_uuid, move_id)
+        if describe_frame(location, context.records) is None:
+            continue  # It died before its first file.
+        files = pa.Table.from_batches(frame_batches(location, context.records), arrow_schema(FILES))
+        size, now = pc.sum(files.column("size_in_bytes")).as_py() or 0, context.operations.clock.now()
+        _record(context, move_id, storage_class, now, location, files, size)
+    _settle_unfinished(context)
 
 
 def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.RecordBatch]:
@@ -325,17 +348,29 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
     reach("deep_archive.seal:before")
     write_batches(doomed.to_batches(), doomed.schema, location, context.records)
     reach("deep_archive.seal:after")
+    return _record(context, move_id, found.storage_class, found.cutoff, location, doomed, found.due_bytes)
+
+
+def _record(
+    context: DeepArchiveContext,
+    move_id: str,
+    storage_class: str,
+    cutoff: datetime,
+    location: str,
+    files: pa.Table,
+    size_in_bytes: int,
+) -> MoveRecord:
     return context.operations.deep_moves.begin(
         move_id,
         context.table_uuid,
         context.table,
-        storage_class=found.storage_class,
-        cutoff=found.cutoff,
+        storage_class=storage_class,
+        cutoff=cutoff,
         files_location=location,
-        files=found.due_files,
-        size_in_bytes=found.due_bytes,
+        files=files.num_rows,
+        size_in_bytes=size_in_bytes,
         who=context.who,
-        snapshot_ids=_reading(context, doomed),
+        snapshot_ids=_reading(context, files),
     )
 
 
@@ -400,6 +435,12 @@ def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> 
         untouched="the other files, which stay readable in the cold tier",
         hint="run it again: it continues with the files that are neither held nor needed",
     )
+
+
+def _settle_unfinished(context: DeepArchiveContext) -> None:
+    for move in context.operations.deep_moves.of_table(context.table_uuid):
+        if move.finished_at is None:
+            _settle(context, move)
 
 
 def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:

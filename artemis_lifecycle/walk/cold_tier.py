@@ -139,6 +139,7 @@ class ColdTier:
             # One that stands for the others of its period is not left out without an approval.
             alone = in_table.union(wanted if wanted != plan.expired_snapshots else ())
             if not dry_run:
+                self.recall_moves(plan.table, plan.table_uuid)
                 # Until `_keep_readable`: a run that dies in between leaves copies of published snapshots archived.
                 moves = self.resources.operations.deep_moves
                 moves.mark(plan.table_uuid, {each.move_id: wanted for each in moves.of_table(plan.table_uuid)})
@@ -199,6 +200,38 @@ class ColdTier:
             keep_readable(context, copies, self.resources.live_stores, wanted)
             moves, left = self.resources.operations.deep_moves, set(plan.expired_snapshots) - archived
             moves.mark(plan.table_uuid, {}, instead_of=left)
+
+    def recall_all_moves(self) -> None:
+        """Record again what was moved to the deep archive and the operations database does not know, of all tables."""
+        resources = self.resources
+        for folder in resources.live_stores.children(f"{resources.root}/deep-archive")[0]:
+            table_uuid = folder.rstrip("/").rpartition("/")[2]
+            identity = read_identity(resources.live_stores, resources.root, table_uuid)
+            # Without a cold table, as before `recover_archive`, nobody reads them.
+            if identity is not None and cold_tables(resources, table_uuid) is not None:
+                self.recall_moves(identity.live_table, table_uuid)
+
+    def recall_moves(self, table: str, table_uuid: str) -> None:
+        """The same for one table."""
+        resources = self.resources
+        forgotten = thawing.forgotten_moves(resources.live_stores, resources.operations, resources.root, table_uuid)
+        if not forgotten:
+            return
+        cold, protection = cold_context(resources, table, table_uuid)
+        context = DeepArchiveContext(
+            protection=protection,
+            readers=protection,
+            table=table,
+            table_uuid=table_uuid,
+            root=resources.root,
+            cold=cold,
+            ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),
+            live=(),
+            holds=lambda: (),
+            who=resources.owner,
+        )
+        with table_lock(resources.operations.engine, table_uuid, table=table):
+            thawing.recall(context, forgotten, resources.config.deep_archive.storage_class)
 
     def _deep_context(self, table: str, live: TableMetadata, check: Callable[[], None]) -> DeepArchiveContext:
         resources, table_uuid = self.resources, live.table_uuid
@@ -332,6 +365,8 @@ class ColdTier:
             live = self.steps.again(state).metadata
             table_uuid = live.table_uuid
             require_newest_archive(self.resources, table, table_uuid, step.check)
+            if not dry_run:
+                self.recall_moves(table, table_uuid)
             context = self._deep_context(table, live, step.check)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
@@ -446,7 +481,9 @@ class ColdTier:
             raise no_cold_table(table)
         with self.resources.operations.engine.begin() as connection:
             NewDecision("recover-archive", table_uuid, who, why).record(connection)
-        return publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
+        done = publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
+        self.recall_moves(table, table_uuid)
+        return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
         """Compare the sources of all archived copies that live still has with their records, after the whole live store

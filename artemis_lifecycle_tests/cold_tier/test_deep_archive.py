@@ -315,10 +315,11 @@ def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -
     assert archive.readable("live", ids) == [True, True, True]
 
 
-@pytest.mark.parametrize("name", ["waits", "rolled_back", "thawed", "gone"])
+@pytest.mark.parametrize("name", ["waits", "rolled_back", "thawed", "gone", "forgotten"])
 def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's snapshot reads the first one's file, and another tool has expired it. A copy that is aside all the
-    same, as after a rollback, comes back; where live has lost the file, the snapshot is known to need a thaw."""
+    same, as after a rollback, comes back, also if the database does not know it; where live has lost the file, the
+    snapshot is known to need a thaw."""
     lifecycle, table = archive.lifecycle, f"db.{name}"
     full = f"{lifecycle.config.catalogs.live.name}.{table}"
     back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {0})"
@@ -336,6 +337,8 @@ def test_what_a_plan_archives_needs_no_thaw(archive: Archive, name: str, monkeyp
         monkeypatch.setattr(LocalStore, "unarchive", lambda *_: False)
     done = lifecycle.deep_archive(table)
     assert (done.moved_files, done.still_live) == ((0, 1) if name == "waits" else (1, 0))
+    if name == "forgotten":
+        _forget(lifecycle, table)
     if name == "thawed":
         asked = lifecycle.request_thaw(table, [first], case_id="C", requester="Ann", reason="why")
         approve_thaw(lifecycle, asked.thaw_id)
@@ -408,6 +411,42 @@ def test_a_handoff_that_dies_before_its_copies_are_back_leads_to_a_thaw(
         return
     assert lifecycle.route(table, snapshot_id=again).tier == "cold"
     assert archive.readable(f"dies_{name}", (again,)) == [True]
+
+
+@pytest.mark.parametrize("then", ["keeps", "held", "dropped"])
+def test_a_database_that_has_forgotten_a_move_learns_it_when_it_takes_over(archive: Archive, then: str) -> None:
+    """It was put back to before the move, or is new."""
+    lifecycle, table = archive.lifecycle, f"db.forgets_{then}"
+    first, second, *_ = archive.made(f"forgets_{then}", ONE, MORE, INSTEAD, LAST)
+    assert lifecycle.deep_archive(table).moved_files == 2
+    table_uuid = _uuid(lifecycle, table)
+    _forget(lifecycle, table)
+    assert lifecycle.route(table, snapshot_id=first).tier == "cold"  # It does not know better yet.
+    if then == "held":
+        lifecycle.hold(table, "legal", "a case", snapshot_ids=(first,))
+    if then == "dropped":
+        lifecycle.observe_catalog()
+        core_tables.sql(lifecycle.spark, f"DROP TABLE {lifecycle.config.catalogs.live.name}.{table}")
+        lifecycle.observe_catalog()
+    for _ in range(2):
+        lifecycle.take_over(who="Ann", why="a backup")
+        assert lifecycle.operations.deep_moves.snapshots(table_uuid) == {first, second}
+    if then != "dropped":
+        assert archive.readable(f"forgets_{then}", (first, second)) == [False, False]
+    said = {"case_id": "C", "requester": "Ann", "reason": "why"}
+    asked = lifecycle.request_thaw(table, [first, second], **said)
+    approve_thaw(lifecycle, asked.thaw_id)
+    assert (asked.files, lifecycle.follow_thaw(asked.thaw_id).state) == (2, ThawState.READABLE)
+    cold = f"{lifecycle.config.catalogs.cold.name}.{table}"
+    for each in (first, second):
+        assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {each}")) == archive.prints[each]
+
+
+def _forget(lifecycle: Lifecycle, table: str) -> None:
+    with lifecycle.operations.engine.begin() as connection:
+        for name in ("deep_snapshots", "deep_moves"):
+            forget = text(f"DELETE FROM lifecycle.{name} WHERE table_uuid = :of")
+            connection.execute(forget, {"of": _uuid(lifecycle, table)})
 
 
 @pytest.mark.parametrize("anew", [False, True])
