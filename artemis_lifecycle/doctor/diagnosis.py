@@ -19,8 +19,10 @@ from artemis_lifecycle.doctor import services
 from artemis_lifecycle.doctor.services import Check, checked
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.errors import ConfigError, LifecycleError
+from artemis_lifecycle.storage.local.store import local_path
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.roots import require_apart
+from artemis_lifecycle.storage.stores import is_local
 
 
 def diagnose(path: Path | None = None, *, write_probe: bool = False) -> tuple[Check, ...]:
@@ -70,11 +72,12 @@ def _of_the_configuration(config: LifecycleConfig, write_probe: bool) -> Iterato
 
 def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Check]:
     live, cold, uri = config.catalogs.live, config.catalogs.cold, config.operations.uri
-    found_live = uri is not None and config.operations.root is not None
+    found_live, has_tables = uri is not None and config.operations.root is not None, False
     has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
     for tier, of in {"live": live, "cold": cold, **config.catalogs.named}.items():
         known = of.uri is not None or of.type != "sql"
         read = _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
+        has_tables = read.status == "ok" if tier == "live" else has_tables
         found_live = found_live and (read.status in ("ok", "warning") or tier in config.catalogs.named)
         yield read
     for each in config.catalogs.iceberg if found_live and config.operations.root is not None else ():
@@ -100,6 +103,10 @@ def _of_the_services(config: LifecycleConfig, write_probe: bool) -> Iterator[Che
         managed = of.managed and key in config.shared_roots
         check = services.probed_store if write_probe and not managed else services.store
         found = _if(root is not None, key, partial(check, key, root or "", of), key)
+        is_absent = root is not None and is_local(root) and not Path(local_path(root)).exists()
+        if key == "catalogs.live.warehouse" and has_tables and is_absent:
+            do = f"set {key} to the folder above its tables: without, none of their orphans is deleted"
+            found = Check(key, "warning", f"{root} does not exist, and the catalog has tables elsewhere", do)
         yield found
         if root is not None and found.status in ("ok", "warning") and not managed:
             roots.append((root, of))

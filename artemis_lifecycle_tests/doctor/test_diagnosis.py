@@ -92,6 +92,12 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     with Lifecycle.open(file) as lifecycle:
         lifecycle.tables()
     assert _by_name(diagnose(file))["deployment"].status == "ok"
+    row = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location) VALUES "
+    with engine.begin() as connection:
+        connection.execute(text(row + "('live', 'db', 't', 'file:///other/v1.metadata.json')"))
+    assert "elsewhere" not in str(_by_name(diagnose(file))["catalogs.live.warehouse"])
+    (tmp_path / "live").rmdir()
+    assert "elsewhere" in _by_name(diagnose(file))["catalogs.live.warehouse"].detail
 
 
 def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_one_pass(
