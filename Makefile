@@ -159,7 +159,7 @@ BASE ?= debian:bookworm-slim
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .PHONY: image
-image: wheel  ## The container image artemis-lifecycle:VERSION, with what requirements.lock names. Needs Docker.
+image: wheel  ## The container image artemis-lifecycle:VERSION, with what requirements.lock names (EXTRAS="gcs ui": so many). Needs Docker.
 	@$(PY) deploy/image.py
 	@DOCKER_BUILDKIT=0 docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
 		--tag artemis-lifecycle:$(VERSION) dist/image

@@ -5,6 +5,7 @@ The image itself is then built without a network (`make image`). Run it with the
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -20,9 +21,10 @@ from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, ICEBERG_AZURE,
 
 REPOSITORY = Path(__file__).parents[1]
 PLACE = REPOSITORY / "dist" / "image"
-EXTRAS = ("azure", "gate", "gcs", "kubernetes", "openlineage", "redis", "ui")
+EXTRAS = tuple(os.environ.get("EXTRAS", "azure gate gcs kubernetes openlineage redis ui").split())
 """What the image has of the package's extras. Not `embedded`: a container has its Postgres beside it."""
-JARS = (ICEBERG, POSTGRES, ICEBERG_AWS, ICEBERG_AZURE, ICEBERG_GCP)
+JARS_OF = {"azure": ICEBERG_AZURE, "gcs": ICEBERG_GCP}
+JARS = (ICEBERG, POSTGRES, ICEBERG_AWS, *(jar for extra, jar in JARS_OF.items() if extra in EXTRAS))
 SOURCES = ("pyspark",)
 """Packages of the lock that come as source alone."""
 

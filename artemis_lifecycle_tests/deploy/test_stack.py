@@ -9,12 +9,13 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 
 from artemis_lifecycle.config.loading import ENVIRONMENT, load_config
-from artemis_lifecycle.embedded.jars import ICEBERG, POSTGRES, resolve
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AZURE, ICEBERG_GCP, POSTGRES, resolve
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -42,11 +43,27 @@ def test_each_service_runs_without_rights_and_says_when_it_is_well() -> None:
         assert set(each["environment"]) <= {"ARTEMIS_CONFIG", "ARTEMIS_DAGSTER_POSTGRES_FILE", *ENVIRONMENT}
 
 
-def test_the_image_has_the_licenses_of_its_jars(tmp_path: Path) -> None:
+def image_script() -> ModuleType:
     spec = spec_from_file_location("image", DEPLOY / "image.py")
     assert spec is not None and spec.loader is not None
     image = module_from_spec(spec)
     spec.loader.exec_module(image)
+    return image
+
+
+def test_an_image_without_an_extra_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EXTRAS", raising=False)
+    whole = image_script()
+    monkeypatch.setenv("EXTRAS", "kubernetes openlineage")
+    small = image_script()
+    packages = [image.needed("artemis-lifecycle", frozenset(image.EXTRAS)) for image in (whole, small)]
+    assert packages[0] - packages[1] >= {"matplotlib", "dagster-webserver", "azure-identity", "google-cloud-storage"}
+    assert {"dagster-k8s", "openlineage-python", "pyspark"} <= packages[1] < packages[0]
+    assert set(whole.JARS) - set(small.JARS) == {ICEBERG_AZURE, ICEBERG_GCP}
+
+
+def test_the_image_has_the_licenses_of_its_jars(tmp_path: Path) -> None:
+    image = image_script()
     for jar in resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES))[:2]:
         image.licenses(jar, tmp_path / jar.stem)
         found = [each for each in (tmp_path / jar.stem).iterdir() if "LICENSE" in each.name]
