@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -248,23 +249,46 @@ _DEPLOYMENT = {
 }
 
 
-def deployment_text(what: str) -> str:
-    """Return one of the files of a deployment, with this version as the image's."""
+_LOGS_ON_S3 = {
+    "dagster.yaml": "compute_logs:\n  module: dagster_aws.s3.compute_log_manager\n  class: S3ComputeLogManager\n"
+    "  config: {bucket: %s, prefix: %s, upload_interval: 30}",
+    "helm-values": "computeLogManager:\n  type: S3ComputeLogManager\n  config:\n"
+    "    s3ComputeLogManager: {bucket: %s, prefix: %s, uploadInterval: 30}",
+}
+"""With an upload every 30 seconds: without one, a killed run leaves no log."""
+
+
+def _logs_on_s3(what: str, logs: str) -> str:
+    """Return the part of the file by which Dagster keeps the logs of runs at that address."""
+    scheme, _, place = logs.partition("://")
+    bucket, _, prefix = place.strip("/").partition("/")
+    if what not in _LOGS_ON_S3 or scheme != "s3" or not bucket:
+        raise BadInput(
+            f"{what} takes no logs at {logs}", hint="--logs s3://BUCKET/PREFIX is for dagster.yaml and helm-values"
+        )
+    keys = json.dumps(bucket), json.dumps(prefix or "dagster")
+    return f"\n# Logs of runs, on S3.\n{_LOGS_ON_S3[what] % keys}\n"
+
+
+def deployment_text(what: str, logs: str | None = None) -> str:
+    """Return one of the files of a deployment, with this version as the image's, and `logs` of runs on S3."""
     package = Path(__file__).parents[1]
     # A wheel has them inside the package, a clone beside it.
     places = (
         folder / _DEPLOYMENT[what] for folder in (package / "deployment", package.parent / "deploy", package.parent)
     )
-    return next(each for each in places if each.is_file()).read_text("utf-8").replace("@VERSION@", package_version())
+    text = next(each for each in places if each.is_file()).read_text("utf-8").replace("@VERSION@", package_version())
+    return text if logs is None else text + _logs_on_s3(what, logs)
 
 
 @app.command(epilog="Example: artemis deployment compose")
 def deployment(
     what: Annotated[str, typer.Argument(click_type=Choice(list(_DEPLOYMENT)), help="Which file.", metavar="FILE")],
+    logs: Annotated[str | None, typer.Option(help="Keep the logs of runs there: s3://BUCKET/PREFIX.")] = None,
 ) -> None:
     """Print a file to deploy Artemis with: Docker Compose, Dagster's instance and workspace, values for Dagster's Helm
     chart. docs/deploy.md says how they are used."""
-    typer.echo(deployment_text(what), nl=False)
+    typer.echo(deployment_text(what, logs), nl=False)
 
 
 @app.command(

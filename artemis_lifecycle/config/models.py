@@ -27,7 +27,7 @@ from artemis_lifecycle.config.deployment import (
 )
 from artemis_lifecycle.config.model import Model
 from artemis_lifecycle.config.names import fits, spelled
-from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
+from artemis_lifecycle.config.policies import Run, TableOverrides, TablePolicy, largest, overlay
 from artemis_lifecycle.config.schemes import EQUAL_SCHEMES, S3_SCHEMES, kind_of, one_authority
 from artemis_lifecycle.errors import ConfigError
 
@@ -152,6 +152,10 @@ class LifecycleConfig(Model):
     def policies(self, table: str) -> tuple[TablePolicy, ...]:
         """Return every policy that may apply to `table`: one, or one for each entry that matches equally well."""
         return tuple(self._policies[entry] for entry in self.matching(table)) or (self.defaults,)
+
+    def run(self, *tables: str) -> Run:
+        """Return the resources of a run of these tables: the largest of each."""
+        return largest([policy.run for table in tables for policy in self.policies(table)])
 
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings to show at each start: delays that are zero, and their consequences."""

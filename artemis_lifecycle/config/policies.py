@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 
 from artemis_lifecycle.config.calendar_units import Every
 from artemis_lifecycle.config.durations import Duration, format_duration
@@ -148,6 +149,46 @@ class Budgets(Model):
     object_store_writes: int = Field(default=3500, ge=1)
     object_store_bytes_per_second: int | None = Field(default=None, ge=1)
     compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
+
+
+def _mebibytes(value: object) -> object:
+    match = re.fullmatch(r"([1-9]\d*)(Mi|Gi)", value) if isinstance(value, str) else None
+    if match is None and not isinstance(value, int):
+        raise ValueError(f"{value!r} is not an amount of memory; write an integer and Mi or Gi, such as 16Gi")
+    return value if match is None else int(match[1]) * (1024 if match[2] == "Gi" else 1)
+
+
+Memory = Annotated[
+    int, Field(ge=1), BeforeValidator(_mebibytes), PlainSerializer(lambda mebibytes: f"{mebibytes}Mi", return_type=str)
+]
+"""MiB, written as Kubernetes does."""
+
+
+class Run(Model):
+    """Resources of the runs of a table that a sensor or schedule requests: of the run's pod on Kubernetes, and of
+    Spark's driver in it (None: half of `memory`). `kubernetes` has more of the tag `dagster-k8s/config`."""
+
+    memory: Memory | None = None
+    driver_memory: Memory | None = None
+    cpu: float | None = Field(default=None, gt=0)
+    kubernetes: dict[str, Any] = {}
+
+    @property
+    def driver(self) -> int | None:
+        """The driver's memory in MiB; None if the session's settings decide."""
+        return self.driver_memory or (None if self.memory is None else self.memory // 2)
+
+
+def largest(runs: Collection[Run]) -> Run:
+    """Return the resources of one run that does the work of all of them; `kubernetes` is that of the largest."""
+    if not runs:
+        return Run()
+    return Run(
+        memory=max(run.memory or 0 for run in runs) or None,
+        driver_memory=max(run.driver or 0 for run in runs) or None,
+        cpu=max(run.cpu or 0 for run in runs) or None,
+        kubernetes=max(runs, key=lambda run: (run.memory or 0, run.cpu or 0)).kubernetes,
+    )
 
 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
@@ -407,6 +448,16 @@ class TablePolicy(Model):
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
     checks: Checks = Checks()
+    run: Run = Run()
+
+    @model_validator(mode="after")
+    def _driver_fits(self) -> Self:
+        run = self.run
+        if run.driver is not None and run.driver + 1024 > (run.memory or 0):
+            raise ValueError(
+                f"run.memory must be at least 1Gi more than the driver's {run.driver}Mi, for Python and Java itself"
+            )
+        return self
 
     @model_validator(mode="after")
     def _age_above_floor(self) -> Self:
@@ -457,6 +508,7 @@ class TableOverrides(Model):
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
     checks: Checks | None = None
+    run: Run | None = None
 
 
 def overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import dagster as dg
@@ -25,9 +26,16 @@ from artemis_lifecycle.defs import (
     sensors,
 )
 from artemis_lifecycle.defs.common import Launch, by_command
-from artemis_lifecycle.defs.resources import ChangesResource, LifecycleResource, SparkSessionResource
+from artemis_lifecycle.defs.resources import (
+    ChangesResource,
+    LifecycleResource,
+    SparkSessionResource,
+    TablesS3Resource,
+    on_s3,
+)
 from artemis_lifecycle.defs.tags import ASSETS as ASSET_NAMES
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.defs.tags import resource_tags
+from artemis_lifecycle.errors import ConfigError, LifecycleError
 
 ASSETS = (
     expiration.snapshot_history,
@@ -73,6 +81,7 @@ def build_definitions(
     """
     path = None if config_path is None else str(config_path)
     config = _config(path)
+    require_valid_pods(config)
     before = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or config.dagster.key_prefix)
     spark = SparkSessionResource(config_path=path)
 
@@ -118,6 +127,7 @@ def build_definitions(
             "changes": ChangesResource(),
             "spark": spark,
             **({"s3": s3} if s3 is not None else {}),
+            **({"tables_s3": TablesS3Resource(config_path=path)} if on_s3(config) is not None else {}),
         },
         # One JVM per run: with a process per step, Spark would start fourteen times.
         executor=dg.in_process_executor,
@@ -130,6 +140,22 @@ def _config(path: str | None) -> LifecycleConfig:
     except LifecycleError:
         # The code location must load without a configuration; each run reports what is wrong with it.
         return LifecycleConfig()
+
+
+def require_valid_pods(config: LifecycleConfig) -> None:
+    """Raise ConfigError for `run.kubernetes` that dagster-k8s does not take, where it is installed."""
+    for place, run in {"defaults": config.defaults.run, **{key: config.run(key) for key in config.tables}}.items():
+        if run.kubernetes and find_spec("dagster_k8s"):
+            from dagster_k8s.job import get_user_defined_k8s_config
+
+            try:
+                get_user_defined_k8s_config(resource_tags(run))
+            # A plain Exception for a key that Kubernetes' model does not have.
+            except Exception as error:
+                raise ConfigError(
+                    f"run.kubernetes of {place} in lifecycle.yaml is not what dagster-k8s takes: {error}",
+                    hint="write it as the tag dagster-k8s/config, such as {pod_spec_config: {node_selector: {…}}}",
+                ) from error
 
 
 def _warnings_shown(texts: Sequence[str]) -> dict[str, dg.MetadataValue]:

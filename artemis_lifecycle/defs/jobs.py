@@ -8,8 +8,9 @@ from typing import Any
 
 import dagster as dg
 
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import archive, checks, manual
-from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK
+from artemis_lifecycle.defs.tags import ASSET_TAG, TABLE_TAG, WALK, resource_tags
 from artemis_lifecycle.escaping import partition_key
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
@@ -44,16 +45,18 @@ def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
     return {"resources": {"changes": {"config": {"dry_run": dry_run}}}} if job in CHANGING else {}
 
 
-def run_of(job: str, table: str, run_key: str, tags: Mapping[str, str] | None = None) -> dg.RunRequest:
-    """Return the request of a run of `job` for a table, which makes changes. Its tag keeps two runs of the table
-    apart."""
+def run_of(
+    config: LifecycleConfig, job: str, table: str, run_key: str, tags: Mapping[str, str] | None = None
+) -> dg.RunRequest:
+    """Return the request of a run of `job` for a table, which makes changes. Its tags keep two runs of the table
+    apart, and give it the table's resources."""
     partition = partition_key(table)
     return dg.RunRequest(
         run_key=run_key,
         job_name=job,
         partition_key=partition,
         run_config=for_real(job),
-        tags={TABLE_TAG: partition, **(tags or {})},
+        tags={TABLE_TAG: partition, **resource_tags(config.run(table)), **(tags or {})},
     )
 
 

@@ -14,10 +14,12 @@ from pydantic import Field, PrivateAttr
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
+from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.schemes import S3_SCHEMES, kind_of
 from artemis_lifecycle.defs.processes import parallel_runs, sign
-from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import DRIVER_TAG, PARTITION_TAG, WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.escaping import table_of
@@ -26,6 +28,7 @@ from artemis_lifecycle.session.resources import Resources
 from artemis_lifecycle.spark.executors import local_cores
 from artemis_lifecycle.spark.session import KeptSession, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.settings import StoreSettings
 
 OWNER = "dagster"
 """The owner in leases and step records when Dagster does the work. The run's id is next to it."""
@@ -48,21 +51,26 @@ class SparkSessionResource(LazyPySparkResource):
 
     _started_by_run: bool = PrivateAttr(default=False)
     _log: Optional[dg.DagsterLogManager] = PrivateAttr(default=None)
+    _memory: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Remember the run's log. Starts nothing."""
+        """Remember the run's log, and its driver's memory. Starts nothing."""
         self._log = context.log
+        given = None if context.run is None else context.run.tags.get(DRIVER_TAG)
+        self._memory = {"spark.driver.memory": given} if given else {}
 
     def _init_session(self) -> None:
         if self._spark_session is not None:
             return
         config = fill(load_config(self.config_path))
-        conf = session_settings(config) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        given = dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        conf = session_settings(config)
         if _kept is not None:
-            self._spark_session = _kept.open(conf)
+            # A worker has memory of its own, and keeps its session for the runs of all tables.
+            self._spark_session = _kept.open(conf | given)
             return
         self._started_by_run, began = live_session() is None, elapsed()
-        self._spark_session = open_session(conf)
+        self._spark_session = open_session(conf | self._memory | given)
         if self._started_by_run and self._log is not None:
             # Part of the duration of the step that first needs it.
             self._log.info(f"the Spark session started in {elapsed() - began:.1f} s")
@@ -99,6 +107,26 @@ class ChangesResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     dry_run: bool = Field(
         default=True, description="Report what each step would do, and change nothing. False makes the changes."
     )
+
+
+class TablesS3Resource(S3Resource):
+    """For your own assets: a client with the settings of the catalog in lifecycle.yaml that is on S3, the live one
+    first. None of its fields, which the UI shows, has a credential."""
+
+    config_path: Optional[str] = Field(default=None, description=_CONFIG)
+
+    def get_client(self) -> Any:
+        """Return a boto3 client of S3. Raises ConfigError, StorageError."""
+        from artemis_lifecycle.storage.s3 import S3Requests
+
+        catalog = on_s3(load_config(self.config_path))
+        return None if catalog is None else S3Requests(StoreSettings.from_catalog(catalog), None).client
+
+
+def on_s3(config: LifecycleConfig) -> Catalog | None:
+    """Return the first of the live and the cold catalog whose warehouse is on S3."""
+    tiers = (config.catalogs.live, config.catalogs.cold)
+    return next((each for each in tiers if kind_of(each.root or "") == S3_SCHEMES[0]), None)
 
 
 class LifecycleResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -1,7 +1,7 @@
 """Maintenance by the calendar: archives, purges and records. Sensors start the walk and the compactions. All schedules
 are stopped until an operator starts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from artemis_lifecycle.config.policies import QuietWindow, window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import resource_tags
 from artemis_lifecycle.escaping import table_of, terminal
 
 
@@ -27,7 +28,7 @@ def maintenance_requests(
         if table in busy or (by_day and window.excludes(now)):
             continue
         since = window.day if by_day else now.isoformat(timespec="minutes")
-        asked.append(jobs.run_of(job, table, f"{since}:{terminal(table)}:{job}"))
+        asked.append(jobs.run_of(lifecycle.config, job, table, f"{since}:{terminal(table)}:{job}"))
     return asked or dg.SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
 
 
@@ -100,15 +101,16 @@ def purge_requests(
     )
 
 
-def one_run(job: str) -> _Requests:
-    """Return a function that requests a single run of a job without partitions."""
+def one_run(job: str, tables: Iterable[str] = ()) -> _Requests:
+    """Return a function that requests a single run of a job without partitions, which works on these tables."""
 
     def requests(
         lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
     ) -> list[dg.RunRequest] | dg.SkipReason:
         if under_way(instance, job):
             return dg.SkipReason("a run of this job is under way")
-        return [dg.RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{job}", job_name=job, run_config=jobs.for_real(job))]
+        tags, run_key = resource_tags(lifecycle.config.run(*tables)), f"{now:%Y-%m-%dT%H:%M}:{job}"
+        return [dg.RunRequest(run_key=run_key, job_name=job, run_config=jobs.for_real(job), tags=tags)]
 
     return requests
 
@@ -117,9 +119,10 @@ def dropped_requests(
     lifecycle: Lifecycle, instance: dg.DagsterInstance, now: datetime
 ) -> list[dg.RunRequest] | dg.SkipReason:
     """Request a run only if a dropped table's retention is over, because a run starts a Spark session."""
-    if not any(each.state == "due" for each in lifecycle.dropped_tables()):
+    due = [each.table for each in lifecycle.dropped_tables() if each.state == "due"]
+    if not due:
         return dg.SkipReason("no dropped table is past its retention")
-    return one_run("dropped_tables")(lifecycle, instance, now)
+    return one_run("dropped_tables", due)(lifecycle, instance, now)
 
 
 def publication_requests(

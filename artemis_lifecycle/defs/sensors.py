@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import window_of
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.observation import LIVE_TABLE, observed
@@ -147,7 +148,8 @@ def new_metadata(context: dg.SensorEvaluationContext, lifecycle: LifecycleResour
         return dg.SkipReason("no table has new metadata")
     return dg.SensorResult(
         run_requests=[
-            jobs.run_of(jobs.observe.name, table, terminal(f"{table}:{present[table]}")) for table in changed
+            jobs.run_of(opened.config, jobs.observe.name, table, terminal(f"{table}:{present[table]}"))
+            for table in changed
         ],
         asset_events=[observed(lifecycle.key(LIVE_TABLE), table, pointers[table]) for table in changed],
         cursor=cursor,
@@ -188,7 +190,8 @@ def compaction_requests(
         else:
             asked.append((record, verdict))
     asked.sort(key=lambda each: _longest_wait(*each))
-    return [_compaction(*each, now) for each in asked[:AT_ONCE]] or dg.SkipReason(_listed(reasons) or _NO_TABLE)
+    found = [_compaction(lifecycle.config, *each, now) for each in asked[:AT_ONCE]]
+    return found or dg.SkipReason(_listed(reasons) or _NO_TABLE)
 
 
 def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[bool, timedelta, int]:
@@ -196,11 +199,13 @@ def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[boo
     return waited is not None, -(waited or timedelta(0)), -record.rewritable_files - record.delete_files
 
 
-def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> dg.RunRequest:
+def _compaction(
+    config: LifecycleConfig, record: HealthRecord, verdict: CompactionVerdict, now: datetime
+) -> dg.RunRequest:
     """Return the run that `verdict` requests: one per day for the same health."""
     assert verdict.job is not None
     run_key = f"{now:%Y-%m-%d}:{terminal(record.table)}:{verdict.job}:{record.measured_at.isoformat()}"
-    return jobs.run_of(verdict.job, record.table, run_key)
+    return jobs.run_of(config, verdict.job, record.table, run_key)
 
 
 @dg.sensor(
@@ -291,7 +296,7 @@ def step_requests(
             # Steps for its files are requested at the next tick.
             reasons[table.table] = "nothing of it has expired"
         else:
-            requests.append(_request(table, verdict, now))
+            requests.append(_request(lifecycle.config, table, verdict, now))
     return requests or dg.SkipReason(_listed(reasons) or _NO_TABLE)
 
 
@@ -321,7 +326,7 @@ def _order(table: TableWindow, verdict: Verdict, now: datetime) -> tuple[int, da
     return -_place(table, verdict, now), _ended(table, verdict) or _NEVER, opened_at
 
 
-def _request(table: TableWindow, verdict: Verdict, now: datetime) -> dg.RunRequest:
+def _request(config: LifecycleConfig, table: TableWindow, verdict: Verdict, now: datetime) -> dg.RunRequest:
     """Return the run that `verdict` requests. It is not a dry run: an operator who starts the sensor wants the
     changes."""
     step, day = verdict.step, table.window.day.isoformat()
@@ -329,7 +334,7 @@ def _request(table: TableWindow, verdict: Verdict, now: datetime) -> dg.RunReque
     job = NIGHTLY_WALK if table.whole_walk and step is Step.PLAN else step.value
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
     tags = {WINDOW_TAG: day, STEP_TAG: step.value, PRIORITY_TAG: str(_place(table, verdict, now))}
-    return jobs.run_of(job, table.table, f"{day}:{terminal(table.table)}:{step}{again}", tags)
+    return jobs.run_of(config, job, table.table, f"{day}:{terminal(table.table)}:{step}{again}", tags)
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
@@ -362,7 +367,7 @@ def thaws_under_way(
     now = opened.operations.clock.now()
     return dg.SensorResult(
         run_requests=[
-            jobs.run_of(jobs.thaws.name, table, f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}")
+            jobs.run_of(opened.config, jobs.thaws.name, table, f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}")
             for table in list(wanted)[:AT_ONCE]
         ]
     )
@@ -380,7 +385,8 @@ def lineage_watch(context: dg.SensorEvaluationContext, lifecycle: LifecycleResou
     """The check is red within a minute or two of the commit, or as soon as a new table has its partition. The cursor
     has, for each table with open snapshots, up to which of them a check was requested, and how often: a run that ends
     without a verdict is requested again, at most CHECKED_AT_MOST times in all."""
-    found, known = lifecycle.get().watch_lineage(WATCHED_FOR), partitioned_tables(context.instance)
+    opened, known = lifecycle.get(), partitioned_tables(context.instance)
+    found = opened.watch_lineage(WATCHED_FOR)
     for table, error in found.unreadable.items():
         context.log.warning(terminal(f"{table} cannot be read: {error}"))
     for table in found.unmet:
@@ -407,6 +413,7 @@ def lineage_watch(context: dg.SensorEvaluationContext, lifecycle: LifecycleResou
     return dg.SensorResult(
         run_requests=[
             jobs.run_of(
+                opened.config,
                 jobs.lineage_check.name,
                 table,
                 f"{newest[table]}:{terminal(table)}:lineage_check" + (f":{attempt}" if attempt > 1 else ""),

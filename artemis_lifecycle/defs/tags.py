@@ -1,10 +1,12 @@
 """The names of the assets, which of them each kind of table has, and the tags of assets, runs and materializations."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
+from artemis_lifecycle.config.policies import Run
 from artemis_lifecycle.escaping import table_of
 from artemis_lifecycle.session.formats import PLANNED, Kind
 
@@ -36,6 +38,9 @@ DATA_VERSION_TAG = "dagster/data_version"
 WINDOW_TAG = "artemis/window"
 """On runs that the sensor `maintenance_window` requested: the day of the window."""
 
+DRIVER_TAG = "artemis/driver-memory"
+"""On runs with resources of their own: the memory of Spark's driver, which fits the pod that they were given."""
+
 JOB_TAG = "artemis/job"
 STEP_TAG = "artemis/step"
 PARTITION_TAG = "dagster/partition"
@@ -63,6 +68,18 @@ def is_judged(metadata: Mapping[str, Any] | None) -> bool:
     shows it as passed; counts of green checks leave it out."""
     judged = (metadata or {}).get("judged", True)
     return bool(getattr(judged, "value", judged))
+
+
+def resource_tags(run: Run) -> dict[str, str]:
+    """Return the tags that give a run these resources: dagster-k8s' own for its pod, and DRIVER_TAG."""
+    memory = {} if run.memory is None else {"memory": f"{run.memory}Mi"}
+    requests = memory | ({} if run.cpu is None else {"cpu": f"{run.cpu:g}"})
+    container = dict(run.kubernetes.get("container_config") or {})
+    if requests:
+        container["resources"] = {"requests": requests, **({"limits": memory} if memory else {})}
+    pod = run.kubernetes | ({"container_config": container} if container else {})
+    driver = {} if run.driver is None else {DRIVER_TAG: f"{run.driver}m"}
+    return driver | ({"dagster-k8s/config": json.dumps(pod)} if pod else {})
 
 
 WAITS_FOR_TAG = "artemis/waits-for"

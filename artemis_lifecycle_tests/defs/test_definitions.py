@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from dagster import AssetKey, DagsterInstance, Definitions, JobDefinition, in_process_executor
+from dagster import AssetKey, Definitions, JobDefinition, in_process_executor
 from dagster._config import validate_config
 from dagster._core.instance.config import dagster_instance_config
 from dagster._core.remote_representation.external_data import active_presets_from_job_def
@@ -285,17 +285,6 @@ class TestInstance:
         ]
         assert config["run_retries"]["enabled"]
         assert config["run_retries"]["retry_on_asset_or_op_failure"] is False
-
-    def test_the_commented_s3_log_manager_is_a_real_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        lines = (REPOSITORY / "dagster.yaml").read_text().splitlines()
-        start = lines.index("# compute_logs:")
-        block = [line.removeprefix("# ") for line in lines[start : start + 8]]
-        (tmp_path / "dagster.yaml").write_text("\n".join(block))
-        monkeypatch.setenv("ARTEMIS_COMPUTE_LOGS_BUCKET", "logs")
-        monkeypatch.setenv("ARTEMIS_S3_ENDPOINT", "http://127.0.0.1:9")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        with DagsterInstance.from_config(str(tmp_path)) as instance:
-            assert type(instance.compute_log_manager).__name__ == "S3ComputeLogManager"
 
     def test_the_workspace_names_the_definitions(self) -> None:
         workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())

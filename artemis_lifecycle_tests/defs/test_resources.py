@@ -8,16 +8,18 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, build_resources
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.processes import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource, ended_predecessors
-from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import DRIVER_TAG, STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LeaseLost
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import TABLE
@@ -131,6 +133,18 @@ def test_a_run_that_still_goes_on_keeps_its_lease(project: Project) -> None:
     assert ended_predecessors(retry, project.instance) == ()
 
 
+def test_a_run_s_driver_has_the_memory_of_its_tag(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf: dict[str, str] = {}
+    monkeypatch.setattr("artemis_lifecycle.defs.resources.open_session", lambda given: conf.update(given))
+    spark = SparkSessionResource(config_path=str(project.path))
+    for tags, memory in (({DRIVER_TAG: "8192m"}, "8192m"), ({}, "2g")):
+        with build_init_resource_context(instance=project.instance) as context:
+            context._dagster_run = DagsterRun("plan", tags=tags)
+            spark.setup_for_execution(context)
+            spark._init_session()
+            assert conf["spark.driver.memory"] == memory
+
+
 @pytest.fixture
 def s3() -> Iterator[S3Resource]:
     from moto.server import ThreadedMotoServer
@@ -159,6 +173,29 @@ def test_the_s3_resource_makes_the_client_of_every_store(project: Project, s3: S
         for stores in (lifecycle.live_stores, lifecycle.cold_stores):
             stores.write("s3://warehouse/seen", b"by the resource's client", overwrite=True)
             assert stores.read("s3://warehouse/seen") == b"by the resource's client"
+
+
+def test_where_tables_are_on_s3_other_assets_get_a_client_with_the_same_settings(tmp_path: Path) -> None:
+    secret = {"s3.access-key-id": "by-lifecycle", "s3.secret-access-key": "hidden-from-the-ui"}
+    properties = {**secret, "s3.endpoint": "http://127.0.0.1:9", "s3.region": "us-east-1"}
+    uri = "postgresql+psycopg2://nobody@127.0.0.1:9/none"
+    config: dict[str, Any] = {
+        "catalogs": {
+            "live": {"uri": uri, "warehouse": str(tmp_path / "live")},
+            "cold": {"uri": uri, "warehouse": "s3://cold/warehouse", "properties": properties},
+        },
+        "operations": {"uri": uri, "root": str(tmp_path / "operations")},
+    }
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text(yaml.safe_dump(config))
+    resource = (build_definitions(path).resources or {})["tables_s3"]
+    assert isinstance(resource, S3Resource) and "hidden-from-the-ui" not in repr(resource)
+    client = resource.get_client()
+    assert client.meta.endpoint_url == "http://127.0.0.1:9"
+    assert client._request_signer._credentials.secret_key == "hidden-from-the-ui"
+    config["catalogs"]["cold"]["warehouse"] = str(tmp_path / "cold")
+    path.write_text(yaml.safe_dump(config))
+    assert "tables_s3" not in (build_definitions(path).resources or {})
 
 
 def test_without_an_s3_resource_the_settings_of_the_catalog_hold(project: Project) -> None:

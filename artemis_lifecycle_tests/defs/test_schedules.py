@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from artemis_lifecycle.config.policies import QuietWindow, Weekday, window_of
 from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
-from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import DRIVER_TAG, STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.operations.fleet import HealthRecord
 from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -331,6 +332,21 @@ def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callab
         fleet = Fleet(project, lifecycle)
         assert fleet.due(0) == {}
         assert fleet.due(20, 5) == {ONE: "plan"}
+
+
+def test_a_run_is_requested_with_the_resources_of_its_table(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables={ONE: {"run": {"memory": "16Gi"}}, TWO: {}})
+    project.register(ONE, TWO)
+    pod = {"requests": {"memory": "16384Mi"}, "limits": {"memory": "16384Mi"}}
+    with project.lifecycle() as lifecycle:
+        night = Fleet(project, lifecycle).at(0, 5)
+        steps = step_requests(lifecycle, project.instance, night)
+        scrubs = maintenance_requests("cold_scrub", lifecycle, project.instance, night)
+        for found in (steps, scrubs):
+            assert isinstance(found, list)
+            tags = {request.partition_key: request.tags for request in found}
+            assert json.loads(tags[ONE]["dagster-k8s/config"])["container_config"]["resources"] == pod
+            assert tags[ONE][DRIVER_TAG] == "8192m" and not {DRIVER_TAG, "dagster-k8s/config"} & tags[TWO].keys()
 
 
 def test_maintenance_avoids_the_quiet_window_and_its_own_runs(fleet: Fleet) -> None:

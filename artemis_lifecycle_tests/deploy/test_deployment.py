@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from typer.testing import CliRunner
 
 from artemis_lifecycle.cli import app
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.tags import DRIVER_TAG, resource_tags
+from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import session_conf
 
@@ -34,8 +38,8 @@ KUBERNETES = ("1.31.0", "1.37.0")
 GIB = 1024**3
 
 
-def printed(what: str) -> str:
-    done = CliRunner().invoke(app, ["deployment", what])
+def printed(what: str, *options: str) -> str:
+    done = CliRunner().invoke(app, ["deployment", what, *options])
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -98,8 +102,27 @@ def test_dagster_s_chart_is_told_what_the_instance_file_says() -> None:
     assert code["image"]["tag"] == version("artemis-lifecycle")
 
 
-def job_of_a_run(launcher: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the job that dagster-k8s makes for a run."""
+def test_logs_of_runs_go_to_s3_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    said = {
+        what: yaml.safe_load(printed(what, "--logs", "s3://logs/of/runs")) for what in ("dagster.yaml", "helm-values")
+    }
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({"compute_logs": said["dagster.yaml"].pop("compute_logs")}))
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        manager = instance.compute_log_manager
+        assert type(manager).__name__ == "S3ComputeLogManager"
+        assert manager._s3_bucket == "logs" and manager._s3_prefix == "of/runs"
+    chart = said["helm-values"].pop("computeLogManager")
+    assert chart["type"] == "S3ComputeLogManager" and chart["config"]["s3ComputeLogManager"]["bucket"] == "logs"
+    assert said == {what: yaml.safe_load(printed(what)) for what in said}
+    for wrong in (["compose", "--logs", "s3://logs"], ["dagster.yaml", "--logs", "gs://logs"]):
+        assert CliRunner().invoke(app, ["deployment", *wrong]).exit_code != 0
+
+
+def job_of_a_run(
+    launcher: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tags: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the job that dagster-k8s makes for a run with these tags."""
     from dagster_k8s.container_context import K8sContainerContext
     from dagster_k8s.job import construct_dagster_k8s_job
     from dagster_k8s.launcher import K8sRunLauncher
@@ -107,7 +130,9 @@ def job_of_a_run(launcher: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> d
 
     monkeypatch.setattr(config, "load_incluster_config", lambda: None)
     made = K8sRunLauncher(**launcher)
-    context = K8sContainerContext.create_for_run(DagsterRun(job_name="plan"), made, include_run_tags=False)
+    context = K8sContainerContext.create_for_run(
+        DagsterRun(job_name="plan", tags=dict(tags or {})), made, include_run_tags=True
+    )
     job = construct_dagster_k8s_job(
         context.get_k8s_job_config("artemis", made),
         args=["dagster", "api", "execute_run"],
@@ -116,6 +141,18 @@ def job_of_a_run(launcher: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> d
     )
     found: dict[str, Any] = client.ApiClient().sanitize_for_serialization(job)
     return found
+
+
+def launcher_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration that the chart makes of these values for the launcher of runs."""
+    given = values["runLauncher"]["config"]["k8sRunLauncher"]
+    launcher = {re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", key): value for key, value in given.items()}
+    launcher["run_k8s_config"] = snake(launcher.pop("run_k8s_config"))
+    launcher["run_k8s_config"]["pod_spec_config"] = given["runK8sConfig"]["podSpecConfig"]
+    chart = {"service_account_name": "dagster", "instance_config_map": "dagster-instance"}
+    secret = {"postgres_password_secret": values["global"]["postgresqlSecretName"]}
+    home = {"dagster_home": values["global"]["dagsterHome"]}
+    return {**launcher, **chart, **secret, **home}
 
 
 def has_no_rights(pod: dict[str, Any], container: dict[str, Any]) -> None:
@@ -133,14 +170,7 @@ def test_a_run_on_kubernetes_has_no_rights_its_configuration_and_the_memory_of_i
 ) -> None:
     pytest.importorskip("dagster_k8s")
     values = yaml.safe_load(printed("helm-values"))
-    given = values["runLauncher"]["config"]["k8sRunLauncher"]
-    launcher = {re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", key): value for key, value in given.items()}
-    launcher["run_k8s_config"] = snake(launcher.pop("run_k8s_config"))
-    launcher["run_k8s_config"]["pod_spec_config"] = given["runK8sConfig"]["podSpecConfig"]
-    chart = {"service_account_name": "dagster", "instance_config_map": "dagster-instance"}
-    secret = {"postgres_password_secret": values["global"]["postgresqlSecretName"]}
-    home = {"dagster_home": values["global"]["dagsterHome"]}
-    pod = job_of_a_run({**launcher, **chart, **secret, **home}, monkeypatch)["spec"]["template"]["spec"]
+    pod = job_of_a_run(launcher_of(values), monkeypatch)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     has_no_rights(pod["securityContext"], container["securityContext"])
     mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
@@ -158,6 +188,41 @@ def test_a_run_on_kubernetes_has_no_rights_its_configuration_and_the_memory_of_i
     ):
         has_no_rights(part["podSecurityContext"], part["securityContext"])
         assert "/tmp" in {each["mountPath"] for each in part["volumeMounts"]} and part["resources"]["limits"]
+
+
+@pytest.mark.slow
+def test_a_table_s_resources_are_those_of_its_runs_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dagster_k8s")
+    big = {"memory": "16Gi", "cpu": 4, "kubernetes": {"pod_spec_config": {"node_selector": {"pool": "large"}}}}
+    tables = {"db.big": {"run": big}, "db.small": {"run": {"memory": "5Gi", "driver_memory": "4Gi"}}, "db.*": {}}
+    config = LifecycleConfig.model_validate({"tables": tables})
+    launcher = launcher_of(yaml.safe_load(printed("helm-values")))
+
+    def pod(*tables: str) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+        tags = resource_tags(config.run(*tables))
+        spec = job_of_a_run(launcher, monkeypatch, tags)["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        has_no_rights(spec["securityContext"], container["securityContext"])
+        assert {each["mountPath"] for each in container["volumeMounts"]} >= {"/tmp", "/etc/artemis"}
+        return tags.get(DRIVER_TAG), container["resources"], spec.get("nodeSelector", {})
+
+    large = {"requests": {"cpu": "4", "memory": "16384Mi"}, "limits": {"memory": "16384Mi"}}
+    small = {"requests": {"cpu": "1", "memory": "5120Mi"}, "limits": {"memory": "5120Mi"}}
+    assert pod("db.big") == pod("db.small", "db.big") == ("8192m", large, {"pool": "large"})
+    assert pod("db.small") == ("4096m", small, {})
+    assert pod("db.other") == pod() == (None, launcher["resources"], {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [{"pod_spec": {}}, {"pod_spec_config": {"nodeSelectr": {}}}])
+def test_what_dagster_k8s_does_not_take_ends_the_load_of_the_code_location(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("dagster_k8s")
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text(yaml.safe_dump({"tables": {"db.big": {"run": {"kubernetes": wrong}}}}))
+    with pytest.raises(ConfigError, match=r"run\.kubernetes of db\.big .*(pod_spec|nodeSelectr)"):
+        build_definitions(path)
 
 
 @pytest.mark.nightly
