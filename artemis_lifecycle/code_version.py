@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -50,9 +53,21 @@ def _git(*arguments: str) -> str:
 
 
 def content_hash() -> str:
-    """Return the SHA-256 of the package's Python files."""
+    """Return the SHA-256 of the package's Python files: the same in a clone, from a wheel, and in a zip on the path."""
+    # Only importlib reads a package within a zip.
+    package = _PACKAGE if _PACKAGE.is_dir() else files(__name__.partition(".")[0])
     digest = hashlib.sha256()
-    for file in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode())
+    for name, file in sorted(_python_files(package), key=lambda each: each[0]):
+        digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _python_files(folder: Traversable, within: str = "") -> Iterator[tuple[str, Traversable]]:
+    for each in folder.iterdir():
+        name = f"{within}{each.name}"
+        if each.name.endswith(".py"):
+            yield name, each
+        # A wheel has a copy of the demo.
+        elif name != "examples" and each.is_dir():
+            yield from _python_files(each, f"{name}/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +56,23 @@ def test_it_is_head_until_a_file_changes_and_then_the_files_content(
     (package / "_commit.txt").write_text("0123abc\n")
     code_version.commit_hash.cache_clear()
     assert code_version.commit_hash() == "0123abc"
+
+
+def test_its_content_is_the_same_in_a_wheel_and_in_a_zip(tmp_path: Path) -> None:
+    package = Path(code_version.__file__).parent
+    wheel = tmp_path / "wheel" / package.name
+    shutil.copytree(package, wheel, ignore=shutil.ignore_patterns("__pycache__", "*.java"))
+    (wheel / "examples" / "mission").mkdir(parents=True)
+    (wheel / "examples" / "mission" / "report.py").write_text("a = 1\n")
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", wheel.parent)
+    code = f"from {package.name} import code_version as it; print(it.__file__, it.content_hash())"
+    for place in (str(wheel.parent), archive):
+        said = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={"PYTHONPATH": place},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        assert said[0].startswith(place) and said[1] == code_version.content_hash()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Choice
+from rich.filesize import decimal
 
 from artemis_lifecycle.cli.command import (
     WHO,
@@ -289,6 +290,23 @@ def deployment(
     """Print a file to deploy Artemis with: Docker Compose, Dagster's instance and workspace, values for Dagster's Helm
     chart. docs/deploy.md says how they are used."""
     typer.echo(deployment_text(what, logs), nl=False)
+
+
+@app.command(epilog="Example: artemis pack-environment environment.tar.gz")
+def pack_environment(
+    archive: Annotated[Path, typer.Argument(help="A .tar.gz to write.", metavar="ARCHIVE")],
+    python: Annotated[
+        Path | None, typer.Option(help="The interpreter on the executors' machines; default: the one used here.")
+    ] = None,
+) -> None:
+    """Pack this package and what it requires for Spark's executors, and print what lifecycle.yaml then says.
+    docs/deploy.md says how it is used."""
+    from artemis_lifecycle.spark import packing
+
+    with spinner("packing"):
+        packed = packing.pack_environment(archive, python)
+    say(f"{len(packed)} packages, {decimal(archive.stat().st_size)}", dim=True)
+    say(*packing.SETTINGS.format(archive=archive).splitlines(), unbroken=True)
 
 
 @app.command(

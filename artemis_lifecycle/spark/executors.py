@@ -12,10 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.code_version import content_hash
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -44,13 +43,15 @@ _log = escaping.logger(__name__)
 
 @dataclass(frozen=True)
 class ExecutorPython:
-    """The interpreter of one executor, the packages that it lacks, and which code of this project it has."""
+    """The interpreter of one executor, the packages that it lacks, which code of this project it has, and the versions
+    of the other packages."""
 
     host: str
     executable: str
     version: str
     lacking: tuple[str, ...]
     code: str | None
+    versions: tuple[str, ...] = ()
 
 
 def local_cores(master: str | None) -> int | None:
@@ -65,8 +66,8 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
     """Return the interpreters of the current executors; none for a local master.
 
     An executor that joins later fails its first task with the same error (`worker_errors`). If no executor is free
-    within `seconds`, a warning is logged. Raises EnvironmentMissing for one without the packages, or with another
-    version of Python or of this project.
+    within `seconds`, a warning is logged, and so it is for packages of other versions than here. Raises
+    EnvironmentMissing for one without the packages, or with another version of Python or of this project.
     """
     master = spark.sparkContext.master
     if local_cores(master) is not None:
@@ -75,18 +76,20 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
     if found is None:
         _log.warning("No executor of %s was free within %.0f s, and none was asked for its packages", master, seconds)
         return ()
-    own = content_hash()
+    own = ExecutorPython(*next(_question()(())))
     for each in found:
         if each.lacking:
             raise lacking_on_executors(
                 f"The executor on {each.host} runs Python {each.version} ({each.executable}), which lacks "
                 f"{', '.join(each.lacking)}"
             )
-        if each.code != own:
+        if each.code != own.code:
             raise lacking_on_executors(
                 f"The executor on {each.host} has other code of artemis-lifecycle than this process, by the sum of its "
-                f"files ({str(each.code)[:12]}, here {own[:12]}); its Python is {each.executable}"
+                f"files ({str(each.code)[:12]}, here {str(own.code)[:12]}); its Python is {each.executable}"
             )
+        if others := set(each.versions) - set(own.versions):
+            _log.warning("The executor on %s has %s, which this process has not", each.host, ", ".join(sorted(others)))
     return found
 
 
@@ -94,8 +97,9 @@ def lacking_on_executors(what: str) -> EnvironmentMissing:
     """Return the error for executors that cannot run this project's tasks."""
     return EnvironmentMissing(
         what,
-        hint="install artemis-lifecycle, of this version, for the executors' interpreter, or name one that has it in "
-        f"spark.python of lifecycle.yaml; its Python must be {sys.version_info.major}.{sys.version_info.minor} as here",
+        hint="give executors what `artemis pack-environment` makes; or install artemis-lifecycle, of this version, for "
+        "their interpreter, or name one that has it in spark.python of lifecycle.yaml; its "
+        f"Python must be {sys.version_info.major}.{sys.version_info.minor} as here",
     )
 
 
@@ -138,14 +142,18 @@ def _ask_executors(spark: SparkSession, seconds: float) -> tuple[ExecutorPython,
     return answers[0]
 
 
-def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple[str, ...], str | None]]]:
+_Answer: TypeAlias = tuple[str, str, str, tuple[str, ...], str | None, tuple[str, ...]]
+
+
+def _question() -> Callable[[Iterable[int]], Iterator[_Answer]]:
     """Return the task: a nested function with its own imports, so that it is pickled whole and needs no package."""
     packages = PACKAGES
 
-    def answer(_: Iterable[int]) -> Iterator[tuple[str, str, str, tuple[str, ...], str | None]]:
+    def answer(_: Iterable[int]) -> Iterator[_Answer]:
         import platform
         import socket
         import sys
+        from importlib.metadata import distributions
         from importlib.util import find_spec
 
         lacking = tuple(name for name in packages if find_spec(name) is None)
@@ -154,7 +162,9 @@ def _question() -> Callable[[Iterable[int]], Iterator[tuple[str, str, str, tuple
             from artemis_lifecycle.code_version import content_hash
 
             code = content_hash()
-        yield socket.gethostname(), sys.executable, platform.python_version(), lacking, code
+        installed = {each.name: each.version for each in distributions()}
+        versions = tuple(f"{name} {installed[name]}" for name in packages[1:] if name in installed)
+        yield socket.gethostname(), sys.executable, platform.python_version(), lacking, code, versions
 
     return answer
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,13 +77,19 @@ def test_executors_without_the_package_are_found_at_the_session_s_start(cluster:
     assert asked == f"asked [({sys.executable!r}, ())]"
 
 
-def test_executors_with_other_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_with_other_code_are_refused_and_other_versions_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h:7077"))
+    own = f"numpy {version('numpy')}"
     for code in (content_hash(), "of yesterday", None):
-        found = (ExecutorPython("h", "/opt/python", "3.11.7", (), code),)
+        found = (ExecutorPython("h", "/opt/python", "3.11.7", (), code, (own, "pandas 1.0")),)
         monkeypatch.setattr(executors, "_ask_executors", lambda *_, found=found: found)
         if code == content_hash():
             assert executors.require_executors(session) == found
+            assert [each.getMessage() for each in caplog.records] == [
+                "The executor on h has pandas 1.0, which this process has not"
+            ]
         else:
             with pytest.raises(EnvironmentMissing, match="other code of artemis-lifecycle"):
                 executors.require_executors(session)
