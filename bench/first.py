@@ -62,7 +62,7 @@ def main() -> None:
             plan = part(name, ours.planned(table, table.stages[stage]))
             if spark is not None:
                 part(f"{name}, count", lambda plan=plan: plan.files().count())
-            parts[f"{name}, digest"] = _digest(plan.files_location)
+            parts[f"{name}, digest"] = digest(plan.files_location)
     finally:
         ours.close()
         if spark is not None:
@@ -70,7 +70,7 @@ def main() -> None:
     print(json.dumps(parts))
 
 
-def _digest(folder: str) -> str:
+def digest(folder: str) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 from isal import igzip
 from packaging.requirements import Requirement
@@ -43,17 +44,16 @@ def pack_environment(archive: Path, python: Path | None = None) -> tuple[str, ..
     Raises BadInput for a name by which Spark would not unpack the archive, EnvironmentMissing for a requirement that is
     not installed.
     """
-    if not archive.name.endswith((".tar.gz", ".tgz", ".tar")):
+    if not archive.name.endswith((".tar.gz", ".tgz")):
+        # Of a .tar, Spark would lose the links and the modes (SPARK-38632).
         raise BadInput(f"{archive} is not a .tar.gz file", hint="Spark knows archives by their names: use NAME.tar.gz")
     interpreter, unfinished = python or Path(os.path.realpath(sys.executable)), archive.with_name(f".{archive.name}")
     packages = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     found = _required()
     try:
         # Python's own gzip takes three times as long.
-        with (
-            open(unfinished, "wb") if archive.suffix == ".tar" else igzip.open(unfinished, "wb", 1) as file,
-            tarfile.open(fileobj=file, mode="w") as tar,
-        ):
+        file: BinaryIO = igzip.open(unfinished, "wb", 1)  # type: ignore[no-untyped-call]
+        with file, tarfile.open(fileobj=file, mode="w") as tar:
             link, settings = tarfile.TarInfo("bin/python"), tarfile.TarInfo("pyvenv.cfg")
             link.type, link.linkname = tarfile.SYMTYPE, str(interpreter)
             text = f"home = {interpreter.parent}\ninclude-system-site-packages = false\n".encode()

@@ -39,7 +39,7 @@ def test_a_packed_environment_has_the_code_that_is_here(tmp_path: Path, monkeypa
 
 def test_what_cannot_be_packed_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match=r"is not a \.tar\.gz file"):
-        packing.pack_environment(tmp_path / "environment.rar")
+        packing.pack_environment(tmp_path / "environment.tar")
     monkeypatch.setattr(packing, "Requirement", lambda text: Requirement(text.replace("numba", "no-such-library")))
     with pytest.raises(EnvironmentMissing, match=r"no-such-library.* is required and not installed"):
         packing.pack_environment(tmp_path / "environment.tar.gz")
