@@ -93,6 +93,7 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
         lifecycle.tables()
     assert _by_name(diagnose(file))["deployment"].status == "ok"
     row = "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location) VALUES "
+    ensure_tables(engine)
     with engine.begin() as connection:
         connection.execute(text(row + "('live', 'db', 't', 'file:///other/v1.metadata.json')"))
     assert "elsewhere" not in str(_by_name(diagnose(file))["catalogs.live.warehouse"])
