@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster_pipes import PipesContext
 
+from artemis_lifecycle import pipes
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.common import by_command
 from artemis_lifecycle.embedded.jars import needed, resolve
@@ -24,18 +27,38 @@ from artemis_lifecycle_tests.spark.standalone import briefly, standalone
 JOB = [sys.executable, "-m", "artemis_lifecycle.pipes"]
 
 
+class Here:
+    """What a job does, in this process and its session, which a process of its own would start anew."""
+
+    def __init__(self, command: list[str], *, env: Mapping[str, str], **_: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for key in (each for each in env if each.startswith("DAGSTER_PIPES")):
+                patch.setenv(key, env[key])
+            patch.setattr(sys, "argv", ["pipes", *command[-2:]])
+            patch.setattr(PipesContext, "_instance", None)
+            self.returncode = pipes.main()
+
+    def wait(self) -> None:
+        """It is over."""
+
+
 @pytest.fixture
 def make(make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
+    """Make a project whose jobs of the steps `apart` are processes, and all others are done `Here`."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
-    def made(command: list[str] = JOB, **sections: Any) -> Project:
+    def made(*apart: str, command: list[str] = JOB, **sections: Any) -> Project:
+        def start(asked: list[str], **options: Any) -> Any:
+            return (subprocess.Popen if asked[-2] in apart else Here)(asked, **options)
+
+        monkeypatch.setattr("dagster._core.pipes.subprocess.Popen", start)
         return make_project(tables=AT_ONCE, dagster={"pipes": command}, **sections)
 
     return made
 
 
 def test_the_walk_by_jobs_does_what_its_steps_do(make: Callable[..., Project]) -> None:
-    project = make()
+    project = make("expiration_plan", "cold_tier_snapshots", "physical_deletion")
     project.create(TABLE, commits=3)
     with project.lifecycle() as lifecycle:
         before = [each.snapshot_id for each in lifecycle.snapshot_history(TABLE).snapshots]
@@ -61,7 +84,7 @@ def test_the_walk_by_jobs_does_what_its_steps_do(make: Callable[..., Project]) -
 
 
 def test_what_a_job_waits_for_and_its_errors_are_the_step_s(make: Callable[..., Project]) -> None:
-    project = make()
+    project = make("cold_tier_snapshots", "expiration_plan")
     project.create(TABLE, commits=2)
     without = project.run("handoff", TABLE, dry_run=False)
     assert "The table has no plan" in str(failures(without))
@@ -78,9 +101,10 @@ def test_a_job_that_died_is_launched_again(make: Callable[..., Project], tmp_pat
     """Its step resumes, and so a second job has no second effect."""
     die = f"test -e {tmp_path}/died || {{ touch {tmp_path}/died; kill -9 $$; }}"
     once = f"{sys.executable} -m artemis_lifecycle.pipes $0 $1; {die}"
-    project = make(["sh", "-c", once])
+    project = make("expiration_plan", command=["sh", "-c", once])
     project.create(TABLE, commits=2)
     assert project.run("plan", TABLE).success
+    assert (tmp_path / "died").exists()
     with project.lifecycle() as lifecycle:
         assert len(lifecycle.plans(TABLE)) == 1
 
@@ -107,8 +131,8 @@ def test_spark_submit_runs_a_step_on_a_cluster(
     for key, value in briefly().items():
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    with standalone(tmp_path, workers=2) as master:
-        project = make()
+    with standalone(tmp_path, workers=1) as master:
+        project = make("compacted_data_files")
         jars = ",".join(map(str, resolve(project.config.home, needed(project.config))))
         conf = {
             "spark.driver.host": "127.0.0.1",
@@ -151,6 +175,4 @@ class SimpleDeleted:
 
 
 def test_only_an_asset_launches_it(capsys: pytest.CaptureFixture[str]) -> None:
-    from artemis_lifecycle import pipes
-
     assert pipes.main() == 2 and "artemis command" in capsys.readouterr().err
