@@ -8,6 +8,8 @@ Each SQL statement is compiled once. SQLAlchemy keeps what it compiled for one e
 database of its own, and Dagster makes an engine for every event that it stores in SQLite: a fifth of what its runs did.
 
 Dagster looks for its own tables once. Its storages do before most questions, an eighth of what a simulated night did.
+Each run's log is a database of its own, which is a copy of the first: a quarter of what a run of one step did. No run's
+output is followed, for which Dagster starts two `tail`s and two Pythons that watch them: another quarter.
 
 Each AWS service's model is parsed once. botocore does so for every session, and a store with settings of its own has
 one: a fifth of what `storage/test_s3.py` did.
@@ -18,10 +20,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
-from sqlalchemy import Engine
+from sqlalchemy import Engine, QueuePool
 
 
 def remember() -> None:
@@ -96,10 +100,13 @@ def compile_once(engine: Engine) -> Engine:
 
 
 def keep_engines(*modules: str) -> None:
-    """Have `create_engine` of these modules, which make an engine for each use, return the last one for its address."""
+    """Have `create_engine` of these modules, which make an engine for each use, return the last one for its address.
+    Its connections stay open: SQLite reads the schema for each new one, and settles its journal at the last one's end.
+    """
     for name in modules:
         module = importlib.import_module(name)
-        if not hasattr(module.create_engine, "__wrapped__"):
+        # SQLAlchemy's own function is a wrapper, too.
+        if not hasattr(module.create_engine, "by_address"):
             module.create_engine = _engine_for_each_address(module.create_engine)  # type: ignore[attr-defined]
 
 
@@ -111,11 +118,47 @@ def _engine_for_each_address(make: Callable[..., Engine]) -> Callable[..., Engin
         key = (address, repr(options))
         if key not in found:
             if len(found) > 64:  # Of tests that are over.
-                found.clear()
-            found[key] = compile_once(make(address, **options))
+                idle = [old for old, engine in found.items() if not engine.pool.checkedout()]  # type: ignore[attr-defined]
+                for old in idle:
+                    Engine.dispose(found.pop(old))
+            found[key] = compile_once(make(address, **{**options, "poolclass": QueuePool}))
+            found[key].dispose = lambda close=True: None  # type: ignore[method-assign]
         return found[key]
 
+    create_engine.by_address = found  # type: ignore[attr-defined]
     return create_engine
+
+
+def copy_empty_logs() -> None:
+    """Have Dagster make the tables of a run's event log once, and copy the file for each run after that."""
+    owner: Any = importlib.import_module("dagster._core.storage.event_log.sqlite.sqlite_event_log")
+    owner = owner.SqliteEventLogStorage
+    if not hasattr(owner._initdb, "__wrapped__"):
+        owner._initdb = _copied(owner._initdb)
+
+
+def _copied(make: Any) -> Any:
+    empty: list[bytes] = []
+
+    @functools.wraps(make)
+    def _initdb(self: Any, engine: Engine, for_index_shard: bool = False) -> None:
+        file = Path(str(engine.url.database))
+        is_new = not for_index_shard and not file.exists()
+        if is_new and empty:
+            file.write_bytes(empty[0])
+            return
+        make(self, engine, for_index_shard)
+        if is_new:
+            Engine.dispose(engine)  # Which settles the journal into the file.
+            empty.append(file.read_bytes())
+
+    return _initdb
+
+
+def follow_no_output() -> None:
+    """Have Dagster leave a run's output where it goes, to pytest."""
+    module: Any = importlib.import_module("dagster._core.storage.local_compute_log_manager")
+    module.mirror_stream_to_file = lambda stream, file: nullcontext()
 
 
 def keep_dagsters_schema() -> None:

@@ -45,6 +45,8 @@ lookups.keep_engines(
     f"{_SQLITE}.schedules.sqlite.sqlite_schedule_storage",
 )
 lookups.keep_dagsters_schema()
+lookups.copy_empty_logs()
+lookups.follow_no_output()
 lookups.keep_revisions()
 
 TABLE, OTHER = "artemis.passes", "artemis.telemetry"
