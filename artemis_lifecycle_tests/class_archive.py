@@ -22,7 +22,8 @@ from artemis_lifecycle.embedded.locks import file_lock
 
 FOLDER = Path(__file__).resolve().parents[1] / ".artemis" / "classes"
 _SECONDS = 900
-BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The last one: Java collects all garbage each time that classes have filled a few more megabytes.
+BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 _STATEMENTS = (
     "CREATE NAMESPACE made.ns",
     "CREATE TABLE made.ns.t (id bigint, name string, day date) USING iceberg PARTITIONED BY (days(day))",
