@@ -7,9 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain, groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,10 +15,7 @@ if TYPE_CHECKING:
 MOST_PER_TABLE = 80
 """Snapshots of one table that are read, before and after; of more than that, a sample."""
 
-_TOGETHER = 12
-"""Snapshots of a table that one query reads: a query of its own costs each more than reading its few files."""
-
-_THREADS = 2
+_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -44,23 +38,14 @@ class Proof:
 
 def fingerprint(frame: DataFrame) -> Fingerprint:
     """Hash every column of every row, nulls as such, by the columns that the frame itself has."""
-    return _fingerprints([frame])[0]
-
-
-def _fingerprints(frames: Sequence[DataFrame]) -> list[Fingerprint]:
-    """The fingerprint of each of `frames`, by one query."""
     from pyspark.sql import functions as F
 
-    def of(number: int, frame: DataFrame) -> DataFrame:
-        # xxhash64 passes over nulls: without the flags (1, null) and (null, 1) would be one row.
-        parts = [part for name in sorted(frame.columns) for part in (F.col(f"`{name}`"), F.col(f"`{name}`").isNull())]
-        hashed = frame.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
-        # One task for these few files: a shuffle would cost more than the reading.
-        rows = hashed.coalesce(1).agg(F.count("*").alias("rows"), F.sum("hash").alias("checksum"))
-        return rows.select(F.lit(number).alias("frame"), "rows", "checksum")
-
-    found = reduce(lambda one, other: one.unionAll(other), map(of, range(len(frames)), frames)).collect()
-    return [Fingerprint(int(row["rows"]), str(row["checksum"] or 0)) for row in sorted(found, key=itemgetter("frame"))]
+    # xxhash64 passes over nulls: without the flags (1, null) and (null, 1) would be one row.
+    parts = [part for name in sorted(frame.columns) for part in (F.col(f"`{name}`"), F.col(f"`{name}`").isNull())]
+    hashed = frame.select(F.xxhash64(*parts).cast("decimal(20,0)").alias("hash"))
+    # One task for these few files: a shuffle would cost more than the reading.
+    row = hashed.coalesce(1).agg(F.count("*").alias("rows"), F.sum("hash").alias("checksum")).collect()[0]
+    return Fingerprint(int(row["rows"]), str(row["checksum"] if row["checksum"] is not None else 0))
 
 
 def snapshot_frame(spark: SparkSession, table: str, snapshot_id: int) -> DataFrame:
@@ -73,18 +58,15 @@ def fingerprints(
     wanted: Sequence[tuple[str, int]],
     on_done: Callable[[str], None] = lambda table: None,
 ) -> dict[tuple[str, int], Fingerprint]:
-    """Fingerprints of (`catalog.namespace.table`, snapshot id), many at once; `on_done` hears the table of each."""
-    by_table = [list(keys) for _, keys in groupby(sorted(wanted, key=itemgetter(0)), key=itemgetter(0))]
-    batches = [keys[at : at + _TOGETHER] for keys in by_table for at in range(0, len(keys), _TOGETHER)]
+    """Fingerprints of (`catalog.namespace.table`, snapshot id), several at once; `on_done` hears the table of each."""
 
-    def read(batch: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, int], Fingerprint]]:
-        found = _fingerprints([snapshot_frame(spark, *key) for key in batch])
-        for table, _ in batch:
-            on_done(table)
-        return list(zip(batch, found, strict=True))
+    def one(key: tuple[str, int]) -> tuple[tuple[str, int], Fingerprint]:
+        found = fingerprint(snapshot_frame(spark, *key))
+        on_done(key[0])
+        return key, found
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="proof") as pool:
-        return dict(chain.from_iterable(pool.map(read, batches)))
+        return dict(pool.map(one, wanted))
 
 
 def sample(snapshot_ids: Sequence[int], always: Collection[int], most: int = MOST_PER_TABLE) -> tuple[int, ...]:
