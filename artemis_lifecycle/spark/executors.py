@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from threading import Thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.code_version import content_hash
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -37,6 +40,11 @@ _SECONDS = 60.0
 _MOST = 64
 _TAG = "artemis-executors"
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\][^\n]*")
+
+_OTHER_CODE = (
+    "The executor on {} has other code of artemis-lifecycle than the driver, by the sum of its files ({}, there {}); "
+    "its Python is {}"
+)
 
 _log = escaping.logger(__name__)
 
@@ -65,8 +73,8 @@ def local_cores(master: str | None) -> int | None:
 def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[ExecutorPython, ...]:
     """Return the interpreters of the current executors; none for a local master.
 
-    An executor that joins later fails its first task with the same error (`worker_errors`). If no executor is free
-    within `seconds`, a warning is logged, and so it is for packages of other versions than here. Raises
+    An executor that joins later fails its first task with the same error (`SameCode`, `worker_errors`). If no executor
+    is free within `seconds`, a warning is logged, and so it is for packages of other versions than here. Raises
     EnvironmentMissing for one without the packages, or with another version of Python or of this project.
     """
     master = spark.sparkContext.master
@@ -84,13 +92,34 @@ def require_executors(spark: SparkSession, seconds: float = _SECONDS) -> tuple[E
                 f"{', '.join(each.lacking)}"
             )
         if each.code != own.code:
-            raise lacking_on_executors(
-                f"The executor on {each.host} has other code of artemis-lifecycle than this process, by the sum of its "
-                f"files ({str(each.code)[:12]}, here {str(own.code)[:12]}); its Python is {each.executable}"
-            )
+            codes = str(each.code)[:12], str(own.code)[:12]
+            raise lacking_on_executors(_OTHER_CODE.format(each.host, *codes, each.executable))
         if others := set(each.versions) - set(own.versions):
             _log.warning("The executor on %s has %s, which this process has not", each.host, ", ".join(sorted(others)))
     return found
+
+
+class SameCode:
+    """A task's function, which an executor with other code of this project refuses to unpickle: executors may join
+    after the session's start."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_same_code, (_own_code(), self._function)
+
+
+_own_code = cache(content_hash)
+
+
+def _with_same_code(code: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if _own_code() != code:
+        raise RuntimeError(_OTHER_CODE.format(socket.gethostname(), _own_code()[:12], code[:12], sys.executable))
+    return function
 
 
 def lacking_on_executors(what: str) -> EnvironmentMissing:
@@ -108,6 +137,9 @@ def from_executors(said: str) -> EnvironmentMissing | None:
     mismatch = _VERSIONS.search(said)
     if mismatch is not None:
         return lacking_on_executors(f"The executors run another Python: {mismatch[0].rpartition(']')[2].strip()}")
+    other = re.search(rf"{_OTHER_CODE.partition('{')[0]}\S+ has other code of [^\n]+", said)
+    if other is not None:
+        return lacking_on_executors(other[0])
     missing = re.search(r"ModuleNotFoundError: (No module named '(\w+)[\w.]*')", said)
     if missing is not None and missing[2] in PACKAGES:
         return lacking_on_executors(f"The executors' Python lacks a package: {missing[1]}")

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.spark.executors import local_cores
+from artemis_lifecycle.spark.executors import SameCode, local_cores
 from artemis_lifecycle.spark.isolated import spread
 from artemis_lifecycle.spark.java_errors import worker_errors
 
@@ -176,6 +176,10 @@ class Runner:
         known = self._session if isinstance(self._session, Starter) else self.session.sparkContext
         return local_cores(known.master)
 
+    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as executors take it: a local session's have this process's code."""
+        return function if self._local_cores is not None else SameCode(function)
+
     def rows(self, data: pa.Table | DataFrame, schema: pa.Schema | None = None) -> Rows:
         """Return an Arrow table, or a DataFrame of `schema`, as the input of a stage."""
         if isinstance(data, pa.Table):
@@ -218,7 +222,7 @@ class Runner:
             except _Outgrown:
                 expected = IN_PROCESS
         frame = source.frame() if expected is None else self._spread(source.frame(), expected.parts(_PER_TASK))
-        done = frame.mapInArrow(partial(_typed, function, source.schema, schema), _spark_schema(schema))
+        done = frame.mapInArrow(partial(_typed, self._checked(function), source.schema, schema), _spark_schema(schema))
         return Rows(schema, done, self)
 
     def meet(
@@ -244,7 +248,7 @@ class Runner:
             return self.rows(function(*tables).select(schema.names).cast(schema))
         buckets = expected.parts(_PER_TASK)
         grouped = [self._bucketed(source.frame(), on, buckets).groupBy(_BUCKET) for source in sources]
-        meeting = _meeting(function, [source.schema for source in sources], schema)
+        meeting = _meeting(self._checked(function), [source.schema for source in sources], schema)
         if len(grouped) == 1:
             return Rows(schema, grouped[0].applyInArrow(meeting, _spark_schema(schema)), self)
         left, right = grouped
@@ -290,7 +294,7 @@ class Runner:
             return spread(function, inputs, min(at_once or cores, len(inputs)))
         with worker_errors():
             rows = self.session.sparkContext.parallelize(inputs, min(at_once or len(inputs), len(inputs)))
-            return rows.map(function).collect()
+            return rows.map(self._checked(function)).collect()
 
     @contextmanager
     def keeping(self) -> Iterator[Callable[[Rows], Rows]]:

@@ -95,6 +95,56 @@ def test_executors_with_other_code_are_refused_and_other_versions_are_told(
                 executors.require_executors(session)
 
 
+LATER = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.jars import resolve
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.spark import executors, runner
+from artemis_lifecycle.spark.session import open_session, session_conf
+
+master, home, jars = sys.argv[1:]
+conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+config = LifecycleConfig.model_validate({"home": home, "spark": {"master": master, "conf": conf}})
+of, runner.force_executors = runner.Runner(open_session(session_conf(config, {}, resolve(Path(jars))))), True
+rows = pa.table({"n": [1, 2]})
+tasks = {
+    "map": lambda: of.map(rows, iter, rows.schema).table(),
+    "meet": lambda: of.meet([rows], "n", lambda side: side, rows.schema).table(),
+    "tasks": lambda: of.tasks(abs, [1, 2]),
+}
+assert all(task() is not None for task in tasks.values())
+executors._own_code = lambda: "0" * 64
+for name, task in tasks.items():
+    try:
+        print(name, "ran", task())
+    except EnvironmentMissing as error:
+        print(name, error.what)
+"""
+
+
+def test_an_executor_with_other_code_that_comes_later_runs_no_task(cluster: str, tmp_path: Path) -> None:
+    """None is there at the start where Spark allocates them as they are needed."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATER, cluster, tmp_path, REPOSITORY / ".artemis"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **briefly(),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    said = done.stdout.splitlines()
+    assert [each.split()[0] for each in said] == ["map", "meet", "tasks"], done.stderr[-2000:]
+    assert all("has other code of artemis-lifecycle" in each for each in said)
+
+
 def test_spark_python_is_the_interpreter_of_sessions() -> None:
     of = {"master": "spark://somewhere:7077", "python": "/opt/artemis/bin/python"}
     conf = session_conf(LifecycleConfig.model_validate({"spark": of}), {})
