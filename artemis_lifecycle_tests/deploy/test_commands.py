@@ -83,7 +83,7 @@ def printed(command: str, folder: Path) -> None:
 
 def known(command: str, folder: Path) -> None:
     """The command is there, with the options that the page has."""
-    words = [re.sub("[A-Z]{4,}", "x", each) for each in split(command)]
+    words = [re.sub("[A-Z]{4,}", "x", each) for each in split(command, comments=True)]
     options = [each for each in words if each.startswith("-")]
     names = words[: words.index(options[0])] if options else words
     said = run(" ".join([*names, "--help"]), folder)
