@@ -7,7 +7,6 @@ Sessions name the files in `spark.jars` and need no network. Spark decides where
 
 from __future__ import annotations
 
-import logging
 import os
 import pwd
 import re
@@ -23,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.config.schemes import kind_of
 from artemis_lifecycle.embedded.java_classes import CLASS_PATHS, SOURCES, class_path, compile_folder
 from artemis_lifecycle.embedded.locks import file_lock
@@ -31,7 +31,7 @@ from artemis_lifecycle.errors import EnvironmentMissing
 if TYPE_CHECKING:
     from artemis_lifecycle.config.models import LifecycleConfig
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that already has the jars; nothing is resolved then."""

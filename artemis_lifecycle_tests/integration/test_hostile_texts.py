@@ -272,7 +272,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     # Errors quote what they were asked for.
     run("history", TABLE, code=2), run("commit", EVIL, code=2)
     every = set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
-    assert every - run.used == {"demo", "deployment", "workers"}  # type: ignore[attr-defined]
+    assert every - run.used == {"demo", "deployment", "pack-environment", "workers"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly
