@@ -133,9 +133,9 @@ class Explaining:
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it", *another), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
-        unnamed = "no snapshot, open plan, journal or scan of the table names it"
+        unnamed = "check its spelling: no snapshot, open plan, journal or scan of the table names this path"
         outside = "" if why is None else ", and it is outside the locations that the table owns"
-        reasons = (f"{unnamed}{outside}: check its spelling, with the whole path",)
+        reasons = (f"{unnamed}{outside}",)
         return Explanation(path, "kept" if another else "unknown", another or reasons, writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:
