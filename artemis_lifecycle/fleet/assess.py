@@ -33,6 +33,7 @@ from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.model import SECRET, hidden
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.names import fits
+from artemis_lifecycle.config.policies import Retention
 from artemis_lifecycle.errors import BadInput, ConfigError, LifecycleError, NaiveDatetime, NoSuchTable, Refused
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import refuse_unexpirable
@@ -138,9 +139,9 @@ class Assessment(Shown):
     listed_at: datetime | None
     orphans_are: str
     currency: str
-    window: timedelta
     tables: tuple[TableAssessment, ...]
     lifecycle_yaml: str
+    window: timedelta = Retention().window
 
     def total(self, name: str) -> int | float | None:
         """Return the sum of a figure over the tables where it is known; None if it is known of none."""
@@ -340,7 +341,7 @@ class _Question:
         found = tuple(sorted(rows.values(), key=lambda row: (-(row.bytes_freeable or 0), row.table)))
         began, text = None if listed is None else listed.began_at, lifecycle_yaml(self.config, found, self.at)
         window, currency = self.config.defaults.retention.window, self.config.prices.currency
-        return Assessment(self.at, self.quick, began, CANDIDATES, currency, window, found, text)
+        return Assessment(self.at, self.quick, began, CANDIDATES, currency, found, text, window)
 
     def _is_asked(self, name: str) -> bool:
         return name not in RESULT_TABLES and (name == self.pattern or fits(name, self.pattern))

@@ -99,6 +99,8 @@ def test_doctor_changes_nothing_and_is_green_where_all_is_well(
     assert "elsewhere" not in str(_by_name(diagnose(file))["catalogs.live.warehouse"])
     (tmp_path / "live").rmdir()
     assert "elsewhere" in _by_name(diagnose(file))["catalogs.live.warehouse"].detail
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables"))
 
 
 def test_every_problem_of_a_configuration_and_of_what_it_names_is_reported_in_one_pass(
