@@ -215,10 +215,15 @@ class ColdTier:
         """The same for one table."""
         resources = self.resources
         forgotten = thawing.forgotten_moves(resources.live_stores, resources.operations, resources.root, table_uuid)
-        if not forgotten:
-            return
-        cold, protection = cold_context(resources, table, table_uuid)
-        context = DeepArchiveContext(
+        if forgotten:
+            context = self._recall_context(table, table_uuid)
+            with table_lock(resources.operations.engine, table_uuid, table=table):
+                thawing.recall(context, forgotten, resources.config.deep_archive.storage_class)
+
+    def _recall_context(self, table: str, table_uuid: str) -> DeepArchiveContext:
+        # It moves nothing: what keeps a file is not known.
+        resources, (cold, protection) = self.resources, cold_context(self.resources, table, table_uuid)
+        return DeepArchiveContext(
             protection=protection,
             readers=protection,
             table=table,
@@ -230,31 +235,22 @@ class ColdTier:
             holds=lambda: (),
             who=resources.owner,
         )
-        with table_lock(resources.operations.engine, table_uuid, table=table):
-            thawing.recall(context, forgotten, resources.config.deep_archive.storage_class)
 
     def _deep_context(self, table: str, live: TableMetadata, check: Callable[[], None]) -> DeepArchiveContext:
-        resources, table_uuid = self.resources, live.table_uuid
-        cold, protection = cold_context(resources, table, table_uuid)
-        return DeepArchiveContext(
-            protection=protection,
+        resources, context = self.resources, self._recall_context(table, live.table_uuid)
+        return replace(
+            context,
             readers=replace(
                 context_of(resources, table),
-                own=protection.own,
+                own=context.protection.own,
                 # A move has no hurry: a catalog that does not answer may have a reader since.
                 catalog=resources.readers_of(table, strict=True),
             ),
-            table=table,
-            table_uuid=table_uuid,
-            root=resources.root,
-            cold=cold,
-            ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),
             live=(live_index(resources, table, live), *self._waiting(table, live)),
             holds=lambda: (
-                *holds_and_tags(resources, table_uuid)[0],
-                *thaw_views(resources.operations.thaws.list(table_uuid)),
+                *holds_and_tags(resources, context.table_uuid)[0],
+                *thaw_views(resources.operations.thaws.list(context.table_uuid)),
             ),
-            who=resources.owner,
             check=check,
         )
 
