@@ -36,7 +36,7 @@ from artemis_lifecycle.protection.places import NOT_OWNED, OTHER_TABLE
 from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.protection.table_state import REACHABLE, reaching_table
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.files import deletable
+from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.lookups import reaches, reaching
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
@@ -51,7 +51,7 @@ from artemis_lifecycle.storage.frames import (
     write_batches,
     write_frame,
 )
-from artemis_lifecycle.storage.location import hash_column, with_locations
+from artemis_lifecycle.storage.location import hash_column, normalize, with_locations
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -241,6 +241,28 @@ def recall(context: DeepArchiveContext, moves: Collection[str], storage_class: s
         size, now = pc.sum(files.column("size_in_bytes")).as_py() or 0, context.operations.clock.now()
         _record(context, move_id, storage_class, now, location, files, size)
     _settle_unfinished(context)
+
+
+def recall_archived(context: DeepArchiveContext, storage_class: str) -> None:
+    """List the archive, and record the files of its snapshots that are in an archive class and in no move: where
+    `operations.root` was put back, too, the lists of their moves are lost."""
+    cold, known = context.cold.current(), context.operations.deep_moves.of_table(context.table_uuid)
+    view, rules = context.cold.index(cold), context.cold.identity.rules
+    listed = [normalize(file.path, rules) for file in context.cold_stores.list(cold.location) if file.archived]
+    if not listed:
+        return
+    files = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots])
+    moved = [batch.column("path") for batch in archived_files(context.records, known)]
+    files = files.filter(pc.is_in(files.column("location"), pa.array(listed)))
+    files = files.filter(pc.invert(pc.is_in(files.column("path"), pa.chunked_array(moved, pa.string()))))
+    if files.num_rows:
+        schema, size = arrow_schema(FILES), pc.sum(files.column("size_in_bytes")).as_py()
+        files = files.select(schema.names).cast(schema).combine_chunks()
+        move_id, now = new_id(_MOVE), context.operations.clock.now()
+        location = context.folder(context.table_uuid, move_id)
+        write_batches(files.to_batches(), files.schema, location, context.records)
+        _record(context, move_id, storage_class, now, location, files, size)
+        context.operations.deep_moves.finish(move_id)
 
 
 def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.RecordBatch]:

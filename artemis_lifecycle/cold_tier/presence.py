@@ -44,7 +44,7 @@ from artemis_lifecycle.storage.types import FileIdentity
 
 _AT_ONCE = 200_000
 _COMPARED_AT_ONCE = 1_000
-_SIZES = arrow_schema("path string, size_in_bytes bigint")
+_SIZES = arrow_schema("path string, size_in_bytes bigint, archived boolean")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RecordedCopy:
 @dataclass(frozen=True)
 class ColdCopies:
     """The copies of one table's files. `cold` opens the index of all its cold tables in their published state; None if
-    nothing is published."""
+    nothing is published. `moved` yields what moves to the deep archive recorded."""
 
     spark: Spark
     live_stores: Stores
@@ -92,6 +92,7 @@ class ColdCopies:
     mapping: PathMapping
     ledger: Ledger
     cold: Callable[[], IndexView | None]
+    moved: Callable[[], Iterator[pa.RecordBatch]]
 
     @property
     def runner(self) -> Runner:
@@ -121,15 +122,19 @@ class ColdCopies:
         return [each for each in copies if each.destination in last or each.destination not in places[each.source]]
 
     def absent(self, copies: Sequence[RecordedCopy]) -> list[RecordedCopy]:
-        """Return those for which cold has no file of the right size, or only the live file itself under another
-        name."""
+        """Return those for which cold has no file of the right size, or only the live file itself under another name,
+        or one in an archive class that no record of a move names: nobody would know that it needs a thaw."""
         paths = pa.table({"path": pa.array([copy.destination for copy in copies], pa.string())})
         found = self.runner.map(paths, partial(_sizes, self.cold_stores), _SIZES, Cost(len(copies)), threads=1).table()
-        sizes = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        sizes = dict(zip(*(column.to_pylist() for column in found.columns[:2]), strict=True))
+        aside = set(found.column("path").filter(found.column("archived")).to_pylist())
+        if aside:
+            for batch in self.moved():
+                aside.difference_update(batch.column("path").to_pylist())
 
         def stands(copy: RecordedCopy) -> bool:
             size = sizes[copy.destination]
-            if size is None or copy.size_in_bytes not in (size, UNKNOWN_LENGTH):
+            if size is None or copy.size_in_bytes not in (size, UNKNOWN_LENGTH) or copy.destination in aside:
                 return False
             return not same_file(copy.source, copy.destination, self.mapping.rules)
 
@@ -260,7 +265,8 @@ def _sizes(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     for batch in batches:
         heads = stores.heads(batch.column("path").to_pylist())
         sizes = pa.array([None if head is None else head.size_in_bytes for head in heads], pa.int64())
-        yield pa.RecordBatch.from_arrays([batch.column("path"), sizes], schema=_SIZES)
+        archived = pa.array([head is not None and head.archived for head in heads], pa.bool_())
+        yield pa.RecordBatch.from_arrays([batch.column("path"), sizes, archived], schema=_SIZES)
 
 
 _REPAIRED_AT_ONCE = 256

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide, ColdTables, open_entries
+from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
@@ -130,6 +131,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
         mapping=PathMapping(identity),
         ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),
         cold=cold,
+        moved=lambda: archived_files(resources.live_stores, resources.operations.deep_moves.of_table(table_uuid)),
     )
 
 

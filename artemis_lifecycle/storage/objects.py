@@ -74,6 +74,9 @@ class Address:
     key: str
 
 
+READABLE = ArchiveState(archived=False, readable=True)
+
+
 class Item(NamedTuple):
     """An object: `token` identifies its content (ETag, generation); `write_id` as in `Writing`; `said` is all that the
     store says of it, if that is more."""
@@ -83,7 +86,7 @@ class Item(NamedTuple):
     modified: datetime
     token: str | None
     write_id: str | None = None
-    state: ArchiveState = ArchiveState(archived=False, readable=True)
+    state: ArchiveState = READABLE
     said: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -379,7 +382,8 @@ class ObjectStore:
     def stored(self, stem: str, item: Item) -> StoredFile:
         # HEADs and some listings have no fractions of a second.
         modified = item.modified.astimezone(UTC).replace(microsecond=0)
-        return StoredFile(f"{stem}/{item.key}", item.size, modified, object_tag(item.token), item.token)
+        path, tag = f"{stem}/{item.key}", object_tag(item.token)
+        return StoredFile(path, item.size, modified, tag, item.token, archived=item.state.archived)
 
     def item(self, path: str) -> Item | None:
         address = address_of(path)

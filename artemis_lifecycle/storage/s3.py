@@ -38,6 +38,7 @@ from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import is_late
 from artemis_lifecycle.storage.objects import (
     LONGEST_KEY,
+    READABLE,
     Address,
     Call,
     Item,
@@ -93,6 +94,8 @@ _BUSY = {
 }
 _STATUS = {**dict.fromkeys(_BUSY, 503), "InvalidRange": 416, "ExpiredToken": 401}
 """By code, whatever the server's own is."""
+_ARCHIVED = ArchiveState(archived=True, readable=False)
+"""As far as a listing says."""
 
 _PASSING = (HTTPClientError, IncompleteReadError, FlexibleChecksumError, ConnectionError, TimeoutError)
 
@@ -287,7 +290,13 @@ class S3Requests:
         return (
             [each["Prefix"] for each in answer.get("CommonPrefixes", ())],
             [
-                Item(each["Key"], each["Size"], each["LastModified"], each.get("ETag"))
+                Item(
+                    each["Key"],
+                    each["Size"],
+                    each["LastModified"],
+                    each.get("ETag"),
+                    state=_ARCHIVED if each.get("StorageClass") in ARCHIVE_CLASSES else READABLE,
+                )
                 for each in answer.get("Contents", ())
             ],
             {"ContinuationToken": answer["NextContinuationToken"]} if answer.get("IsTruncated") else None,

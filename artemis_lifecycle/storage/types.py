@@ -121,7 +121,8 @@ class StoredFile:
     """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it.
     `tag` is the store's token for exactly this file (`identity.FileIdentity`); `etag` is that token where a delete may
     depend on it. `changed` is when a disk last changed the file or its names (microseconds since 1970): a file that is
-    moved to a path keeps its modification time."""
+    moved to a path keeps its modification time. `archived`: it is in an archive class,
+    thawed or not."""
 
     path: str
     size_in_bytes: int
@@ -129,6 +130,7 @@ class StoredFile:
     tag: int = NO_TAG
     etag: str | None = None
     changed: int = field(default=NO_TIME, compare=False)
+    archived: bool = field(default=False, compare=False)
 
     @property
     def since(self) -> int:

@@ -204,21 +204,23 @@ class ColdTier:
     def recall_all_moves(self) -> None:
         """Record again what was moved to the deep archive and the operations database does not know, of all tables."""
         resources = self.resources
-        for folder in resources.live_stores.children(f"{resources.root}/deep-archive")[0]:
+        for folder in resources.live_stores.children(f"{resources.root}/cold")[0]:
             table_uuid = folder.rstrip("/").rpartition("/")[2]
             identity = read_identity(resources.live_stores, resources.root, table_uuid)
             # Without a cold table, as before `recover_archive`, nobody reads them.
             if identity is not None and cold_tables(resources, table_uuid) is not None:
-                self.recall_moves(identity.live_table, table_uuid)
+                self.recall_moves(identity.live_table, table_uuid, ask=True)
 
-    def recall_moves(self, table: str, table_uuid: str) -> None:
-        """The same for one table."""
+    def recall_moves(self, table: str, table_uuid: str, *, ask: bool = False) -> None:
+        """The same for one table. `ask`: list its archive, too."""
         resources = self.resources
         forgotten = thawing.forgotten_moves(resources.live_stores, resources.operations, resources.root, table_uuid)
-        if forgotten:
-            context = self._recall_context(table, table_uuid)
+        if forgotten or ask:
+            context, to_class = self._recall_context(table, table_uuid), resources.config.deep_archive.storage_class
             with table_lock(resources.operations.engine, table_uuid, table=table):
-                thawing.recall(context, forgotten, resources.config.deep_archive.storage_class)
+                thawing.recall(context, forgotten, to_class)
+                if ask:
+                    thawing.recall_archived(context, to_class)
 
     def _recall_context(self, table: str, table_uuid: str) -> DeepArchiveContext:
         # It moves nothing: what keeps a file is not known.
@@ -478,7 +480,7 @@ class ColdTier:
         with self.resources.operations.engine.begin() as connection:
             NewDecision("recover-archive", table_uuid, who, why).record(connection)
         done = publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
-        self.recall_moves(table, table_uuid)
+        self.recall_moves(table, table_uuid, ask=True)
         return done
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:

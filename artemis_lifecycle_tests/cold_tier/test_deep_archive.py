@@ -3,6 +3,7 @@ before a thaw that two people stand for; a kill, a hold and a live file in betwe
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,7 +38,7 @@ from artemis_lifecycle.operations.cold_tier import LAPSED, OVER, ThawState
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.session.resources import Resources
-from artemis_lifecycle.storage.local.store import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore, local_path
 from artemis_lifecycle.walk.cold_tier import ColdTier
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
@@ -59,7 +60,7 @@ class Archive:
     def cold_root(self) -> Path:
         return Path(str(self.lifecycle.config.catalogs.cold.warehouse).removeprefix("file://"))
 
-    def made(self, name: str, *statements: str) -> tuple[int, ...]:
+    def made(self, name: str, *statements: str, expired: bool = True) -> tuple[int, ...]:
         """A table written by the statements, all but its last snapshot expired; the ids."""
         lifecycle, table = self.lifecycle, f"db.{name}"
         full = f"{lifecycle.config.catalogs.live.name}.{table}"
@@ -73,7 +74,8 @@ class Archive:
         ids = tuple(snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(table).snapshots)
         for snapshot_id in ids:
             self.prints[snapshot_id] = fingerprint(lifecycle.read(table, snapshot_id=snapshot_id))
-        lifecycle.expire(table)
+        if expired:
+            lifecycle.expire(table)
         return ids
 
     def reads(self, name: str, snapshot_id: int) -> bool:
@@ -413,14 +415,14 @@ def test_a_handoff_that_dies_before_its_copies_are_back_leads_to_a_thaw(
     assert archive.readable(f"dies_{name}", (again,)) == [True]
 
 
-@pytest.mark.parametrize("then", ["keeps", "held", "dropped"])
+@pytest.mark.parametrize("then", ["keeps", "held", "dropped", "root"])
 def test_a_database_that_has_forgotten_a_move_learns_it_when_it_takes_over(archive: Archive, then: str) -> None:
-    """It was put back to before the move, or is new."""
+    """It was put back to before the move, or is new; with `operations.root`, or without it."""
     lifecycle, table = archive.lifecycle, f"db.forgets_{then}"
     first, second, *_ = archive.made(f"forgets_{then}", ONE, MORE, INSTEAD, LAST)
     assert lifecycle.deep_archive(table).moved_files == 2
     table_uuid = _uuid(lifecycle, table)
-    _forget(lifecycle, table)
+    _forget(lifecycle, table, and_lists=then == "root")
     assert lifecycle.route(table, snapshot_id=first).tier == "cold"  # It does not know better yet.
     if then == "held":
         lifecycle.hold(table, "legal", "a case", snapshot_ids=(first,))
@@ -442,7 +444,32 @@ def test_a_database_that_has_forgotten_a_move_learns_it_when_it_takes_over(archi
         assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {each}")) == archive.prints[each]
 
 
-def _forget(lifecycle: Lifecycle, table: str) -> None:
+@pytest.mark.no_guardian(reason="it does not know that the move was forgotten")
+def test_a_copy_in_an_archive_class_without_a_record_of_its_move_is_none(archive: Archive) -> None:
+    """The root and its database were put back together, and nobody took over: the live file stays."""
+    lifecycle, table = archive.lifecycle, "db.unknown_move"
+    first, second, *_ = archive.made("unknown_move", ONE, MORE, INSTEAD, LAST, expired=False)
+    plan = lifecycle.plan_expiration(table)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    copies = [*(archive.cold_root() / "db" / "unknown_move").rglob("data/*.parquet")]
+    for path in copies:
+        lifecycle.cold_stores.archive(str(path))
+    assert archive.aside("unknown_move") == len(copies) > 0
+    assert lifecycle.delete_files(plan).kept == len(copies)
+    lifecycle.take_over(who="Ann", why="a backup")
+    assert archive.readable("unknown_move", (first, second)) == [False, False]
+    asked = lifecycle.request_thaw(table, [first, second], case_id="C", requester="Ann", reason="why")
+    approve_thaw(lifecycle, asked.thaw_id)
+    lifecycle.follow_thaw(asked.thaw_id)
+    assert archive.readable("unknown_move", (first, second)) == [True, True]
+
+
+def _forget(lifecycle: Lifecycle, table: str, *, and_lists: bool = False) -> None:
+    if and_lists:
+        moves = lifecycle.operations.deep_moves.of_table(_uuid(lifecycle, table))
+        for folder in {local_path(move.files_location) for move in moves}:
+            shutil.rmtree(folder)
     with lifecycle.operations.engine.begin() as connection:
         for name in ("deep_snapshots", "deep_moves"):
             forget = text(f"DELETE FROM lifecycle.{name} WHERE table_uuid = :of")

@@ -223,7 +223,7 @@ def _archived_below(root: str) -> Iterator[StoredFile]:
         if isinstance(archived, StoredFile):
             name = archived.path.rpartition("/")[2]
             if not os.path.lexists(local_path(root + name)):
-                yield replace(archived, path=root + name)
+                yield replace(archived, path=root + name, archived=True)
 
 
 def _entries(folder: str) -> Iterator[StoredFile | str]:
@@ -333,8 +333,13 @@ class LocalStore:
 
     def head(self, path: str) -> StoredFile | None:
         where = local_path(path)
-        status = status_of(path, where) or status_of(path, aside_of(where))
-        return None if status is None or stat.S_ISDIR(status.st_mode) else stored(path, status)
+        status = status_of(path, where)
+        # A thawed file is one more link to it.
+        archived = status is None or (status.st_nlink > 1 and is_aside(where))
+        status = status or status_of(path, aside_of(where))
+        if status is None or stat.S_ISDIR(status.st_mode):
+            return None
+        return replace(stored(path, status), archived=archived) if archived else stored(path, status)
 
     def heads(self, paths: Sequence[str]) -> Heads:
         return [self.head(path) for path in paths]
