@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from inspect import signature
+from functools import wraps
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -85,6 +86,7 @@ __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+L = TypeVar("L")
 
 
 def _verb(service: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Lifecycle, P], R]:
@@ -100,6 +102,42 @@ def _verb(service: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Co
     return call
 
 
+_QUESTIONS = frozenset(
+    """
+    answering_tables approved_scan assess cold_guard cold_history cold_losses cold_metadata cold_tables commit_costs
+    compare_live_sets costs current_at decisions downstream dropped_tables due_plans explain explain_in_plan
+    explain_policy fleet gate_attempts gate_status get_current health health_history holds in_flight incident ingested
+    interrupted_scans inventory kind latest_listing latest_scan live_set live_sets metrics overwrites parquet_listing
+    pauses plan plan_difference plan_query plans quarantined query reachable_set read receipt restores retention_curve
+    route rules scan scan_trend schema_history snapshot_at snapshot_history table_health table_page tables tags
+    thaw_files thaws thaws_to_follow translate uncommitted_plan upstream what_if writers
+    """.split()  # noqa: SIM905
+)
+"""The verbs that change no table, file or decision."""
+
+_NOT_ASKED = _QUESTIONS | {"append", "close", "compare_and_swap", "overwrite", "prepare", "take_over"}
+"""They, what anybody may do who may write to the catalog, and what a deployment begins and ends with."""
+
+
+def _asking(of: type[L]) -> type[L]:
+    """Let each verb of the class that changes something first ask whether the live catalog is still this deployment's,
+    however recently that was asked. Raises OtherDeployment."""
+
+    def asking(verb: Callable[..., object]) -> Callable[..., object]:
+        @wraps(verb)
+        def call(self: Lifecycle, /, *args: object, **kwargs: object) -> object:
+            self.resources.require_deployment(record=False)
+            return verb(self, *args, **kwargs)
+
+        return call
+
+    for name, verb in list(vars(of).items()):
+        if isfunction(verb) and not name.startswith("_") and name not in _NOT_ASKED:
+            setattr(of, name, asking(verb))
+    return of
+
+
+@_asking
 class Lifecycle:
     """One configuration's catalogs, stores, Postgres and Spark session, and the steps of the walk on its tables.
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from inspect import isfunction
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, make_url, text
 
-from artemis_lifecycle import cli
+from artemis_lifecycle import api, cli
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.deployments import DeploymentsInFiles, require_deployment, take_over
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
@@ -27,6 +28,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations, connect, connected
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
+from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
@@ -97,6 +99,26 @@ def test_another_operations_database_is_refused_before_anything_changes_and_may_
     assert _files(first) == files
     with open_lifecycle(first, spark=spark) as theirs:
         assert theirs.plans(table)[0].plan_id == plan.plan_id
+
+
+def test_after_a_take_over_whatever_changes_something_is_refused_however_recently_it_was_asked(
+    first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = {name for name, verb in vars(Lifecycle).items() if isfunction(verb) and not name.startswith("_")}
+    changing -= api._NOT_ASKED
+    assert changing >= {"request_thaw", "approve_thaw", "follow_thaw", "refuse_thaw", "close_plan", "forget_records"}
+    assert changing.isdisjoint({"tables", "read", "plans"})
+    with open_lifecycle(first, spark=spark) as theirs, open_lifecycle(second, spark=spark) as ours:
+        table = make_table(theirs, "t", 2)
+        plan = theirs.plan_expiration(table)
+        ours.take_over(who="ann", why="they ended")
+        monkeypatch.setattr(resources, "elapsed", lambda: theirs.resources._deployment_seen_at)
+        for name in sorted(changing):
+            with pytest.raises(OtherDeployment):
+                getattr(theirs, name)()
+        with pytest.raises(OtherDeployment):
+            theirs.close_plan(plan, who="bob", why="not wanted")
+        assert theirs.read(table).count() == 2
 
 
 def test_one_operations_database_with_another_root_is_refused(
