@@ -641,8 +641,8 @@ class Lifecycle:
 
         `kind`: "legal", which also keeps snapshots of the cold tier out of the deep archive; "lease", for a reader,
         which ends after `ttl` unless it is renewed; "consumer", whose snapshot is the next one that it reads: that and
-        every later one stay. `until`, or `ttl` from now, ends any of them. A dropped table (by name or uuid) takes
-        holds while any of its files are left, also in quarantine.
+        every later one stay. `until`, or `ttl` from now, ends any of them; now is the later of Postgres' clock and this
+        host's. A dropped table (by name or uuid) takes holds while any of its files are left, also in quarantine.
 
         Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
         """

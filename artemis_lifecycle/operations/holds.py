@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Annotated, Any, Literal
 
@@ -76,8 +76,9 @@ class Holds:
         """Place a hold under the table's lock (a trigger takes it), so that no deletion batch is between its last check
         and its deletes.
 
-        `ttl` counts by the Postgres clock, and replaces `until`. Raises Busy if that lock is not free within `timeout`
-        seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
+        `ttl` counts by the later of the clocks of Postgres and this host, and replaces `until`. Raises Busy if that
+        lock is not free within `timeout` seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a
+        consumer without one position.
         """
         db.require_said(table, owner=owner, reason=reason)
         _require_sense(kind, table, snapshot_ids, until, ttl)
@@ -97,7 +98,7 @@ class Holds:
                 reason=reason,
                 snapshot_ids=list(snapshot_ids),
                 kind=kind,
-                until=until if ttl is None else sa.func.clock_timestamp() + ttl,
+                until=until if ttl is None else _later() + ttl,
             )
             if kind == "legal":
                 NewDecision("hold", hold.hold_id, owner, reason).record(connection, hold)
@@ -124,7 +125,7 @@ class Holds:
 
         Raises BadInput for another kind, Refused if it has ended, because what it kept may be gone. Raises NoSuchPlan.
         """
-        until = sa.func.greatest(holds.c.until, sa.func.clock_timestamp() + ttl)
+        until = sa.func.greatest(holds.c.until, _later() + ttl)
         return self._alter(hold_id, "lease", {"until": until}, "a lease that has ended cannot be renewed")
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
@@ -173,6 +174,11 @@ class Holds:
         instant = sa.func.clock_timestamp() if now is None else sa.func.least(now, sa.func.clock_timestamp())
         of_table = db.if_given(holds.c.table_uuid, table_uuid)
         return db.records(self._engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
+
+
+def _later() -> sa.ColumnElement[Any]:
+    """The later of two clocks, of which one may be wrong: nothing ends earlier than promised by the right one."""
+    return sa.func.greatest(sa.func.clock_timestamp(), datetime.now(UTC))
 
 
 def _in_force(instant: sa.ColumnElement[datetime]) -> tuple[sa.ColumnElement[bool], ...]:

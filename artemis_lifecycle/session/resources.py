@@ -32,6 +32,7 @@ from artemis_lifecycle.config.schemes import kind_of
 from artemis_lifecycle.embedded.addresses import addressed, fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import (
+    BadInput,
     ClocksDisagree,
     ConfigError,
     LifecycleError,
@@ -422,6 +423,17 @@ class Resources:
         instant = self.clock.now() if given is None else given
         NaiveDatetime.refuse(name, instant)
         return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
+
+    def past(self, given: datetime | None, table: str | None = None) -> datetime:
+        """Return `instant("now", given)`. Raises BadInput for one to come."""
+        instant, clock = self.instant("now", given), self.instant("now", None)
+        if instant > clock:
+            raise BadInput(
+                f"now={instant.isoformat()} is after {clock.isoformat()}, the time by Postgres' clock",
+                table=table,
+                hint="leave now out, or give an earlier instant: age is judged as it is, not ahead of it",
+            )
+        return instant
 
     @property
     def deployment(self) -> Deployment:

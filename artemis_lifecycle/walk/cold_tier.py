@@ -350,13 +350,7 @@ class ColdTier:
         would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
         meantime; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
         """
-        instant, clock = self.resources.instant("now", now), self.resources.instant("now", None)
-        if instant > clock:
-            raise BadInput(
-                f"now={instant.isoformat()} is after {clock.isoformat()}, the time by Postgres' clock",
-                table=table,
-                hint="leave now out, or give an earlier instant: files are archived by their age, not ahead of it",
-            )
+        instant = self.resources.past(now, table)
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
         state = self.steps.table_state(table)
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:

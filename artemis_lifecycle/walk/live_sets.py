@@ -10,7 +10,7 @@ from functools import partial
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.errors import BadInput, LifecycleError, MissingFile, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, LifecycleError, MissingFile, PlanStateError, UnreadableMetadata
 from artemis_lifecycle.live_sets.mark import Given, PlainReferences, policies_of
 from artemis_lifecycle.live_sets.sweep import (
     LiveSetComparison,
@@ -106,15 +106,17 @@ class LiveSets:
         reference per table, or a Nessie catalog in `catalogs.others`. Changes nothing in the catalog.
 
         `policies` have a cutoff by pattern of references, in order: a number of commits, a duration ("30d", which ends
-        at `now`), an instant, or None or "none" for no cutoff. The first match wins; without one, all commits are live,
-        and so is each head. None means those of lifecycle.yaml. `snapshots`: "all", or only "referenced" ones.
+        at `now`, which may only be in the past), an instant, or None or "none" for no cutoff. The first match wins;
+        without one, all commits are live, and so is each head. None means those of lifecycle.yaml. `snapshots`: "all",
+        or only "referenced" ones.
 
-        Raises BadInput for another catalog or an unusable policy; what the catalog raises, with the set `failed`.
+        Raises BadInput for another catalog or an unusable policy; ClocksDisagree, where a cutoff is a time; what the
+        catalog raises, with the set `failed`.
         """
         resources, nessie = self.resources, self._nessie(catalog)
         reader = None if nessie is not None else resources.catalogs.reader(catalog)
         resources.require_deployment("" if reader is None else reader.prefix)
-        instant = resources.instant("now", now)
+        instant = resources.past(now)
         if nessie is not None:
             chosen = nessie.config.mark.policies if policies is None else policies
             return nessie.mark(policies_of(chosen, instant), snapshots)
@@ -127,6 +129,13 @@ class LiveSets:
         sets = self.resources.operations.live_sets
         # What is unseen becomes due some time later.
         self.resources.require_clocks()
+        if (made := sets.get(live_set_id).created_at) > (now := self.resources.clock.now()):
+            raise PlanStateError(
+                f"Set {live_set_id} was made at {made.isoformat()}, which is after {now.isoformat()}, the time by "
+                "Postgres' clock: that clock was wrong",
+                untouched="all files",
+                hint="mark again: artemis mark",
+            )
         live_set = sets.sweeping(live_set_id)
         nessie = self._nessie(live_set.catalog)
         if nessie is None:

@@ -34,7 +34,10 @@ class MarkedCatalog:
 def mark_catalog(
     resources: Resources, catalog: MarkedCatalog, policies: Policies, snapshots: Snapshots, threads: int
 ) -> LiveSet:
-    """Record a new set. Raises what the catalog raises: then the set is `failed`, and nothing can be swept from it."""
+    """Record a new set. Raises ClocksDisagree if a cutoff is a time; what the catalog raises: then the set is `failed`,
+    and nothing can be swept from it."""
+    if any(cutoff.since is not None for _, cutoff in policies.rules):
+        resources.require_clocks()
     sets, live_set_id = resources.operations.live_sets, f"live-{uuid.uuid4().hex}"
     sets.begin(live_set_id, catalog.name, snapshots, policies.texts())
     try:

@@ -156,8 +156,8 @@ class NessieTables:
             if swept is not None:
                 return self.of_set(sets.get(swept))
             now = self._resources.operations.clock.now()
-            wanted, after = policies_of(self.config.mark.policies, now), now - self.config.mark.max_age
-            found = next((each for each in sets.all(self.name) if self._decides(each, wanted, after)), None)
+            wanted = policies_of(self.config.mark.policies, now)
+            found = next((each for each in sets.all(self.name) if self._decides(each, wanted, now)), None)
             if found is not None:
                 tables = self.of_set(found)
                 if table is None or tables.has(table) or not self._is_new(table, found):
@@ -183,9 +183,9 @@ class NessieTables:
         default = self.source.references()[0]
         return known.get(default.name) != default.head and table in self.tables()
 
-    def _decides(self, live_set: LiveSet, wanted: Policies, after: datetime) -> bool:
+    def _decides(self, live_set: LiveSet, wanted: Policies, now: datetime) -> bool:
         """Return True if files may be judged by a set that nobody named."""
-        return live_set.created_at >= after and self._keeps(live_set, wanted)
+        return now - self.config.mark.max_age <= live_set.created_at <= now and self._keeps(live_set, wanted)
 
     def _keeps(self, live_set: LiveSet, wanted: Policies) -> bool:
         """Return True if the set keeps what lifecycle.yaml says: a mark with other policies is a trial."""

@@ -24,7 +24,7 @@ from artemis_lifecycle.protection.ownership import require_prefix
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.session.contexts import cold_tables, retention_settings
 from artemis_lifecycle.session.formats import COPIED_BY_TAGS
-from artemis_lifecycle.session.resources import Resources
+from artemis_lifecycle.session.resources import Resources, host_now
 from artemis_lifecycle.session.steps import Steps, TableState
 from artemis_lifecycle.storage.instants import milliseconds
 
@@ -79,7 +79,8 @@ class TagsAndHolds:
             self.steps.run(state, "tag", pausable=False),
             table_lock(self.resources.operations.engine, state.metadata.table_uuid),
         ):
-            created_at = self.resources.instant("now", None)
+            # As the end of a hold: by the later clock.
+            created_at = self.resources.instant("now", max(self.resources.clock.now(), host_now()))
             age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
 
             def change(base: BaseState) -> Change:

@@ -17,7 +17,7 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.errors import ClocksDisagree, StorageError
+from artemis_lifecycle.errors import BadInput, ClocksDisagree, PlanStateError, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.session import resources
@@ -65,6 +65,10 @@ def _files(config: LifecycleConfig) -> set[Path]:
     return {path for path in warehouse.rglob("*") if path.is_file()}
 
 
+def _live(lifecycle: Lifecycle) -> str:
+    return lifecycle.config.catalogs.live.name
+
+
 JUDGED: dict[str, Callable[[Lifecycle, str], object]] = {
     "plan": lambda lifecycle, table: lifecycle.plan_expiration(table),
     "plan as of now": lambda lifecycle, table: lifecycle.plan_expiration(table, now=resources.host_now()),
@@ -77,6 +81,7 @@ JUDGED: dict[str, Callable[[Lifecycle, str], object]] = {
     "delete what was dropped": lambda lifecycle, table: lifecycle.clear_dropped(),
     "purge": lambda lifecycle, table: lifecycle.purge_quarantine(table),
     "purge dry": lambda lifecycle, table: lifecycle.purge_quarantine(table, dry_run=True),
+    "mark by a duration": lambda lifecycle, table: lifecycle.mark(_live(lifecycle), {"*": "30d"}),
     "deep archive": lambda lifecycle, table: lifecycle.deep_archive(table),
     "deep archive dry": lambda lifecycle, table: lifecycle.deep_archive(table, dry_run=True),
 }
@@ -113,6 +118,23 @@ def test_while_postgres_clock_is_a_month_off_nothing_is_judged_by_age(
         lifecycle.hold(table, "legal", "case", snapshot_ids=ids_of(lifecycle, table)[-1:])
         lifecycle.tag(table, "kept", ids_of(lifecycle, table)[-1])
         assert lifecycle.read(table).count() == 3
+        # For as long as was said, whichever clock is right.
+        begun, newest = resources.host_now(), ids_of(lifecycle, table)[-1:]
+        lease = lifecycle.hold(table, "ana", "a long query", newest, kind="lease", ttl="1h")
+        renewed = lifecycle.renew(lease.hold_id, "7d")
+        tagged = lifecycle.tag(table, "a week", newest[0], "7d")
+        assert lease.until is not None and lease.until >= begun + timedelta(hours=1)
+        assert all(end is not None and end >= begun + timedelta(days=7) for end in (renewed.until, tagged.ends_at))
+        marked = lifecycle.mark(_live(lifecycle), {"*": 1})
+        _set_postgres_clock(str(config.operations.uri), timedelta(0))
+    with open_lifecycle(config, spark=spark) as lifecycle:
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("UPDATE lifecycle.live_sets SET created_at = created_at + interval '1 day'"))
+        with pytest.raises(PlanStateError, match="that clock was wrong"):
+            lifecycle.sweep(marked, deferred=False)
+        with pytest.raises(BadInput, match="the time by Postgres' clock"):
+            lifecycle.mark(_live(lifecycle), {"*": "30d"}, now=resources.host_now() + MONTH)
+        assert [each.hold_id for each in lifecycle.holds(table)][-1] == lease.hold_id
     assert _files(config) >= files
     assert not list(Path(str(config.home)).rglob(f"{resources.PROBE}*"))
 
