@@ -20,6 +20,7 @@ from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations import tables as db
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision, change
+from artemis_lifecycle.operations.plans import PlanStatus, plans
 
 _SEEN_EVERY = timedelta(hours=1)
 """How often an unchanged table is written again: the accuracy of `last_seen`."""
@@ -66,11 +67,12 @@ known_tables = db.table_of(
 @dataclass(frozen=True)
 class Seen:
     """One table as the catalog currently has it. `log` has its earlier metadata files, oldest first; None if a name
-    alone is followed by another, as in a catalog whose tables have one name each."""
+    alone is followed by another, as in a catalog whose tables have one name each. Not `is_read`: as it was known."""
 
     table: str
     metadata_location: str
     log: Collection[str] | None = ()
+    is_read: bool = True
 
     def follows(self, known: KnownTable) -> int:
         """Return how closely this line continues that of a known table; 0 if it does not, as far as is known."""
@@ -103,7 +105,7 @@ class KnownTables:
                         del left[table_uuid, former.table]
                         renamed = sa.update(known_tables).where(*_same(former)).values(table_name=table)
                         connection.execute(renamed)
-                elif known.is_recent(seen):
+                elif known.is_recent(seen) or not seen.is_read:
                     # Most are as before: no statement for these.
                     continue
                 connection.execute(_seen(catalog, table_uuid, seen))
@@ -360,6 +362,10 @@ class TableLocations:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self._engine.begin() as connection:
                 connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
+                # So that the next look is recorded, however soon it comes.
+                long_ago = sa.func.clock_timestamp() - 2 * _SEEN_EVERY
+                this = (known_tables.c.catalog == catalog, _uuid(table_uuid), known_tables.c.table_name == table)
+                connection.execute(sa.update(known_tables).where(*this).values(last_seen=long_ago))
                 old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
                 connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 
@@ -370,11 +376,17 @@ class TableLocations:
 
         return Swaps(begin, made)
 
-    def attempted(self, table_uuid: str) -> frozenset[tuple[str, int]]:
-        """Return the base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""
-        query = sa.select(swap_attempts.c.base_location, swap_attempts.c.updated_ms).where(
-            swap_attempts.c.table_uuid == table_uuid
-        )
+    def attempted(self, table_uuid: str, unseen_since: datetime | None = None) -> frozenset[tuple[str, int]]:
+        """Return the base and `last-updated-ms` of each swap that a step attempted in the last 90 days. With
+        `unseen_since`, the last look: only of those that may have been made since, by no plan that is closed."""
+        tried = swap_attempts.c
+        query = sa.select(tried.base_location, tried.updated_ms).where(tried.table_uuid == table_uuid)
+        if unseen_since is not None:
+            of = (plans.c.table_uuid, plans.c.swap_base_location, plans.c.swap_updated_ms, plans.c.status)
+            closed = sa.tuple_(*of) == sa.tuple_(
+                tried.table_uuid, tried.base_location, tried.updated_ms, PlanStatus.CLOSED
+            )
+            query = query.where(tried.began_at > unseen_since, ~sa.exists().where(closed))
         with self._engine.connect() as connection:
             return frozenset((base, updated_ms) for base, updated_ms in connection.execute(query))
 

@@ -125,7 +125,7 @@ def observe(
             known = by_name.get(table)
             strangers = strangers or known is None
             if known is not None:
-                present[known.table_uuid, table] = Seen(table, known.metadata_location)
+                present[known.table_uuid, table] = Seen(table, known.metadata_location, is_read=False)
             continue
         behind = read.get(pointer.metadata_location)
         present[uuid, table] = saw(table, pointer.metadata_location, behind)

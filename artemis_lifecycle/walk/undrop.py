@@ -161,9 +161,13 @@ class Undrop:
         folders = (*metadata_locations(seen, rules), known.metadata_location.rpartition("/")[0])
         listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
         paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
-        # A step that was killed at its swap may have been the last to commit.
         around = evidence(stores, seen, paths, rules, operations.table_locations)
-        ahead = (*around.newer, *(each.metadata_location for each in around.attempts))
+        # A step that was killed at its swap may have been the last to commit, if nothing has looked since.
+        may_be = {
+            updated_ms for _, updated_ms in operations.table_locations.attempted(known.table_uuid, known.last_seen)
+        }
+        attempts = (each.metadata_location for each in around.attempts if each.last_updated_ms in may_be)
+        ahead = (*around.newer, *attempts)
         newer = unsettled(stores, ahead, operations.settled_metadata.of_table(known.table_uuid), rules)
         others = set(self._other_lines(known))
         found = [read_table_metadata(stores, path) for path in newer if normalize(path, rules) not in others]
@@ -171,12 +175,15 @@ class Undrop:
         names = {normalize(each.metadata_location, rules) for each in (seen, *found)}
         logs = [{normalize(entry.metadata_file, rules) for entry in each.metadata_log} for each in (seen, *found)]
         last, log = max(zip((seen, *found), logs, strict=True), key=lambda each: len(each[1] & names))
-        if found and any(
-            normalize(each.metadata_location, rules) not in log for each in (seen, *found) if each != last
-        ):
+        follows = all(normalize(each.metadata_location, rules) in log for each in (seen, *found) if each != last)
+        written = (stores.head(each.metadata_location) for each in found)
+        looked = known.last_seen - resources.config.clocks.max_difference
+        if any(each and each.last_modified and each.last_modified < looked for each in written) or not follows:
+            why = f"were there when it was last seen, at {known.last_seen:%Y-%m-%d %H:%M:%S} UTC"
             raise Refused(
-                f"{len(found)} metadata files are newer than the one that the catalog was last seen to have, and do "
-                f"not follow one another, e.g. {', '.join(newer[:_SHOWN])}",
+                f"{len(found)} metadata files are newer than the one that the catalog was last seen to have "
+                f"({seen.metadata_location}), and {why if follows else 'do not follow one another'}, e.g. "
+                f"{', '.join(each.metadata_location for each in found[:_SHOWN])}",
                 table=known.table,
                 path=seen.metadata_location,
                 untouched="the catalog",

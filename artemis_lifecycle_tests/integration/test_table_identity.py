@@ -36,7 +36,7 @@ from artemis_lifecycle.walk.undrop import Undropped
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed
-from artemis_lifecycle_tests.deletion.world import local
+from artemis_lifecycle_tests.deletion.world import local, make_old
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import set_pointer
@@ -276,6 +276,47 @@ def test_a_dropped_table_comes_back_with_the_last_commit_of_the_lifecycle_itself
     lifecycle.observe_catalog()
     assert _undropped(lifecycle, table).metadata_location == pointer
     assert "audit" in lifecycle.snapshot_history(table).refs
+
+
+@pytest.mark.parametrize("then", ["close", "hold", "look"])
+def test_an_undrop_leaves_out_a_commit_that_died_before_its_swap(lifecycle: Lifecycle, then: str) -> None:
+    def die(name: str) -> None:
+        if name == "table_locations.made:before":
+            raise Killed(name)
+
+    table = make_table(lifecycle, "dead", 2)
+    core_tables.sql(lifecycle.spark, f"INSERT OVERWRITE {_name(lifecycle)}.{table} VALUES (7)")
+    ids, pointer = ids_of(lifecycle, table), lifecycle.get_current(table).metadata_location
+    plan = lifecycle.plan_expiration(table)
+    with pytest.raises(Killed), crash_points.installed(die):
+        lifecycle.commit_expiration(plan)
+    assert lifecycle.resources.live_catalog.entry(table).metadata_location != pointer
+    set_pointer(lifecycle, table, pointer)
+    if then == "close":
+        lifecycle.close_plan(plan, who="ada", why="not yet")
+    elif then == "hold":
+        lifecycle.hold(table, "legal", "case", ids[:1])
+    else:
+        lifecycle.observe_catalog()
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+
+    assert _undropped(lifecycle, table).metadata_location == pointer
+    assert ids_of(lifecycle, table) == ids
+
+
+def test_an_undrop_registers_no_file_that_was_there_when_the_catalog_had_another(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "lost", 1)
+    pointer = lifecycle.get_current(table).metadata_location
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
+    refused = local(lifecycle.get_current(table).metadata_location)
+    set_pointer(lifecycle, table, pointer)
+    make_old(refused, timedelta(minutes=6))
+    lifecycle.observe_catalog()
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    with pytest.raises(Refused, match="were there when it was last seen") as named:
+        lifecycle.undrop(table)
+    assert refused.name in named.value.what and local(pointer).name in named.value.what
+    assert table not in lifecycle.tables()
 
 
 def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_several(lifecycle: Lifecycle) -> None:
