@@ -42,9 +42,10 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.metadata.types import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, UNKNOWN_LENGTH
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner, fits_in_process, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.local.store import no_place
 from artemis_lifecycle.storage.location import ambiguity
 from artemis_lifecycle.storage.roots import same_file
-from artemis_lifecycle.storage.stores import StoredFile, Stores
+from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -176,6 +177,10 @@ class Copier:
         except (_Damaged, Undecidable) as error:
             return replace(wanted, action=LOST, error=str(error))
         except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
+            place = wanted.destination
+            why = no_place(place) if is_local(place) else None
+            if why is not None:
+                return replace(wanted, action=LOST, error=f"the disk can have no copy of it at {place}: {why}")
             return replace(wanted, action=FAILED, error=str(error))
 
     def _is_late(self, wanted: CopiedFile, source: StoredFile) -> bool:

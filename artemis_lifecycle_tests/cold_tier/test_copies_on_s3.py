@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,3 +87,21 @@ def test_a_path_that_engines_cut_is_not_archived_by_its_letters(key: str) -> Non
         [done] = pa.Table.from_batches(copier(pa.Table.from_pylist([row], WANTED).to_batches())).to_pylist()
         assert done["action"] == "lost" and "another object" in done["error"]
         assert "Contents" not in s3.client().list_objects_v2(Bucket=bucket, Prefix="cold/")
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [("y" * 256, "more than 255 bytes"), ("h", "a folder has its name"), ("f/i", "is a file, not a folder")],
+)
+def test_an_object_that_no_disk_can_have_is_lost_to_a_cold_tier_on_one(key: str, why: str, tmp_path: Path) -> None:
+    with s3_server.running() as s3:
+        stores, source = Stores(s3.settings()), f"s3://{s3.bucket()}/live/{key}"
+        stores.write(source, b"data")
+        (tmp_path / "h").mkdir()
+        (tmp_path / "f").write_bytes(b"file")
+        row = {"kind": "data", "source": source, "destination": f"file://{tmp_path}/{key}", "size_in_bytes": 4}
+        mapping: Any = SimpleNamespace(rules=LocationRules())
+        copier = Copier(stores, Stores(), mapping)
+        [done] = pa.Table.from_batches(copier(pa.Table.from_pylist([row], WANTED).to_batches())).to_pylist()
+        assert done["action"] == "lost" and why in done["error"]
+        assert [each.name for each in sorted(tmp_path.rglob("*"))] == ["f", "h"]

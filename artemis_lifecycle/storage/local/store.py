@@ -87,6 +87,18 @@ def names_nothing(where: str) -> bool:
     return len(path) < _LONGEST_PATH or max(map(len, path.split(b"/"))) > _LONGEST_NAME
 
 
+def no_place(path: str) -> str | None:
+    """Return why a disk can have no file at `path`: object stores have names that no disk has, and `h` beside `h/i`."""
+    where = local_path(path)
+    if os.path.isdir(where):
+        return "a folder has its name"
+    above = next(each for each in Path(where).parents if os.path.lexists(each))
+    if not os.path.isdir(above):
+        return f"{above} is a file, not a folder"
+    most = os.statvfs(above).f_namemax
+    return f"a name in it has more than {most} bytes" if max(map(len, os.fsencode(where).split(b"/"))) > most else None
+
+
 def stored(path: str, status: os.stat_result) -> StoredFile:
     tag = disk_tag(status.st_dev, status.st_ino, status.st_mtime_ns)
     modified = of_microseconds(status.st_mtime_ns // 1000)
