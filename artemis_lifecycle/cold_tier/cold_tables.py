@@ -26,7 +26,10 @@ from artemis_lifecycle.cold_tier.cold_split import (
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
+    OWNER,
     ColdIdentity,
+    by_uuid,
+    claim,
     free_suffix,
     no_cold_table,
     place,
@@ -257,7 +260,8 @@ def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterat
 def cold_identity(
     context: HandoffContext, table: str, table_uuid: str, live_location: str, *, dry_run: bool = False
 ) -> ColdIdentity:
-    """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
+    """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing. Raises
+    HandoffFailed if the place is that of another deployment's table."""
     catalogs = context.config.catalogs
     # Of a warehouse that is a name, only the server knows the place: the table's own stands for it.
     live_warehouse, cold_warehouse = catalogs.of(table).root or live_location, catalogs.cold.root
@@ -265,9 +269,12 @@ def cold_identity(
         raise ConfigError("The cold catalog has no place in a store", hint="set catalogs.cold.warehouse, or its roots")
     rules = LocationRules.from_config(context.config.policy(table).orphans)
 
+    def is_own(identity: ColdIdentity) -> bool:
+        return claim(context.cold_stores, identity, dry_run=dry_run)
+
     def choose(cold_locations: list[str]) -> ColdIdentity:
         with open_entries(context, table, table_uuid) as entries:
-            return place(
+            chosen = place(
                 table=table,
                 table_uuid=table_uuid,
                 live_location=live_location,
@@ -277,8 +284,22 @@ def cold_identity(
                 is_taken=entries.is_taken,
                 cold_locations=cold_locations,
             )
+        aside = replace(chosen, cold_location=by_uuid(chosen.cold_warehouse, table_uuid))
+        return chosen if is_own(chosen) else aside
 
-    return settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)
+    # Marked before it is recorded: it is looked at again until it has both.
+    identity = settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)
+    if not is_own(identity):
+        raise HandoffFailed(
+            f"The table's place in the cold store is another table's, as {OWNER} or the metadata there says: several "
+            "deployments have this cold warehouse",
+            table=table,
+            path=identity.cold_location,
+            untouched="both tiers; the plan stays open and holds its files",
+            hint="run artemis close on the plan and turn the table into a new one (CREATE TABLE … AS SELECT), or set "
+            "cold_tier.enabled to false for it",
+        )
+    return identity
 
 
 @dataclass(frozen=True)

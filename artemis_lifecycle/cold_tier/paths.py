@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
+from artemis_lifecycle.metadata.table_metadata import metadata_json
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.local.store import ASIDE
 from artemis_lifecycle.storage.location import LocationRules, PathParts, normalize, overlap, relative_to, split
@@ -38,6 +40,10 @@ RESTORED = "restored"
 _RESTORED_FILE = re.compile(f"/{RESTORED}/restore-[0-9a-f]{{32}}/")
 _TAG = re.compile("[0-9a-f]{16}/")
 _DOTS = re.compile(r"(?<=/)\.\.?(?=/|$)")
+
+OWNER = f"{OUTSIDE}/table.json"
+"""The file in a cold table's place that says whose place it is: several deployments may have one cold warehouse. No
+copy has this path."""
 
 UNPLACED = "_tables"
 """The folder in the cold warehouse for tables whose location has no place of the same name there, by table-uuid."""
@@ -264,14 +270,14 @@ def place(
 
     `is_taken` says whether the cold catalog has an entry of a name with another table-uuid. `cold_locations` are those
     of all other tables. If one equals or nests with the mirrored place, that table keeps it, and this table gets a
-    place by its uuid.
+    place by its uuid (`by_uuid`).
     """
     suffix = free_suffix(table, table_uuid, is_taken)
     cold_warehouse, live_location = cold_warehouse.rstrip("/"), live_location.rstrip("/")
     relative = relative_to(live_location, live_warehouse, rules)
     cold_location = f"{cold_warehouse}/{relative}{suffix}"
     if relative is None or any(overlap(cold_location, other, rules) for other in cold_locations):
-        cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
+        cold_location = by_uuid(cold_warehouse, table_uuid)
     return ColdIdentity(
         table_uuid=table_uuid,
         live_table=table,
@@ -281,6 +287,29 @@ def place(
         cold_location=cold_location,
         rules=rules,
     )
+
+
+def by_uuid(cold_warehouse: str, table_uuid: str) -> str:
+    return f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
+
+
+def claim(stores: Stores, identity: ColdIdentity, *, dry_run: bool = False) -> bool:
+    """Mark the place in the cold store as this table's. Return False if it is another's, by its mark or, without one,
+    by the archive that is there. `dry_run` marks nothing."""
+    path = f"{identity.cold_location}/{OWNER}"
+    location = normalize(identity.live_location, identity.rules)
+    own = json.dumps({"live_location": location, "table_uuid": identity.table_uuid}, indent=1).encode()
+    if stores.head(path) is None:
+        listed = (each.path for each in stores.list(f"{identity.cold_location}/metadata"))
+        files = (each for each in listed if each.endswith(".metadata.json"))
+        uuids = (metadata_json(stores.read(each), each, stores.limits).get("table-uuid") for each in files)
+        # Of an archive of this table, one file is enough.
+        is_anothers = next(uuids, identity.table_uuid) != identity.table_uuid and identity.table_uuid not in uuids
+        if is_anothers or dry_run:
+            return not is_anothers
+        with suppress(ExistingFile):
+            stores.write(path, own)
+    return stores.read(path) == own
 
 
 def free_suffix(name: str, table_uuid: str, is_taken: Callable[[str], bool]) -> str:

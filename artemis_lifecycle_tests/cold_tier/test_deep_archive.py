@@ -19,11 +19,13 @@ from sqlalchemy.exc import IntegrityError
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.cold_tier import deep_archive
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
+from artemis_lifecycle.cold_tier.paths import OWNER
 from artemis_lifecycle.cold_tier.scrub import verify_copies
 from artemis_lifecycle.config.deployment import ClassPrices, Prices
 from artemis_lifecycle.deletion.report import RECEIPTS
 from artemis_lifecycle.errors import (
     BadInput,
+    HandoffFailed,
     InDeepArchive,
     LeaseTaken,
     NoSuchPlan,
@@ -46,7 +48,7 @@ from artemis_lifecycle_tests.conftest import MakeConfig, on_executors, open_life
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
-from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.policies import AND_ARCHIVED, AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 
 
@@ -499,6 +501,39 @@ def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(archive: A
     assert lifecycle.follow_thaw(asked.thaw_id).state is ThawState.READABLE
     cold = f"{lifecycle.config.catalogs.cold.name}.{table}"
     assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {first}")) == archive.prints[first]
+
+
+def test_two_deployments_with_one_cold_warehouse_share_no_copy(
+    archive: Archive, make_config: MakeConfig, spark: SparkSession
+) -> None:
+    """One's move to the deep archive takes no copy from the other's archive."""
+    warehouse = archive.lifecycle.config.catalogs.cold.warehouse
+    config = make_config(defaults=AT_ONCE, tables={"db.*": {}}, catalogs={"cold": {"warehouse": warehouse}})
+    archive.made("shared", ONE, INSTEAD, LAST)
+    place = archive.cold_root() / "db" / "shared"
+    before = tree(place)
+    with open_lifecycle(config, spark) as lifecycle:
+        live = config.catalogs.live.name
+        core_tables.sql(spark, f"CREATE NAMESPACE {live}.db")
+        second = Archive(lifecycle, {})
+        ids = second.made("shared", ONE, INSTEAD, LAST)
+        own = archive.cold_root() / "_tables" / _uuid(lifecycle, "db.shared")
+        metadata = lifecycle.cold_metadata("db.shared")
+        assert metadata is not None and metadata.location == f"file://{own}" and tree(place) == before
+        assert (
+            lifecycle.scan_cold("db.shared").unknown_files
+            == archive.lifecycle.scan_cold("db.shared").unknown_files
+            == 0
+        )
+        assert archive.lifecycle.deep_archive("db.shared").moved_files
+        assert second.readable("shared", ids) == [True, True, True]
+        # As where both had settled on one place before places had owners.
+        (own / OWNER).write_bytes((place / OWNER).read_bytes())
+        core_tables.sql(spark, f"INSERT OVERWRITE {live}.db.shared VALUES (1)")
+        held = tree(own)
+        with pytest.raises(HandoffFailed, match="several deployments"):
+            lifecycle.expire("db.shared")
+        assert tree(own) == held and second.readable("shared", ids) == [True, True, True]
 
 
 def test_a_move_waits_for_a_catalog_that_does_not_answer(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, read_identity, settle
+from artemis_lifecycle.cold_tier.paths import OWNER, ColdIdentity, PathMapping, claim, place, read_identity, settle
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores
@@ -179,6 +180,20 @@ def test_a_mapping_travels_to_workers() -> None:
     mapping = pickle.loads(pickle.dumps(PathMapping(identity())))
     for path, expected in CASES.items():
         assert fnmatch(mapping(path), expected)
+
+
+def test_a_place_is_the_first_one_s_or_that_of_the_archive_which_is_there(tmp_path: Path) -> None:
+    stores, cold = Stores(), f"file://{tmp_path}/cold/ns/t"
+    own = replace(identity(), cold_location=cold)
+    clone = replace(own, live_location="s3://staging/wh/ns/t")
+    other = replace(own, table_uuid="ffffffff-0000-4000-8000-000000000000")
+    metadata = f"{cold}/metadata/00000-a.metadata.json"
+    stores.write(metadata, json.dumps({"table-uuid": other.table_uuid}).encode())
+    assert not claim(stores, own) and not (tmp_path / "cold/ns/t" / OWNER).exists()
+    stores.write(f"{cold}/metadata/00001-b.metadata.json", json.dumps({"table-uuid": UUID}).encode())
+    assert claim(stores, own, dry_run=True) and not (tmp_path / "cold/ns/t" / OWNER).exists()
+    assert claim(stores, own) and claim(stores, replace(own, live_location="s3a://live/wh/ns/t"))
+    assert not any(claim(stores, each, dry_run=dry) for each in (clone, other) for dry in (False, True))
 
 
 def test_a_place_is_settled_once(tmp_path: Path) -> None:
