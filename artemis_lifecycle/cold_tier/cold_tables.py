@@ -121,10 +121,7 @@ class ColdEntries:
                 table=self.table,
                 path=newest.location,
                 untouched="the cold catalog",
-                hint="drop or rename that entry, which no handoff created, and run the handoff again"
-                if identity.cold_table not in self.recorded
-                else f"if the catalog was put back and gave the name to another table, {recovering(self.table)} "
-                "publishes this one's archive under a free name; then run the step again",
+                hint=f"{recovering(self.table)} gives this table's archive a free name; then run the step again",
             )
         if plan_id is not None:
             recorded -= {metadata_path(identity, plan_id, newest.location, identity.cold_table)}
@@ -140,11 +137,12 @@ class ColdEntries:
             )
         return newest
 
-    def behind(self, identity: ColdIdentity) -> tuple[str, list[Behind]]:
+    def behind(self, identity: ColdIdentity, others: Collection[str]) -> tuple[str, list[Behind]]:
         """Return the name for the table's archive; and its cold tables whose entries are older than what handoffs
-        published. A name that a catalog that was put back gave to another table is replaced by a free one; for one of a
-        past period, the newest table's list is written anew."""
-        recorded, name = self._recorded(identity.cold_table), self._own_name(identity, identity.cold_table)
+        published. A name that a catalog that was put back gave to another table, or that is one of `others`, on which
+        other tables have settled, is replaced by a free one; for one of a past period, the newest table's list is
+        written anew."""
+        recorded, name = self._recorded(identity.cold_table), self._own_name(identity, identity.cold_table, others)
         current = self.entry(name)
         found = {each.name: each for each in self._behind(identity, name, current, recorded)}
         path, metadata = current.location, current.metadata
@@ -153,7 +151,7 @@ class ColdEntries:
         if path is None or metadata is None:
             return name, []
         closed = closed_tables(metadata.get("properties"))
-        given = {each.name: self._own_name(identity, each.name) for each in closed}
+        given = {each.name: self._own_name(identity, each.name, others) for each in closed}
         moved = {old: new for old, new in given.items() if new != old}
         for old, new in moved.items():
             found.pop(old, None)
@@ -176,9 +174,10 @@ class ColdEntries:
             found[name] = Behind(name, current, metadata_path(identity, "recover-archive", path), anew, is_new=True)
         return name, list(found.values())
 
-    def _own_name(self, identity: ColdIdentity, name: str) -> str:
+    def _own_name(self, identity: ColdIdentity, name: str, others: Collection[str]) -> str:
         def taken(other: str) -> bool:
-            return self._own(identity, self.entry(other)) is None
+            entry = self.entry(other)
+            return other in others if entry.metadata is None else self._own(identity, entry) is None
 
         return str(parse(name).suffixed(free_suffix(name, identity.table_uuid, taken)))
 

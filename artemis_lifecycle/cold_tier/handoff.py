@@ -40,6 +40,7 @@ from artemis_lifecycle.cold_tier.needed import Reuse
 from artemis_lifecycle.cold_tier.paths import (
     ColdIdentity,
     PathMapping,
+    identities,
     read_identity,
     record_identity,
     record_published,
@@ -195,7 +196,9 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
         ensure_tables(engine)
         ensure_guard(engine, cold, context.config.catalogs.live.name)
         with open_entries(context, table, identity.table_uuid) as entries:
-            name, behind = entries.behind(identity)
+            known = identities(context.live_stores, context.root)
+            others = {each.cold_table for each in known if each.table_uuid != identity.table_uuid}
+            name, behind = entries.behind(identity, others)
         for each in behind:
             if each.is_new:
                 _write_metadata(context, table, each.newest, each.metadata)

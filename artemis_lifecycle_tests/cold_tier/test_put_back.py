@@ -25,8 +25,10 @@ from artemis_lifecycle.cold_tier.evolution import clashing_fields
 from artemis_lifecycle.errors import HandoffFailed, LifecycleError, NoSuchSnapshot, RestoreFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.lines import Line, Relation, relate
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
+from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import expire_in_metadata
 from artemis_lifecycle_tests.upkeep.equality_deletes import delete_by_equality
@@ -606,3 +608,34 @@ def test_an_archive_whose_name_was_given_away_is_published_under_another(at_once
         assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{name} VERSION AS OF {snapshot}").collect() == expected
     assert lifecycle.read("db.found", snapshot_id=first).collect() == rows
     assert lifecycle.scan_cold("db.found").unknown_files == lifecycle.scan_cold(place.table).unknown_files == 0
+
+
+def test_a_recovered_archive_leaves_a_name_to_the_table_that_settled_on_it(at_once: Lifecycle) -> None:
+    place, lifecycle, cold = Place(at_once, "settled"), at_once, at_once.config.catalogs.cold.name
+    first = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (1)")
+    rows, table_uuid = place.rows(), place.metadata.table_uuid
+    place.run("INSERT OVERWRITE {t} VALUES (2)")
+    lifecycle.expire(place.table)
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
+        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+    core_tables.sql(lifecycle.spark, f"DROP TABLE {place.qualified}")
+    other = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (11)")
+    of_another = place.rows()
+    place.run("INSERT OVERWRITE {t} VALUES (12)")
+    plan = lifecycle.plan_expiration(place.table)
+
+    def die(name: str) -> None:
+        if name == "handoff.metadata:before":
+            raise Killed
+
+    with crash_points.installed(die), pytest.raises(Killed):
+        lifecycle.hand_off(plan)
+    lapse(lifecycle, "leases")
+    done = lifecycle.recover_archive(table_uuid, who="ann", why="a backup")
+    assert done.cold_table == f"{place.table}__{table_uuid[:8]}" and len(done.published) == 1
+    assert lifecycle.hand_off(plan).cold_table == place.table
+    assert lifecycle.recover_archive(table_uuid, who="ann", why="again").published == ()
+    for name, snapshot, expected in ((done.cold_table, first, rows), (place.table, other, of_another)):
+        assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{name} VERSION AS OF {snapshot}").collect() == expected
