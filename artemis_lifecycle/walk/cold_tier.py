@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.handoff import recover_archive as publish_again
 from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.paths import identities, no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import RecordedCopy, repair
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
@@ -459,10 +459,14 @@ class ColdTier:
         except BadInput as error:
             table, table_uuid = self._dropped(table, error)
             with table_lock(self.resources.operations.engine, table_uuid, table=table) as lock:
-                return self._recovered(table, table_uuid, who, why, lock.check)
-        with self.steps.run(state, "recover_archive") as step:
-            done = self._recovered(table, state.metadata.table_uuid, who, why, step.check)
-            step.counts = {"published": len(done.published)}
+                done = self._recovered(table, table_uuid, who, why, lock.check)
+        else:
+            table_uuid = state.metadata.table_uuid
+            with self.steps.run(state, "recover_archive") as step:
+                done = self._recovered(table, table_uuid, who, why, step.check)
+                step.counts = {"published": len(done.published)}
+        # It takes the table's lock itself.
+        self.recall_moves(table, table_uuid, ask=True)
         return done
 
     def _recovered(
@@ -473,9 +477,7 @@ class ColdTier:
             raise no_cold_table(table)
         with self.resources.operations.engine.begin() as connection:
             NewDecision("recover-archive", table_uuid, who, why).record(connection)
-        done = publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
-        self.recall_moves(table, table_uuid, ask=True)
-        return done
+        return publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
         """Compare the sources of all archived copies that live still has with their records, after the whole live store
@@ -587,12 +589,14 @@ class ColdTier:
         return [route.snapshot_id for route in routes if route.snapshot_id is not None]
 
     def _dropped(self, table: str, error: BadInput) -> tuple[str, str]:
-        """Return the name and the uuid of the only dropped table with that name or uuid, also if its files are gone.
-        Raises `error` if there is none."""
-        known = self.resources.operations.known_tables
+        """Return the name and the uuid of the only dropped table with that name or uuid, also if its files are gone, or
+        if a new operations database knows only its archive. Raises `error` if there is none."""
         names = [each.name for each in self.resources.config.catalogs.iceberg]
-        every = [each for name in names for each in known.of_catalog(name)]
+        every = [each for name in names for each in self.resources.operations.known_tables.of_catalog(name)]
         found = {each.table_uuid: each.table for each in every if table in (each.table, each.table_uuid)}
+        if not found:
+            known = identities(self.resources.live_stores, self.resources.root)
+            found = {each.table_uuid: each.live_table for each in known if table in (each.live_table, each.table_uuid)}
         if not found:
             raise error
         if len(found) > 1:

@@ -478,9 +478,12 @@ def _forget(lifecycle: Lifecycle, table: str, *, and_lists: bool = False) -> Non
             connection.execute(forget, {"of": _uuid(lifecycle, table)})
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(archive: Archive, anew: bool) -> None:
-    lifecycle, name = archive.lifecycle, f"dropped_{anew}".lower()
+@pytest.mark.parametrize(("anew", "forgotten"), [(False, False), (True, False), (False, True)])
+def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(
+    archive: Archive, anew: bool, forgotten: bool
+) -> None:
+    """Also where a new operations database has never seen the table."""
+    lifecycle, name = archive.lifecycle, f"dropped_{anew}_{forgotten}".lower()
     table, live = f"db.{name}", lifecycle.config.catalogs.live.name
     first, second, _ = archive.made(name, ONE, INSTEAD, LAST)
     lifecycle.deep_archive(table)
@@ -490,6 +493,12 @@ def test_a_dropped_table_s_deep_archive_is_thawed_by_its_name_or_uuid(archive: A
     lifecycle.observe_catalog()
     if anew:
         core_tables.sql(lifecycle.spark, f"CREATE TABLE {live}.{table} (id int) USING iceberg")
+    if forgotten:
+        with lifecycle.operations.engine.begin() as connection:
+            for records in ("deep_snapshots", "deep_moves", "known_tables"):
+                forget = text(f"DELETE FROM lifecycle.{records} WHERE table_uuid = :of")
+                connection.execute(forget, {"of": table_uuid})
+        lifecycle.recover_archive(table, who="Ann", why="a new database")
     said = {"case_id": "C", "requester": "Ann", "reason": "why"}
     with pytest.raises(BadInput, match="not all in the archive"):
         lifecycle.request_thaw(table_uuid, [second], **said)
