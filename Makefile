@@ -12,7 +12,7 @@ BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classi
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
 # Containers may forbid compiled files: then each process compiles the package anew (0.5 s), and pytest all tests (8 s).
 unexport PYTHONDONTWRITEBYTECODE
-SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
+SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples spec hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
 # More for pytest, or for the demo (`make demo ARGS="--with nessie,paimon"`): `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
@@ -111,6 +111,12 @@ nightly: setup  ## What takes too long for `make test`, in parts of bounded time
 campaign: setup  ## So many actions of others (`make campaign ACTIONS=200000`) against the lifecycle, with a report; resumes.
 	@ARTEMIS_FOREIGN_ACTIONS=$(or $(ACTIONS),200000) ARTEMIS_FOREIGN_SHARDS=2 ARTEMIS_FOREIGN_STATE=$(HOME_FOLDER)/campaign \
 		$(PY) -m pytest artemis_lifecycle_tests/foreign -n 2 $(ARGS)
+
+.PHONY: spec
+spec:  ## The model of garbage collection, every state of it: with all guards, and without each (ARGS=--large: larger bounds).
+	@for tool in spin gcc; do command -v $$tool >/dev/null || { echo "The model's checker needs $$tool:" \
+		"\`sudo apt-get install spin gcc\` (Debian, Ubuntu) or \`brew install spin gcc\` (macOS)." >&2; exit 1; }; done
+	@$(FIND_PYTHON); "$${found:-python3}" spec/check.py $(ARGS)
 
 .PHONY: docs
 docs: $(VENV)/.project  ## The documentation as a site, in site/. Fails for a broken link.
