@@ -170,7 +170,7 @@ KNOWN = (
     ("a table dropped and made anew", "NAME"),
     ("a database that forgot a move", "FORGOTTEN"),
 )
-VARIANTS = {"iceberg 13568: mixed refs": {"ONLY_MIXED": "1"}}
+VARIANTS = {"iceberg 10982: expiry by id": {"ONLY": "1"}, "iceberg 13568: mixed refs": {"ONLY": "2"}}
 
 # --- the model's text -------------------------------------------------------------------------------------------------
 

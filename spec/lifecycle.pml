@@ -89,7 +89,7 @@
 
 /* Up to three guards that are out. Constants of a run: pan takes them from its environment (`take_out`). */
 byte out1, out2, out3, limit;
-bool only_mixed;          /* of plans that leave S0, only such as a ref forces */
+byte only;                /* plans of one kind alone: 1 S1 by its id, 2 S1 because a ref keeps S0 */
 c_decl { \#include <stdlib.h> }
 #define on(guard) (out1 != (guard) && out2 != (guard) && out3 != (guard))
 
@@ -309,11 +309,11 @@ inline check(path) {
 proctype Expirer() {
 end: do
     /* expiration/plan.py: by the window, or (only S1) by id, or because a ref keeps S0 */
-    :: d_step { plan == NONE && plans < PLANS && !held && !raised && !tag0 && (snaps & S0) && !(snaps & S2) ->
+    :: d_step { plan == NONE && plans < PLANS && !only && !held && !raised && !tag0 && (snaps & S0) && !(snaps & S2) ->
         seal(S0); say("expirer: plans the expiration of S0\n") }
-    :: d_step { plan == NONE && plans < PLANS && !held && !raised && !tag0 && (snaps & S0) && (snaps & S1) && !(snaps & S2) ->
+    :: d_step { plan == NONE && plans < PLANS && !only && !held && !raised && !tag0 && (snaps & S0) && (snaps & S1) && !(snaps & S2) ->
         seal(S0 | S1); say("expirer: plans the expiration of S0 and S1\n") }
-    :: d_step { plan == NONE && plans < PLANS && !held && (snaps & S1) && (tag0 || !only_mixed) -> seal(S1); say("expirer: plans the expiration of S1 alone, S0 stays\n") }
+    :: d_step { plan == NONE && plans < PLANS && !held && (snaps & S1) && (only != 2 || tag0) -> seal(S1); say("expirer: plans the expiration of S1 alone, S0 stays\n") }
     :: d_step { plan == NONE && plans < PLANS && !held && (snaps & S2) -> seal(S2); say("expirer: plans the expiration of S2\n") }
 #if COLD
     /* walk/cold_tier.py hand_off: copy, verify, publish; or it dies after the copies */
@@ -726,7 +726,7 @@ inline take_out() {
         if (getenv("OUT2")) now.out2 = atoi(getenv("OUT2"));
         if (getenv("OUT3")) now.out3 = atoi(getenv("OUT3"));
         if (getenv("LIMIT")) now.limit = atoi(getenv("LIMIT"));
-        if (getenv("ONLY_MIXED")) now.only_mixed = 1;
+        if (getenv("ONLY")) now.only = atoi(getenv("ONLY"));
     }
 }
 
