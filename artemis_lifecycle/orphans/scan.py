@@ -54,6 +54,7 @@ from artemis_lifecycle.protection.ownership import own_locations, sidecars, subj
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.protection.table_state import REACHABLE
+from artemis_lifecycle.protection.table_state import metadata_files as own_metadata_files
 from artemis_lifecycle.reachability.files import ReachedFiles
 from artemis_lifecycle.spark.runner import Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import (
@@ -457,6 +458,21 @@ def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[
             around = parent(around)
     found = (file.path for folder in sorted(folders) for file in context.stores.list(folder))
     return [path for path in found if types.kind_by_name(path) == types.METADATA]
+
+
+def require_newest(context: DeletionContext, table_uuid: str) -> None:
+    """Raise StaleMetadata for metadata files that are newer than the catalog's pointer. It may have been put back since
+    a scan was sealed: then what a commit in between took up still looks like an orphan."""
+    if context.is_branched or context.layout is not None:
+        return
+    listed = _metadata_files(context, table_uuid, ())
+    metadata = read_table_metadata(context.stores, context.entry().metadata_location)
+    own = own_metadata_files(metadata, context.rules)
+    named = [path for path in dict.fromkeys(listed) if normalize(path, context.rules) not in own]
+    found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
+    settled = context.operations.settled_metadata.of_table(table_uuid)
+    left = unsettled(context.stores, found.newer, settled, context.rules)
+    require_no_future(left, context.table, metadata.metadata_location)
 
 
 def seal_scan(

@@ -324,6 +324,7 @@ class Expiration:
             )
             lineage = self._lineage_of(state.metadata, record)
             self.recording.record_expiration(state.name, plan.table_uuid, plan.plan_id, lineage, swapped)
+            first_look(self.resources.live_stores, plan.files_location)
             self.resources.operations.plans.mark(
                 record.plan_id,
                 UNCOMMITTED,
@@ -454,6 +455,8 @@ class Expiration:
                 self.recording.record_expiration(
                     plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
                 )
+            # During the grace, somebody may put another file at one of these paths.
+            first_look(self.resources.live_stores, plan.files_location)
             record = self.resources.operations.plans.mark(
                 plan.plan_id,
                 UNCOMMITTED,
@@ -462,8 +465,6 @@ class Expiration:
                 committed_metadata_location=done.metadata_location,
                 attempts=done.attempts,
             )
-            # During the grace, somebody may put another file at one of these paths.
-            first_look(self.resources.live_stores, plan.files_location)
             step.counts = {
                 "snapshots_removed": done.snapshots_removed,
                 "attempts": done.attempts,

@@ -15,7 +15,14 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.external_listing import Inventory, ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, job_of, load_scan, metadata_files
+from artemis_lifecycle.orphans.scan import (
+    OrphanScanResult,
+    ScanSettings,
+    job_of,
+    load_scan,
+    metadata_files,
+    require_newest,
+)
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
@@ -236,6 +243,7 @@ class Orphans:
             record, state = self.steps.resumed(record)
             self.deletion.require_small_or_approved(record)
             with self.steps.run(state, "orphan_deletion") as step:
+                require_newest(deletion_context(self.resources, record.table), record.table_uuid)
                 report = self.deletion.run_scan(record, step.lease, pause=step.pause)
                 step.state = "pending" if report.failed or report.pending else "done"
                 step.counts = deletion_counts(report)

@@ -46,9 +46,9 @@ def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Open]:
         each.resources.close()
 
 
-def _committed(lifecycle: Lifecycle, table: str = "t") -> tuple[ExpirationPlan, Path, Any]:
+def _committed(lifecycle: Lifecycle, table: str = "t", *, dies: bool = False) -> tuple[ExpirationPlan, Path, Any]:
     """A committed plan of a table whose first file only its first snapshot had: the file, and Iceberg's object for
-    it."""
+    it. `dies`: right after its swap, and the next plan finds it."""
     make_table(lifecycle, table, 1)
     live, spark = lifecycle.config.catalogs.live.name, lifecycle.spark
     loaded = _java(lifecycle, table)
@@ -57,7 +57,18 @@ def _committed(lifecycle: Lifecycle, table: str = "t") -> tuple[ExpirationPlan, 
     plan = lifecycle.plan_expiration(f"db.{table}")
     if lifecycle.config.policy(f"db.{table}").cold_tier.enabled:
         lifecycle.hand_off(plan)
-    lifecycle.commit_expiration(plan)
+    if not dies:
+        lifecycle.commit_expiration(plan)
+        return plan, local(str(file.location())), file
+
+    def die(reached: str) -> None:
+        if reached == "commit:swapped":
+            raise Killed
+
+    with crash_points.installed(die), pytest.raises(Killed):
+        lifecycle.commit_expiration(plan)
+    lapse(lifecycle, "leases")
+    lifecycle.plan_expiration(f"db.{table}")
     return plan, local(str(file.location())), file
 
 
@@ -101,6 +112,14 @@ def test_a_file_written_again_in_the_grace_stays(opened: Open, write: Callable[[
     # It is nobody's until somebody commits it: an orphan scan's work.
     orphans = {local(row["path"]).name for row in lifecycle.scan_orphans("db.t").files().collect()}
     assert orphans == {path.name, f".{path.name}.crc"}
+
+
+def test_the_look_at_a_commit_that_the_next_plan_found_comes_before_its_grace(opened: Open) -> None:
+    lifecycle = opened(WITHOUT_COLD)
+    plan, path, _ = _committed(lifecycle, dies=True)
+    _moved_in(path)
+    report = lifecycle.delete_files(plan)
+    assert outcomes(report)[path.name] == ("kept", "another_file")
 
 
 def test_a_file_written_and_committed_again_before_the_deletion_stays(opened: Open) -> None:

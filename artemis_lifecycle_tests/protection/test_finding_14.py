@@ -108,15 +108,36 @@ def test_a_fork_that_a_scan_found_is_not_hidden_by_commits_on_the_restored_point
     assert ids(at_once, table) == [0, 1, 2, 3]
 
 
+def test_an_orphan_that_a_commit_took_up_before_the_restore_stays(at_once: Lifecycle) -> None:
+    """The scan was sealed before that commit, and nobody looked in between."""
+    table = make_table(at_once, "t", 2)
+    file = place(at_once, table) / "data" / "late.parquet"
+    file.write_bytes(next(place(at_once, table).rglob("data/*.parquet")).read_bytes())
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    scan, before = at_once.scan_orphans(table), pointers(at_once, table)[-1]
+    assert scan.summary.orphan_files == 1
+    live = at_once.config.catalogs.live.name
+    at_once.spark.sql(f"CALL {live}.system.add_files(table => '{table}', source_table => '`parquet`.`{file}`')")
+    newest = pointers(at_once, table)[-1]
+    set_pointer(at_once, table, before)
+    with pytest.raises(StaleMetadata, match=local(newest).name):
+        at_once.delete_orphans(scan)
+    set_pointer(at_once, table, newest)
+    assert file.exists() and at_once.delete_orphans(scan).deleted == 0 and len(ids(at_once, table)) == 3
+
+
 def test_a_scan_from_before_the_restore_takes_no_file_of_the_later_commits(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 4)
     lost = stray(place(at_once, table))
     scan, all_pointers = at_once.scan_orphans(table), pointers(at_once, table)
     before = files_below(warehouse(at_once, "live"))
     set_pointer(at_once, table, all_pointers[1])
+    with pytest.raises(StaleMetadata):
+        at_once.delete_orphans(scan)
+    assert before <= files_below(warehouse(at_once, "live"))
+    set_pointer(at_once, table, all_pointers[-1])
     at_once.delete_orphans(scan)
     assert before - files_below(warehouse(at_once, "live")) == {str(lost)}
-    set_pointer(at_once, table, all_pointers[-1])
     assert ids(at_once, table) == [0, 1, 2, 3]
 
 

@@ -436,6 +436,7 @@ class PaimonTables:
             crash_points.reach("commit:swapped")
             step.check()
             attempts = 1 if removal.gone else 0
+            first_look(self._stores, plan.files_location)
             record = operations.plans.mark(
                 plan.plan_id,
                 UNCOMMITTED,
@@ -444,7 +445,6 @@ class PaimonTables:
                 committed_metadata_location=metadata.metadata_location,
                 attempts=attempts,
             )
-            first_look(self._stores, plan.files_location)
             step.counts = {"snapshots_removed": removed.snapshots, "refs_removed": removed.tags, "attempts": attempts}
         return ExpirationCommit(
             plan.plan_id,
