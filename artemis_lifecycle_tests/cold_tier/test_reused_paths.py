@@ -644,7 +644,8 @@ def test_a_copy_in_the_deep_archive_stands_for_no_file_that_was_written_again(
         assert job.rows(again) == [1, 2]
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
+# Of format version 4, a path without a scheme is refused: later drafts have relative ones.
+@pytest.mark.parametrize("version", [2, 3])
 def test_a_delete_of_one_spelling_of_a_file_leaves_the_other_in_every_tier(job: Job, version: int) -> None:
     """Iceberg reads a file that was added as `file:///x` and as `file:/x` twice, and deletes rows of one of them."""
     core_tables.sql(
