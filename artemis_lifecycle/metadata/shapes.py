@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import UnreadableMetadata
 
-NEWEST_FORMAT_VERSION = 4
+NEWEST_FORMAT_VERSION = 3
 DRAFT: Final = 4
 """The first version whose files may have fields that change what a table reaches, and paths that are relative."""
 

@@ -141,7 +141,7 @@ def test_a_table_of_format_version_3_keeps_what_only_v3_has(
     assert after["snapshots"] == before["snapshots"][1:]
 
 
-@pytest.mark.parametrize("version", ["1", "2", "3", "4"])
+@pytest.mark.parametrize("version", ["1", "2", "3"])
 def test_sort_orders_leave_and_nothing_else_differs(
     spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader, version: str
 ) -> None:
