@@ -77,11 +77,9 @@ class ParquetManifest:
             rows = pa.table([_stored(each.combine_chunks()) for each in table.columns], table.column_names).to_pylist()
         maps = [each.name for each in self._file_type() if pa.types.is_map(each.type)]
         for row in rows:
-            file = row[self._data_file]
-            if file is None:
-                raise unreadable("A manifest entry has no data_file", self.path)
             for name in maps:
-                file[name] = file[name] and [{"key": key, "value": value} for key, value in file[name]]
+                pairs = row[self._data_file][name]
+                row[self._data_file][name] = pairs and [{"key": key, "value": value} for key, value in pairs]
             yield row
 
     def with_records(self, records: Iterable[dict[str, Any]], header: Mapping[str, str] = {}) -> bytes:

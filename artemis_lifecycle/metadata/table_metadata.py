@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 
 from artemis_lifecycle.errors import NewerFormat
-from artemis_lifecycle.metadata import shapes
+from artemis_lifecycle.metadata.shapes import DRAFT, NEWEST_FORMAT_VERSION, require_absolute
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NAMED_BY_SNAPSHOT,
@@ -282,10 +282,10 @@ def _no_collection() -> Iterator[None]:
 def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     # First and alone: a newer format may have other types everywhere.
     version = _VERSION.decode(data).format_version
-    if version > shapes.NEWEST_FORMAT_VERSION:
-        raise NewerFormat.version(version, shapes.NEWEST_FORMAT_VERSION, metadata_location)
+    if version > NEWEST_FORMAT_VERSION:
+        raise NewerFormat.version(version, NEWEST_FORMAT_VERSION, metadata_location)
     if version < 1:
-        raise _Malformed(f"Format version {version} is not among the supported, 1 to {shapes.NEWEST_FORMAT_VERSION}")
+        raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
     node = _TABLE.decode(data)
     location = _required(node.location, "location")
     if node.table_uuid is None:
@@ -310,11 +310,11 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     current = None if node.current_snapshot_id == -1 else node.current_snapshot_id
     if current is not None and current not in ids:
         raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
-    if version >= shapes.DRAFT:
+    if version >= DRAFT:
         lists = [snapshot.manifest_list for snapshot in snapshots]
         files = [each.statistics_path for each in (*node.statistics, *node.partition_statistics)]
         log = [each.metadata_file for each in node.metadata_log]
-        shapes.require_absolute([location, *lists, *files, *log], metadata_location)
+        require_absolute([location, *lists, *files, *log], metadata_location)
     return TableMetadata(
         metadata_location=metadata_location,
         location=location.rstrip("/") or "/",
