@@ -24,8 +24,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
-from artemis_lifecycle.metadata.shapes import NEWEST_FORMAT_VERSION
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.absence import Absence

@@ -13,8 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.shapes import NEWEST_FORMAT_VERSION
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
+from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.jvm import java_map, jvm_of
