@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
+import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.api import Lifecycle
+from artemis_lifecycle.operations import crash_points
 
 
 def lapse(lifecycle: Lifecycle, protection: Literal["leases", "heartbeats"]) -> None:
@@ -17,3 +21,15 @@ def lapse(lifecycle: Lifecycle, protection: Literal["leases", "heartbeats"]) -> 
 
 class Killed(BaseException):
     """A kill: nothing in the code under test may catch it."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """The block dies when it reaches the crash point, which it must."""
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Killed(reached)
+
+    with pytest.raises(Killed), crash_points.installed(die):
+        yield

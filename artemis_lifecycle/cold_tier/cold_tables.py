@@ -38,7 +38,7 @@ from artemis_lifecycle.cold_tier.paths import (
     recovering,
     settle,
 )
-from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry, MetadataLogEntry, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
@@ -260,7 +260,7 @@ def cold_identity(
     context: HandoffContext, table: str, table_uuid: str, live_location: str, *, dry_run: bool = False
 ) -> ColdIdentity:
     """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing. Raises
-    HandoffFailed if the place is that of another deployment's table."""
+    HandoffFailed if the place is that of another deployment's table, or cannot be read."""
     catalogs = context.config.catalogs
     # Of a warehouse that is a name, only the server knows the place: the table's own stands for it.
     live_warehouse, cold_warehouse = catalogs.of(table).root or live_location, catalogs.cold.root
@@ -269,7 +269,16 @@ def cold_identity(
     rules = LocationRules.from_config(context.config.policy(table).orphans)
 
     def is_own(identity: ColdIdentity) -> bool:
-        return claim(context.cold_stores, identity, dry_run=dry_run)
+        try:
+            return claim(context.cold_stores, identity, dry_run=dry_run)
+        except (StorageError, UnreadableMetadata) as error:
+            raise HandoffFailed(
+                f"Whose the table's place in the cold store is cannot be told: {error.what}",
+                table=table,
+                path=error.path,
+                untouched="both tiers; the plan stays open and holds its files",
+                hint="see that the cold store can be read and written there; then hand off again",
+            ) from error
 
     def choose(cold_locations: list[str]) -> ColdIdentity:
         with open_entries(context, table, table_uuid) as entries:

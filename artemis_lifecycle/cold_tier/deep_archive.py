@@ -238,8 +238,7 @@ def recall(context: DeepArchiveContext, moves: Collection[str], storage_class: s
         if describe_frame(location, context.records) is None:
             continue  # It died before its first file.
         files = pa.Table.from_batches(frame_batches(location, context.records), arrow_schema(FILES))
-        size, now = pc.sum(files.column("size_in_bytes")).as_py() or 0, context.operations.clock.now()
-        _record(context, move_id, storage_class, now, location, files, size)
+        _record(context, move_id, storage_class, context.operations.clock.now(), location, files)
     _settle_unfinished(context)
 
 
@@ -255,14 +254,11 @@ def recall_archived(context: DeepArchiveContext, storage_class: str) -> None:
     moved = [batch.column("path") for batch in archived_files(context.records, known)]
     files = files.filter(pc.is_in(files.column("location"), pa.array(listed)))
     files = files.filter(pc.invert(pc.is_in(files.column("path"), pa.chunked_array(moved, pa.string()))))
+    files = files.filter(pc.is_in(files.column("kind"), pa.array(CONTENT_KINDS)))
     if files.num_rows:
-        schema, size = arrow_schema(FILES), pc.sum(files.column("size_in_bytes")).as_py()
-        files = files.select(schema.names).cast(schema).combine_chunks()
-        move_id, now = new_id(_MOVE), context.operations.clock.now()
-        location = context.folder(context.table_uuid, move_id)
-        write_batches(files.to_batches(), files.schema, location, context.records)
-        _record(context, move_id, storage_class, now, location, files, size)
-        context.operations.deep_moves.finish(move_id)
+        schema, found = arrow_schema(FILES), DeepArchived(context.table, storage_class, context.operations.clock.now())
+        move = _begun(context, new_id(_MOVE), found, files.select(schema.names).cast(schema).combine_chunks())
+        context.operations.deep_moves.finish(move.move_id)
 
 
 def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.RecordBatch]:
@@ -370,7 +366,7 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
     reach("deep_archive.seal:before")
     write_batches(doomed.to_batches(), doomed.schema, location, context.records)
     reach("deep_archive.seal:after")
-    return _record(context, move_id, found.storage_class, found.cutoff, location, doomed, found.due_bytes)
+    return _record(context, move_id, found.storage_class, found.cutoff, location, doomed)
 
 
 def _record(
@@ -380,7 +376,6 @@ def _record(
     cutoff: datetime,
     location: str,
     files: pa.Table,
-    size_in_bytes: int,
 ) -> MoveRecord:
     return context.operations.deep_moves.begin(
         move_id,
@@ -390,7 +385,7 @@ def _record(
         cutoff=cutoff,
         files_location=location,
         files=files.num_rows,
-        size_in_bytes=size_in_bytes,
+        size_in_bytes=pc.sum(files.column("size_in_bytes")).as_py() or 0,
         who=context.who,
         snapshot_ids=_reading(context, files),
     )

@@ -258,7 +258,7 @@ class Deletion:
             resources.operations.plans.mark(
                 plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING
             )
-            # The commit has done so, unless it was killed.
+            # The first look stands since before the commit was recorded, but for plans of earlier releases.
             job = replace(job, files_location=first_look(resources.live_stores, plan.files_location))
             report = self._delete(
                 job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)

@@ -23,7 +23,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.lineage import LedgerProgress
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import Killed, killed_at, lapse
 
 KEYS = {
     "writer.id": "ingest-1",
@@ -140,11 +140,7 @@ def test_an_expiration_whose_worker_died_is_recorded_by_the_planner(
 ) -> None:
     plan = lifecycle.plan_expiration("ns.t", older_than=datetime.now(UTC), retain_last=1)
 
-    def die(reached: str) -> None:
-        if reached == "commit:swapped":
-            raise Killed(reached)
-
-    with crash_points.installed(die), pytest.raises(Killed):
+    with killed_at("commit:swapped"):
         lifecycle.commit_expiration(plan)
     lapse(lifecycle, "leases")
     swapped = lifecycle.snapshot_history("ns.t").metadata_location

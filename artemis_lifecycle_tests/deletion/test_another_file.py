@@ -24,7 +24,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import NO_TAG, NO_TIME
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import killed_at, lapse
 from artemis_lifecycle_tests.deletion.world import local, outcomes
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE, WITHOUT_COLD
@@ -61,11 +61,7 @@ def _committed(lifecycle: Lifecycle, table: str = "t", *, dies: bool = False) ->
         lifecycle.commit_expiration(plan)
         return plan, local(str(file.location())), file
 
-    def die(reached: str) -> None:
-        if reached == "commit:swapped":
-            raise Killed
-
-    with crash_points.installed(die), pytest.raises(Killed):
+    with killed_at("commit:swapped"):
         lifecycle.commit_expiration(plan)
     lapse(lifecycle, "leases")
     lifecycle.plan_expiration(f"db.{table}")
@@ -164,11 +160,7 @@ def test_a_resumed_deletion_compares_with_what_was_seen_first(opened: Open) -> N
     lifecycle = opened(WITHOUT_COLD)
     plan, path, _ = _committed(lifecycle)
 
-    def die(point: str) -> None:
-        if point == "deletion.delete_files:before":
-            raise Killed(point)
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("deletion.delete_files:before"):
         lifecycle.delete_files(plan)
     lapse(lifecycle, "leases")
     _moved_in(path)
@@ -206,11 +198,7 @@ def test_a_file_that_quarantine_took_is_not_taken_for_the_one_that_came_after(op
     plan, path, _ = _committed(lifecycle)
     before = path.read_bytes()
 
-    def die(point: str) -> None:
-        if point == "deletion.write_outcomes:before":
-            raise Killed(point)
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("deletion.write_outcomes:before"):
         lifecycle.delete_files(plan)
     lapse(lifecycle, "leases")
     assert not path.exists()

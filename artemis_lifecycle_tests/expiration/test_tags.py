@@ -12,9 +12,8 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs import commit as commits
 from artemis_lifecycle.errors import BadInput, CommitConflict, NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS
-from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import killed_at, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle
 
@@ -156,11 +155,7 @@ def test_a_removal_whose_worker_died_before_it_was_written_down_is_written_down_
     table, ids, _ = _old_table(lifecycle)
     lifecycle.tag(table, "audit", ids[0], who="j.smith")
 
-    def die(point: str) -> None:
-        if point == "tags.removed:before":
-            raise Killed(point)
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("tags.removed:before"):
         lifecycle.untag(table, "audit", why="case closed", who="m.jones")
     assert "audit" not in lifecycle.snapshot_history(table).refs
     lapse(lifecycle, "leases")

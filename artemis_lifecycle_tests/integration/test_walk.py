@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import NoSuchSnapshot
-from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.walk.plan_checks import cold_copy
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import killed_at, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
 LATER = datetime.now(UTC) + timedelta(days=60)
@@ -176,11 +175,7 @@ def test_an_unrecorded_commit_is_found_by_the_next_walk(walking: Lifecycle) -> N
     """Its worker died right after the swap; nobody says which plan it was."""
     before = _lived(walking, "t")
 
-    def die(point: str) -> None:
-        if point == "commit:swapped":
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("commit:swapped"):
         walking.expire("db.t", now=LATER)
     lapse(walking, "leases")
     [lost] = walking.plans("db.t")

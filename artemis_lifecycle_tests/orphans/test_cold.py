@@ -13,10 +13,9 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
-from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import killed_at, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 
@@ -87,11 +86,7 @@ def test_copies_that_are_not_published_yet_are_known(archive: Archive, spark: Sp
     plan = lifecycle.plan_expiration("db.t")
     before = archive.cold_files()
 
-    def die(name: str) -> None:
-        if name == "handoff.metadata:before":
-            raise Killed
-
-    with crash_points.installed(die), pytest.raises(Killed):
+    with killed_at("handoff.metadata:before"):
         lifecycle.hand_off(plan)
     lapse(lifecycle, "leases")
     assert archive.cold_files() > before

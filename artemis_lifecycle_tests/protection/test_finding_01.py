@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.errors import HandoffFailed, PlanStateError
-from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
-from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deaths import killed_at, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
     expire_in_metadata,
@@ -123,11 +122,7 @@ def test_our_killed_commit_is_distinguished_from_another_tools(walking: Lifecycl
         return
     walking.hand_off(plan)
 
-    def die(point: str) -> None:
-        if point == "catalog.commit:before":
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("catalog.commit:before"):
         walking.commit_expiration(plan)
     lapse(walking, "leases")
     assert walking.plans("db.t")[0].swap_updated_ms is not None
@@ -143,11 +138,7 @@ def test_an_unrecorded_commit_is_recognized_by_the_metadata_log(walking: Lifecyc
     plan = walking.plan_expiration("db.t")
     walking.hand_off(plan)
 
-    def die(point: str) -> None:
-        if point == "commit:swapped":
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.installed(die):
+    with killed_at("commit:swapped"):
         walking.commit_expiration(plan)
     lapse(walking, "leases")
     core_tables.sql(walking.spark, f"INSERT INTO {walking.config.catalogs.live.name}.db.t VALUES (300, 3)")

@@ -296,7 +296,6 @@ def test_what_was_live_since_an_unreadable_table_was_last_read_waits(
     assert outcomes(lifecycle.delete_files(done.job_id))[str(shared)] == ("kept", "reachable from db.reader")
 
 
-@pytest.mark.no_guardian(reason="what a person releases is lost to that reader")
 def test_a_person_releases_what_waits_for_an_unreadable_table(
     lifecycle: Lifecycle, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
