@@ -51,8 +51,9 @@ def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Callable[[s
 
 
 def copied(lifecycle: Lifecycle) -> set[str]:
-    """Cold files that a handoff copied: all but the metadata files."""
-    return {path for path in files_below(warehouse(lifecycle, "cold")) if not path.endswith(".metadata.json")}
+    """Cold files that a handoff copied: all but the metadata files and the owner's marker."""
+    written = (".metadata.json", "/_outside/table.json")
+    return {path for path in files_below(warehouse(lifecycle, "cold")) if not path.endswith(written)}
 
 
 def read_by(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> list[str]:

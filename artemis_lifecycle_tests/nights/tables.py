@@ -109,16 +109,26 @@ class Tables:
         return found
 
     def location(self, table: str) -> str:
+        pointer = self._pointer(table)
+        assert pointer is not None, table
+        return pointer
+
+    def _pointer(self, table: str) -> str | None:
         with self._engine.connect() as connection:
             query = select(iceberg_tables.c.metadata_location).where(*self._row(table))
-            return str(connection.execute(query).scalar_one())
+            found = connection.execute(query).scalar_one()
+        return None if found is None else str(found)
 
     def _write(self, table: str, content: dict[str, Any]) -> str:
-        location = f"{content['location']}/metadata/{uuid.uuid4().hex}.metadata.json"
+        previous = self._pointer(table)
+        if previous is not None:
+            before = json.loads(Path(previous.removeprefix("file://")).read_text())
+            content["metadata-log"].append({"metadata-file": previous, "timestamp-ms": before["last-updated-ms"]})
+        name = f"{len(content['metadata-log']):05}-{uuid.uuid4()}.metadata.json"
+        location = f"{content['location']}/metadata/{name}"
         Path(location.removeprefix("file://")).write_text(json.dumps(content))
         with self._engine.begin() as connection:
             swap = update(iceberg_tables).where(*self._row(table))
-            previous = iceberg_tables.c.metadata_location
             connection.execute(swap.values(metadata_location=location, previous_metadata_location=previous))
         return location
 

@@ -252,7 +252,7 @@ def test_what_could_not_be_proven_is_refused_at_the_plan(opened: Open) -> None:
     with pytest.raises(Refused, match="keeps 3 previous metadata files"):
         lifecycle.plan_expiration(table, now=LATER)
     lifecycle.spark.sql(f"ALTER TABLE {live}.{table} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='10')")
-    no_grace = opened(defaults={"deletion": {"grace": "0s"}})
+    no_grace = opened(operations={"root": lifecycle.config.operations.root}, defaults={"deletion": {"grace": "0s"}})
     with pytest.raises(Refused, match="has no grace"):
         no_grace.plan_expiration(table, now=LATER)
 
