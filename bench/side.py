@@ -90,7 +90,7 @@ def run(job: Job) -> None:
         else:
             conf[key] = value
     spark = open_session(conf)
-    side: _Side = _Peer(spark, job) if job.side == "peer" else Ours(spark, job)
+    side: Side = Peer(spark, job) if job.side == "peer" else Ours(spark, job)
     try:
         tables = [metadata.load(Path(folder)) for folder in job.tables]
         warm = metadata.load(Path(job.warm))
@@ -128,7 +128,7 @@ def run(job: Job) -> None:
         spark.stop()
 
 
-def _timed(spark: SparkSession, side: _Side, table: Table, number: int, repetition: int) -> dict[str, object]:
+def _timed(spark: SparkSession, side: Side, table: Table, number: int, repetition: int) -> dict[str, object]:
     stage = table.stages[number]
     loading = time.monotonic()
     ready = side.load(table, stage)
@@ -180,7 +180,7 @@ def named(frame: DataFrame) -> Named:
     return Named(row["files"], str(row["hash1"]), str(row["hash2"]))
 
 
-class _Side:
+class Side:
     def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
         """Everything before the clock starts; then what is timed; then what it found, after the clock stopped."""
         raise NotImplementedError
@@ -198,7 +198,7 @@ class _Side:
         pass
 
 
-class _Peer(_Side):
+class Peer(Side):
     def __init__(self, spark: SparkSession, job: Job) -> None:
         self.spark = spark
         self.copies = Path(job.work) / "copies" / uuid.uuid4().hex
@@ -242,18 +242,21 @@ class _Peer(_Side):
         shutil.rmtree(self.copies, ignore_errors=True)
 
 
-class Ours(_Side):
-    def __init__(self, spark: SparkSession | None, job: Job) -> None:
+class Ours(Side):
+    def __init__(self, spark: SparkSession | None, job: Job, state: str | None = None) -> None:
+        """`state` names what another process goes on with; it is kept."""
         from artemis_lifecycle.api import Lifecycle
         from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 
-        self.folder = Path(job.work) / "state" / uuid.uuid4().hex
+        self.keeps = state is not None
+        self.folder = Path(job.work) / "state" / (state or uuid.uuid4().hex)
         # Without plans of earlier runs, whose files are gone.
         self.server, self.database = EmbeddedPostgres(Path(job.home)), f"bench_{self.folder.name}"
-        self._execute(f"CREATE DATABASE {self.database}")
+        if not self.folder.exists():
+            self._execute(f"CREATE DATABASE {self.database}")
         uri = self.server.uri(self.database)
         self.copies = self.folder / "copies"
-        self.copies.mkdir(parents=True)
+        self.copies.mkdir(parents=True, exist_ok=True)
         self.catalog = f"bench_{self.folder.name}"
         config = LifecycleConfig.model_validate(
             {
@@ -347,6 +350,8 @@ class Ours(_Side):
 
     def close(self) -> None:
         self.lifecycle.close()
+        if self.keeps:
+            return
         self._execute(f"DROP DATABASE {self.database} WITH (FORCE)")
         shutil.rmtree(self.folder, ignore_errors=True)
 
