@@ -14,10 +14,11 @@ from pyarrow import orc
 
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import HandoffFailed, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.avro.container import Container, field_names, open_container
+from artemis_lifecycle.metadata.avro.container import field_names, open_container
 from artemis_lifecycle.metadata.avro.scan import decoding, read_records, with_records
 from artemis_lifecycle.metadata.manifest_lists import list_names
-from artemis_lifecycle.metadata.manifests import entry_names, file_names
+from artemis_lifecycle.metadata.manifests import entry_names, file_names, opened, records_of
+from artemis_lifecycle.metadata.parquet_manifests import ParquetManifest
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, bounded_json
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.orc import read_orc
@@ -360,7 +361,7 @@ def rewrite_manifest(
     manifest.
     """
     with decoding(path):
-        container = open_container(data, path, limits)
+        container = opened(data, path, limits)
         entry = entry_names(container.schema, path)
         names = file_names(container.schema, entry, path)
         status, data_file, order = entry["status"], entry["data_file"], names.get("sort_order_id")
@@ -377,17 +378,20 @@ def rewrite_manifest(
                 file[order] = ids.orders.get(file[order], file[order])
             return record
 
-        return with_records(_with_spec(container, ids), map(changed, read_records(container, path)), path)
+        records, spec = map(changed, records_of(container, path)), _other_spec(container.header, ids)
+        if isinstance(container, ParquetManifest):
+            return container.with_records(records, {} if spec is None else {_SPEC_ID: spec})
+        return with_records(container if spec is None else container.with_header(_SPEC_ID, spec), records, path)
 
 
-def _with_spec(container: Container, ids: Ids) -> Container:
-    """Return the manifest with the other tier's partition spec id in its header."""
+def _other_spec(header: Mapping[str, str], ids: Ids) -> str | None:
+    """Return the other tier's id of the partition spec in a manifest's header, unless it is the same."""
     try:
-        number = int(container.header.get(_SPEC_ID, ""))
+        number = int(header.get(_SPEC_ID, ""))
     except ValueError:
-        return container  # Then only the list has it.
+        return None  # Then only the list has it.
     other = ids.specs.get(number, number)
-    return container if other == number else container.with_header(_SPEC_ID, str(other))
+    return None if other == number else str(other)
 
 
 def _map_entry(

@@ -1,4 +1,4 @@
-"""Manifest lists. Source: format/spec.md, "Manifest Lists"; Iceberg's ManifestFile and V1Metadata to V3Metadata for
+"""Manifest lists. Source: format/spec.md, "Manifest Lists"; Iceberg's ManifestFile and V1Metadata to V4Metadata for
 what writers really wrote.
 
 Fields are found by their Avro `field-id`, or by name if a writer omitted ids: names changed between versions
@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.avro.container import field_names, open_container
+from artemis_lifecycle.metadata.avro.container import Container, field_names, open_container
 from artemis_lifecycle.metadata.avro.scan import Scan, read_records, scan_container
+from artemis_lifecycle.metadata.shapes import LIST_FIELDS, is_draft, require_absolute, require_known
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     UNKNOWN_SNAPSHOT,
@@ -81,9 +82,11 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     """
     with within_memory(path):
         data = read_file(stores, path)
-        container = open_container(data, path, stores.limits)
+        container = _open_list(data, path, stores)
         names = list_names(container.schema, path)
         entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
+        if is_draft(container.header):
+            require_absolute([each.manifest_path for each in entries], path)
         found = ManifestList(path, len(data), entries)
         if expected is not None:
             _check_listed(listed_entries(found), expected)
@@ -174,7 +177,7 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
 
 def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     data = read_file(stores, path)
-    container = open_container(data, path, stores.limits)
+    container = _open_list(data, path, stores)
     scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
@@ -185,6 +188,8 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
         paths = scan.texts("manifest_path")
     except pa.ArrowInvalid as error:
         raise unreadable("The manifest_path of an entry of the manifest list is not text", path) from error
+    if is_draft(container.header):
+        require_absolute(paths, path)
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise encrypted("A manifest of the list", path)
 
@@ -205,6 +210,14 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     listed = ListedManifests(path, len(data), found)
     _check_listed(listed, snapshot)
     return listed
+
+
+def _open_list(data: bytes, path: str, stores: Stores) -> Container:
+    container = open_container(data, path, stores.limits)
+    if is_draft(container.header):
+        list_names(container.schema, path)
+        require_known(container.schema["fields"], LIST_FIELDS, path)
+    return container
 
 
 def _added_by(scan: Scan) -> NDArray[np.int64]:

@@ -1,5 +1,5 @@
-"""Manifests. Source: format/spec.md, "Manifests"; Iceberg's DataFile and V1Metadata to V3Metadata for what writers
-really wrote.
+"""Manifests. Source: format/spec.md, "Manifests"; Iceberg's DataFile and V1Metadata to V4Metadata for what writers
+really wrote. The first bytes of a file say whether it is in Avro or in Parquet.
 
 `decode_entries`, `live_entries` and `live_files` return the few columns that the reachable set needs, by a scan that
 skips the rest. Everything is checked against the manifest list's records.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,10 +24,13 @@ from artemis_lifecycle.metadata.avro.container import (
     field_names,
     field_type,
     open_container,
+    record_fields,
     record_names,
     structure,
 )
 from artemis_lifecycle.metadata.avro.scan import Scan, compile_scan, read_records, scan_container, scan_records
+from artemis_lifecycle.metadata.parquet_manifests import MAGIC, ParquetManifest, open_parquet
+from artemis_lifecycle.metadata.shapes import ENTRY_FIELDS, FILE_FIELDS, is_draft, require_absolute, require_known
 from artemis_lifecycle.metadata.types import (
     DATA,
     DELETION_VECTORS,
@@ -130,21 +134,23 @@ def _as_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
-def _partition_values(container: Container, path: str) -> Iterable[tuple[Any, ...]]:
+def _partition_values(container: Manifest, path: str) -> Iterable[tuple[Any, ...]]:
     """Return the partition values of each entry, as stored."""
     entry = entry_names(container.schema, path)
     outer, inner = entry["data_file"], file_names(container.schema, entry, path).get("partition", "partition")
     fields = record_names(field_type(container.schema, outer, path), inner)
-    program = compile_scan(structure(container.schema, path), {name: (outer, inner, name) for name in fields})
-    # The scan takes no fractions, flags or fixed bytes.
-    if program is not None and {*program.longs, *program.texts} == set(fields):
-        scan = scan_records(program, container.payload, container.records, path)
-        try:
-            columns = [_scanned(scan, name, path).to_pylist() for name in fields]
-            return zip(*columns, strict=True) if fields else [()] * scan.rows
-        except UnreadableMetadata:
-            pass  # Bytes that are not text.
-    partitions = (record[outer].get(inner) or {} for record in read_records(container, path))
+    if not fields:
+        return [()] * container.records
+    if isinstance(container, Container):
+        program = compile_scan(structure(container.schema, path), {name: (outer, inner, name) for name in fields})
+        # The scan takes no fractions, flags or fixed bytes.
+        if program is not None and {*program.longs, *program.texts} == set(fields):
+            scan = scan_records(program, container.payload, container.records, path)
+            try:
+                return zip(*[_scanned(scan, name, path).to_pylist() for name in fields], strict=True)
+            except UnreadableMetadata:
+                pass  # Bytes that are not text.
+    partitions = (record[outer].get(inner) or {} for record in records_of(container, path))
     return (tuple(partition.get(name) for name in fields) for partition in partitions)
 
 
@@ -160,10 +166,10 @@ def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEF
     nullable). Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
     """
     with within_memory(path):
-        return _decode(open_container(data, path, limits), path)
+        return _decode(opened(data, path, limits), path)
 
 
-def _decode(container: Container, path: str, entry: ManifestListEntry | None = None) -> pa.RecordBatch:
+def _decode(container: Manifest, path: str, entry: ManifestListEntry | None = None) -> pa.RecordBatch:
     """Return all entries; with `entry`, after checking them against the list's records."""
     scan = _scan_entries(container, path, tuple(_TYPES))
     _require_complete(scan, (*_REQUIRED, "record_count"), path)
@@ -230,7 +236,7 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
     for row in vectors.tolist():
         start = int(scan.starts["file_format"][live[row]])
-        if container.payload[start : start + len("puffin")].lower() == b"puffin":
+        if scan.data[start : start + len("puffin")].tobytes().lower() == b"puffin":
             kinds[row] = ENTRY_KINDS.index(DELETION_VECTORS)
     try:
         paths = scan.texts("file_path", live)
@@ -288,13 +294,46 @@ def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:
     return {int(ids.min()), int(ids.max())} if len(ids) else set()
 
 
-def open_manifest(stores: Stores, entry: ManifestListEntry) -> Container:
+Manifest = Container | ParquetManifest
+
+
+def open_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     """Return the manifest `entry`, after checking its length and content. Raises UnreadableMetadata."""
     data = read_file(stores, entry.manifest_path)
     _check_length(data, entry)
-    container = open_container(data, entry.manifest_path, stores.limits)
+    container = opened(data, entry.manifest_path, stores.limits)
     _check_content(container, entry)
     return container
+
+
+def opened(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest:
+    """Parse the manifest at `path`, in Avro or in Parquet. Raises UnreadableMetadata, also for fields that only a later
+    draft of its version has."""
+    container = open_parquet(data, path, limits) if data[:4] == MAGIC else open_container(data, path, limits)
+    if _is_draft(container):
+        outer, schema = entry_names(container.schema, path)["data_file"], container.schema
+        require_known(schema["fields"], ENTRY_FIELDS, path)
+        require_known(record_fields(schema, outer), FILE_FIELDS, path)
+    return container
+
+
+def records_of(container: Manifest, path: str) -> Iterable[dict[str, Any]]:
+    """Return the entries as stored. Raises UnreadableMetadata."""
+    return read_records(container, path) if isinstance(container, Container) else container.read_records()
+
+
+def _is_draft(container: Manifest) -> bool:
+    return is_draft(container.header, "" if isinstance(container, Container) else "4")
+
+
+def require_readable(container: Manifest, scan: Scan, path: str) -> None:
+    """Raise EncryptedTable if a file of the scan is encrypted, and UnreadableMetadata if its path is relative."""
+    if scan.has("key_metadata") and scan.is_set("key_metadata").any():
+        raise encrypted("A file of the manifest", path)
+    if _is_draft(container):
+        for name in ("file_path", "referenced_data_file"):
+            if name in scan.sizes:
+                require_absolute(_scanned(scan, name, path), path)
 
 
 def entry_names(schema: Any, path: str) -> Mapping[str, str]:
@@ -316,10 +355,12 @@ def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple
     return ways | {name: (inner, files[name]) for name in (*wanted, "key_metadata") if name in files}
 
 
-def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> Scan:
-    scan = scan_container(container, _ways, wanted, _TEXTS, path)
-    if scan.has("key_metadata") and scan.is_set("key_metadata").any():
-        raise encrypted("A file of the manifest", path)
+def _scan_entries(container: Manifest, path: str, wanted: tuple[str, ...]) -> Scan:
+    if isinstance(container, Container):
+        scan = scan_container(container, _ways, wanted, _TEXTS, path)
+    else:
+        scan = container.scan(_ways(container.schema, wanted, path), _TEXTS)
+    require_readable(container, scan, path)
     return scan
 
 
@@ -334,7 +375,7 @@ def _check_length(data: bytes, entry: ManifestListEntry) -> None:
         )
 
 
-def _check_content(container: Container, entry: ManifestListEntry) -> None:
+def _check_content(container: Manifest, entry: ManifestListEntry) -> None:
     named = container.header.get("content")
     if named is not None and named != ("data", "deletes")[entry.content]:
         raise unreadable(
@@ -430,7 +471,10 @@ def read_manifest(stores: Stores, entry: ManifestListEntry) -> tuple[DataFile, .
         container = open_manifest(stores, entry)
         outer = entry_names(container.schema, path)
         inner = file_names(container.schema, outer, path)
-        return tuple(_data_file(record, outer, inner, path) for record in read_records(container, path))
+        found = tuple(_data_file(record, outer, inner, path) for record in records_of(container, path))
+        if _is_draft(container):
+            require_absolute(chain(*((each.path, each.referenced_data_file) for each in found)), path)
+        return found
 
 
 def _data_file(record: Mapping[str, Any], outer: Mapping[str, str], inner: Mapping[str, str], path: str) -> DataFile:

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle.metadata.avro.container import field_type, read_long, record_fields, structure
+from artemis_lifecycle.metadata.avro.container import Container, field_type, read_long, record_fields, structure
 from artemis_lifecycle.metadata.avro.scan import Further, Program, Scan, compile_scan, scan_records, strange_schema
-from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest
+from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest, require_readable
 from artemis_lifecycle.metadata.types import DATA, EntryStatus, Kind, ManifestListEntry, kind_of
-from artemis_lifecycle.metadata.unreadable import encrypted, unreadable
+from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import within_memory
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _OF_ENTRY = ("status", "snapshot_id", "sequence_number")
 _TEXTS = ("file_path", "file_format", "referenced_data_file")
 _OF_FILE = ("content", "file_size_in_bytes", "record_count", "key_metadata", *_TEXTS)
 _OF_COLUMN = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+_ALL_TEXTS = frozenset({*_TEXTS, "key_metadata"})
 _VALUE = "value of"
 """Columns with the places of partition values; those of null have none."""
 
@@ -78,12 +79,15 @@ def live_statistics(stores: Stores, entry: ManifestListEntry, wanted: Wanted) ->
     path = entry.manifest_path
     with within_memory(path):
         container = open_manifest(stores, entry)
-        program = _program(container.schema_text, wanted)
-        if program is None:
-            raise strange_schema(path)
-        scan = scan_records(program, container.payload, container.records, path)
-        if scan.has("key_metadata") and scan.is_set("key_metadata").any():
-            raise encrypted("A file of the manifest", path)
+        if isinstance(container, Container):
+            program = _program(container.schema_text, wanted)
+            if program is None:
+                raise strange_schema(path)
+            scan = scan_records(program, container.payload, container.records, path)
+        else:
+            ways, further = _ways(container.schema, wanted)
+            scan = container.scan(ways, _ALL_TEXTS, further)
+        require_readable(container, scan, path)
         contents, _ = checked_scan(scan, entry)
         if not scan.is_set("record_count").all():
             raise unreadable("A manifest entry has no record_count", path)
@@ -147,12 +151,20 @@ def _sequence_numbers(scan: Scan, entry: ManifestListEntry, live: NDArray[np.int
 @lru_cache(maxsize=256)
 def _program(schema_text: str, wanted: Wanted) -> Program | None:
     schema = json.loads(schema_text)
+    ways, further = _ways(schema, wanted)
+    program = compile_scan(structure(schema, "manifest"), ways, further)
+    if program is None:
+        return None
+    plain = [name for name, way in ways.items() if way not in further.spans]
+    return program if all(name in (program.texts if name in _ALL_TEXTS else program.longs) for name in plain) else None
+
+
+def _ways(schema: Any, wanted: Wanted) -> tuple[dict[str, tuple[str, ...]], Further]:
     entry = entry_names(schema, "manifest")
     outer = entry["data_file"]
     inner = file_names(schema, entry, "manifest")
     ways: dict[str, tuple[str, ...]] = {name: (entry[name],) for name in _OF_ENTRY if name in entry}
     ways |= {name: (outer, inner[name]) for name in _OF_FILE if name in inner}
-    plain = list(ways)
     names = _partition_names(schema, outer, inner)
     fields = [each for each in wanted.partition_fields if each in names]
     ways |= {f"partition {each}": (outer, inner["partition"], names[each]) for each in fields}
@@ -164,11 +176,7 @@ def _program(schema_text: str, wanted: Wanted) -> Program | None:
     spans = {ways[f"partition {each}"]: f"{_VALUE} {each}" for each in fields}
     if "equality_ids" in inner:
         spans[outer, inner["equality_ids"]] = "equality_ids"
-    program = compile_scan(structure(schema, "manifest"), ways, Further(pairs, spans))
-    texts = {*_TEXTS, "key_metadata"}
-    if program is None:
-        return None
-    return program if all(name in (program.texts if name in texts else program.longs) for name in plain) else None
+    return ways, Further(pairs, spans)
 
 
 def _partition_names(schema: Any, outer: str, inner: Mapping[str, str]) -> dict[int, str]:

@@ -1,7 +1,8 @@
 """The metadata file (`*.metadata.json`), parsed strictly by the spec and tolerant of unknown fields.
 
 Required are the fields that Iceberg's own TableMetadataParser, SnapshotParser and SnapshotRefParser require, and those
-that prevent a truncated or incomplete file from being read as a shorter history. Format versions 1 to 3.
+that prevent a truncated or incomplete file from being read as a shorter history. Which format versions there are says
+`shapes`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 
 from artemis_lifecycle.errors import NewerFormat
+from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NAMED_BY_SNAPSHOT,
@@ -34,8 +36,6 @@ from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, requir
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
-
-NEWEST_FORMAT_VERSION = 3
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -65,7 +65,7 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     Unknown fields are ignored. A ref to a missing snapshot is kept, and is in `invalid_refs`.
 
     Raises UnreadableMetadata with the field if the bytes are truncated, a required field is missing or of the wrong
-    type, ids are duplicated, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3;
+    type, ids are duplicated, the current snapshot is not among the snapshots, or the format version is not known;
     its subclass TooLarge if the content exceeds `limits`.
     """
     try:
@@ -231,9 +231,9 @@ class _SortOrder(_Node):
 
 
 class _Table(_Version):
-    location: str
     last_updated_ms: _Long
     last_column_id: _Long
+    location: str | None = None
     table_uuid: str | None = None
     last_sequence_number: _Long | None = None
     schema: msgspec.Raw = msgspec.Raw()
@@ -282,11 +282,12 @@ def _no_collection() -> Iterator[None]:
 def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     # First and alone: a newer format may have other types everywhere.
     version = _VERSION.decode(data).format_version
-    if version > NEWEST_FORMAT_VERSION:
-        raise NewerFormat.version(version, NEWEST_FORMAT_VERSION, metadata_location)
+    if version > shapes.NEWEST_FORMAT_VERSION:
+        raise NewerFormat.version(version, shapes.NEWEST_FORMAT_VERSION, metadata_location)
     if version < 1:
-        raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
+        raise _Malformed(f"Format version {version} is not among the supported, 1 to {shapes.NEWEST_FORMAT_VERSION}")
     node = _TABLE.decode(data)
+    location = _required(node.location, "location")
     if node.table_uuid is None:
         raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")
     if _UUID.fullmatch(node.table_uuid) is None:
@@ -309,9 +310,14 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     current = None if node.current_snapshot_id == -1 else node.current_snapshot_id
     if current is not None and current not in ids:
         raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
+    if version >= shapes.DRAFT:
+        lists = [snapshot.manifest_list for snapshot in snapshots]
+        files = [each.statistics_path for each in (*node.statistics, *node.partition_statistics)]
+        log = [each.metadata_file for each in node.metadata_log]
+        shapes.require_absolute([location, *lists, *files, *log], metadata_location)
     return TableMetadata(
         metadata_location=metadata_location,
-        location=node.location.rstrip("/") or "/",
+        location=location.rstrip("/") or "/",
         table_uuid=node.table_uuid.lower(),
         format_version=version,
         last_updated_ms=node.last_updated_ms,

@@ -67,15 +67,16 @@ NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {
 """Files that the table's metadata has for a snapshot in addition to its manifest list: the field's name, and their
 kind."""
 
-_MANIFEST_NAME = re.compile(r".*-m\d+\.avro", re.IGNORECASE)
-_NO_PLAIN_DATA = r"(?i)(-deletes\.parquet|(\A|/)partition-stats-[^/]*)\z"
+_PARQUET_MANIFEST = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-m\d+\.parquet"
+_MANIFEST_NAME = re.compile(rf".*-m\d+\.avro|{_PARQUET_MANIFEST}", re.IGNORECASE)
+_NO_PLAIN_DATA = rf"(?i)(-deletes\.parquet|(\A|/)(partition-stats-[^/]*|{_PARQUET_MANIFEST}))\z"
 
 
 def kind_of(content: int, file_format: str) -> Kind:
     """Return the kind of a manifest entry's file, from its `content` (0, 1, 2) and `file_format` in any case.
 
     A position delete in a Puffin file is a deletion vector (format/spec.md, "Deletion Vectors"). Raises ValueError for
-    a content that no format version up to 3 has.
+    a content that no format version has.
     """
     if content == 0:
         return DATA

@@ -36,7 +36,7 @@ UNKNOWN = "unknown"
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _METADATA = re.compile(rf"(?:v(\d+)|(\d+)-{_UUID})(?:\.gz)?\.metadata\.json(?:\.gz)?", re.IGNORECASE)
 _LIST = re.compile(rf"snap-(\d+)-\d+-({_UUID})\.avro", re.IGNORECASE)
-_MANIFEST = re.compile(rf"({_UUID})-m\d+\.avro", re.IGNORECASE)
+_MANIFEST = re.compile(rf"({_UUID})-m\d+\.(?:avro|parquet)", re.IGNORECASE)
 _WRITTEN = re.compile(_UUID, re.IGNORECASE)
 
 

@@ -21,10 +21,11 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
     require_uuid,
 )
+from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
-from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.absence import Absence
@@ -149,7 +150,7 @@ class TableState:
 
         Raises UnreadableMetadata.
         """
-        if metadata.format_version > NEWEST_FORMAT_VERSION:
+        if metadata.format_version > shapes.NEWEST_FORMAT_VERSION:
             return self._context.newer(metadata.metadata_location)
         if self._files is None or self._files.metadata is not metadata:
             self._files = IndexFiles(present_index(self._context, metadata))
@@ -177,7 +178,7 @@ class TableState:
         metadata = self.read()
         if metadata is self.metadata:
             return True
-        if metadata.format_version > NEWEST_FORMAT_VERSION:
+        if metadata.format_version > shapes.NEWEST_FORMAT_VERSION:
             return False
         unread: dict[str, ManifestListEntry] = {}
         lists: set[str] = set()

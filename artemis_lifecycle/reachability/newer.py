@@ -13,7 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import NEWEST_FORMAT_VERSION, parse_table_metadata
+from artemis_lifecycle.metadata import shapes
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.spark.java_errors import brief
 from artemis_lifecycle.spark.jvm import java_map, jvm_of
@@ -89,7 +90,7 @@ def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMe
     rows = runner.rows(every[0].union(every[1]).union(every[2]), _PATH)
     # As Iceberg describes it, without what needs the newer version.
     said = json.loads(str(iceberg.TableMetadataParser.toJson(operations.current())))
-    known = {**said, "format-version": NEWEST_FORMAT_VERSION, "current-snapshot-id": -1}
+    known = {**said, "format-version": shapes.NEWEST_FORMAT_VERSION, "current-snapshot-id": -1}
     known |= {"snapshots": [], "refs": {}, "snapshot-log": []}
     metadata = parse_table_metadata(json.dumps(known).encode(), metadata_location.removesuffix(".gz"))
     return replace(metadata, metadata_location=metadata_location, format_version=said["format-version"]), rows

@@ -69,7 +69,7 @@ _FILE = re.compile(
 )
 """Messages in which Iceberg and Hadoop name a file that they could not open."""
 
-_METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
+_METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|-m\d+\.parquet$|\.metadata\.json(?:\.gz)?$")
 _AHEAD = re.compile(r"Invalid update timestamp \d+: before|Expected sorted (?:snapshot|previous metadata) log entries")
 """Iceberg's message if the table's last commit is later than this host's clock by more than `_CLOCK_TOLERANCE`, or if
 the metadata file is not in order."""

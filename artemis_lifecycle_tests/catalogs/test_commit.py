@@ -141,7 +141,7 @@ def test_a_table_of_format_version_3_keeps_what_only_v3_has(
     assert after["snapshots"] == before["snapshots"][1:]
 
 
-@pytest.mark.parametrize("version", ["1", "2", "3"])
+@pytest.mark.parametrize("version", ["1", "2", "3", "4"])
 def test_sort_orders_leave_and_nothing_else_differs(
     spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader, version: str
 ) -> None:
@@ -195,6 +195,8 @@ def test_sort_orders_leave_and_nothing_else_differs(
     orders = spark.sql(f"SELECT DISTINCT sort_order_id FROM {full}.files").collect()
     assert {row.sort_order_id for row in orders} >= {1, 2, 3, 4}
     assert sorted(row.id for row in spark.table(full).collect()) == [1, 1, 1, 2, 3]
+    if version == "4":
+        return  # pyiceberg does not read it.
     other = load_catalog(live, **pyiceberg_properties(config.catalogs.live)).load_table(table)
     rows = other.scan(row_filter="id > 1").to_arrow()
     assert rows.num_rows == 2

@@ -326,7 +326,7 @@ class _Rest(BaseHTTPRequestHandler):
             "/v1/namespaces/db/tables": {"identifiers": [{"namespace": ["db"], "name": "t"}]},
             "/v1/namespaces/db/tables/t": {
                 "metadata-location": "s3://b/w/db/t.json",
-                "metadata": {"format-version": 4},
+                "metadata": {"format-version": 5},
             },
             "/v1/namespaces/db/views": {"identifiers": [{"namespace": ["db"], "name": name} for name in ("v", "gone")]},
             "/v1/namespaces/db/views/v": {"metadata-location": "s3://b/w/db/v.json", "metadata": VIEW},

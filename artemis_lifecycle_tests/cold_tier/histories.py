@@ -36,8 +36,11 @@ def version_1(world: World, table: str = "ns.t") -> None:
     world.sql(f"INSERT OVERWRITE {{live}}.{table} VALUES (300, 'plain', DATE '2024-01-15', 'all that is left')")
 
 
-def merge_on_read(world: World, version: int, table: str = "ns.t", *, granularity: str = "partition") -> None:
-    """Deletes and updates by position, files in three places, a compaction, a tag and a branch."""
+def merge_on_read(
+    world: World, version: int, table: str = "ns.t", *, granularity: str = "partition", upgraded_to: int | None = None
+) -> None:
+    """Deletes and updates by position, files in three places, a compaction, a tag and a branch. The format may be
+    upgraded in the middle."""
     elsewhere = f"{world.config.catalogs.live.warehouse}/elsewhere/data"
     beyond = f"file://{world.live_root.parent}/beyond the warehouse/data"
     world.sql(
@@ -53,6 +56,8 @@ def merge_on_read(world: World, version: int, table: str = "ns.t", *, granularit
     world.sql(f"DELETE FROM {{live}}.{table} WHERE id IN (1, 2, 13, 14)")
     world.sql(f"ALTER TABLE {{live}}.{table} CREATE TAG `before the update`")
     world.sql(f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('write.data.path'='{beyond}')")
+    if upgraded_to is not None:
+        world.sql(f"ALTER TABLE {{live}}.{table} SET TBLPROPERTIES ('format-version'='{upgraded_to}')")
     world.sql(f"UPDATE {{live}}.{table} SET note = 'changed' WHERE id % 4 = 0")
     world.sql(f"INSERT INTO {{live}}.{table} SELECT /*+ REPARTITION(1) */ * FROM VALUES {_rows(24, 12, two)}")
     world.sql(f"DELETE FROM {{live}}.{table} WHERE id > 10 AND id % 3 = 0")

@@ -108,7 +108,7 @@ class Past:
         ]
 
     def create(self) -> None:
-        version = self.chance.choice((1, 2, 2, 3))
+        version = self.chance.choice((1, 2, 2, 3, 4))
         by = self.chance.choice(("", "PARTITIONED BY (k)", "PARTITIONED BY (bucket(2, id), truncate(1, k))"))
         modes = ", ".join(f"'write.{what}.mode'='merge-on-read'" for what in ("delete", "update", "merge"))
         self.sql(
@@ -268,7 +268,7 @@ class Past:
 
     def upgrade(self) -> None:
         version = self.world.metadata(TABLE).format_version
-        if version < 3:
+        if version < 4:
             self.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('format-version'='{version + 1}')")
 
     def compact(self) -> None:

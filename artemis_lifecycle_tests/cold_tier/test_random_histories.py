@@ -55,7 +55,7 @@ class History:
         return f"{self.world.live}.{self.name}"
 
     def create(self) -> None:
-        version = self.chance.choice((1, 2, 2, 3))
+        version = self.chance.choice((1, 2, 2, 3, 4))
         kind = self.chance.choice(("parquet", "parquet", "orc", "avro"))
         mode = self.chance.choice(("merge-on-read", "copy-on-write")) if version > 1 else "copy-on-write"
         grain = self.chance.choice(("file", "partition"))
@@ -155,7 +155,7 @@ class History:
 
     def upgrade(self) -> None:
         version = self.world.metadata(self.name).format_version
-        if version < 3:
+        if version < 4:
             self.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('format-version'='{version + 1}')")
 
     def name_it(self) -> None:

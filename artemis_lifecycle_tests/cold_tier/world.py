@@ -167,11 +167,17 @@ class World:
         return {snapshot_id: self.known[snapshot_id] for snapshot_id in ids}
 
     def python_rows(self, tier: str, ids: Sequence[int], table: str = "ns.t") -> dict[int, list[str]]:
-        """Rows as pyiceberg reads them, sorted."""
+        """Rows as pyiceberg reads them, sorted; none of a format version that it cannot read."""
         from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import ValidationError
 
         catalog: Catalog = getattr(self.config.catalogs, tier)
-        loaded = load_catalog(catalog.name, **pyiceberg_properties(catalog)).load_table(table)
+        try:
+            loaded = load_catalog(catalog.name, **pyiceberg_properties(catalog)).load_table(table)
+        except ValidationError as error:
+            if "Input tag '4'" in str(error):
+                return {}
+            raise
         return {
             snapshot_id: sorted(repr(row) for row in loaded.scan(snapshot_id=snapshot_id).to_arrow().to_pylist())
             for snapshot_id in ids

@@ -444,7 +444,7 @@ def test_tables_at_risk_and_unreadable_ones_say_why_and_stop_no_other(foreign: F
     foreign.catalog.create_table("db.nested", fit.schema(), location=f"{fit.location()}/data")
     newer = foreign.table("newer")
     path = Path(newer.metadata_location.removeprefix("file://"))
-    path.write_text(path.read_text().replace('"format-version":2', '"format-version":4'))
+    path.write_text(path.read_text().replace('"format-version":2', '"format-version":5'))
     gone = foreign.table("gone")
     Path(gone.metadata_location.removeprefix("file://")).unlink()
     config = foreign.config(defaults={"retention": {"window": "0ms"}})
@@ -453,7 +453,7 @@ def test_tables_at_risk_and_unreadable_ones_say_why_and_stop_no_other(foreign: F
     assert "db.fit" in found["db.nested"].problems[0]
     assert found["db.kept"].files_freeable == 0 and found["db.kept"].snapshots_past_window == 2
     assert "gc.enabled=false" in found["db.kept"].problems[0]
-    for name, why in (("newer", "4"), ("gone", "")):
+    for name, why in (("newer", "5"), ("gone", "")):
         row = found[f"db.{name}"]
         assert row.error is not None and why in row.error
         assert all(getattr(row, each) is None for each in FIGURES if each not in ("table", "problems", "error"))

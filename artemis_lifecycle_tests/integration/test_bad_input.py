@@ -390,7 +390,7 @@ def test_metadata_json_that_contradicts_itself_or_is_invalid(bench: Bench, count
         "gzip of gzip": gzip.compress(squeezed),
     }
     changes: dict[str, Callable[[dict[str, Any]], object]] = {
-        "format version 4": _put("format-version", value=4),
+        "format version 5": _put("format-version", value=5),
         "format version 0": _put("format-version", value=0),
         "two snapshots of one id": lambda d: d["snapshots"].append(d["snapshots"][0]),
         "current is not among the snapshots": _put("current-snapshot-id", value=4711),

@@ -253,7 +253,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("version", "said"),
-        [(0, "Format version 0"), (4, "version 4, newer than this release"), (99, "version 99, newer")],
+        [(0, "Format version 0"), (5, "version 5, newer than this release"), (99, "version 99, newer")],
     )
     def test_a_format_version_that_is_not_known(self, version: int, said: str) -> None:
         with pytest.raises(UnreadableMetadata, match=said):

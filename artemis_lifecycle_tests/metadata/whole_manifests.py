@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from artemis_lifecycle.metadata.avro.container import field_names, field_type, open_container
 from artemis_lifecycle.metadata.avro.scan import read_records
 from artemis_lifecycle.metadata.types import EntryStatus, Kind, ManifestListEntry, kind_of
@@ -27,6 +30,8 @@ _DATA_FILE = {
     144: "content_offset",
     145: "content_size_in_bytes",
 }
+_AS_NAMED = {name: name for name in (*_ENTRY.values(), *_DATA_FILE.values())}
+"""Iceberg's own names, which are those of this module."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,10 @@ class WholeEntry:
 
 def whole_entries(stores: Stores, entry: ManifestListEntry) -> list[WholeEntry]:
     path = entry.manifest_path
-    container = open_container(stores.read(path), path)
+    data = stores.read(path)
+    if data[:4] == b"PAR1":
+        return [_entry(row, _AS_NAMED, _AS_NAMED) for row in pq.read_table(pa.BufferReader(data)).to_pylist()]
+    container = open_container(data, path)
     names = field_names(container.schema, _ENTRY, frozenset({"status", "data_file"}), path)
     inner = field_names(field_type(container.schema, names["data_file"], path), _DATA_FILE, frozenset(), path)
     return [_entry(record, names, inner) for record in read_records(container, path)]
@@ -71,7 +79,7 @@ def whole_entries(stores: Stores, entry: ManifestListEntry) -> list[WholeEntry]:
 
 def _entry(record: Mapping[str, Any], names: Mapping[str, str], inner: Mapping[str, str]) -> WholeEntry:
     file: dict[str, Any] = {
-        name: record[names["data_file"]][inner[name]] if name in inner else None for name in _DATA_FILE.values()
+        name: record[names["data_file"]].get(inner[name]) if name in inner else None for name in _DATA_FILE.values()
     }
     file["content"] = file["content"] or 0
     file["file_format"] = file["file_format"].lower()

@@ -137,8 +137,8 @@ class RandomTable:
 
     def make(self) -> RandomTable:
         dice = self.dice
-        self.version = dice.choice((1, 2, 2, 2, 3))
-        kinds = dice.sample(TYPES + NANOSECONDS * (self.version == 3), dice.randint(3, 7))
+        self.version = dice.choice((1, 2, 2, 2, 3, 4))
+        kinds = dice.sample(TYPES + NANOSECONDS * (self.version >= 3), dice.randint(3, 7))
         if self.version == 1 and dice.random() < 0.5:
             kinds.append("int")
         schema = {"type": "struct", "schema-id": 0, "fields": self._fields(kinds)}
@@ -266,7 +266,7 @@ class RandomTable:
             path = f"{self.location}/data/{self.count}-deletes"
             target, spec, words = self.dice.choice(self.files)
             records = self.dice.choice((1, 5, 5, 0))
-            if self.version == 3:
+            if self.version >= 3:
                 kind = self.dice.choice(("vector", "vector", "equality"))
             else:
                 kind = self.dice.choice(("position", "position", "equality"))
@@ -374,7 +374,7 @@ class RandomTable:
         name, parent = f"n{self.count}", self.dice.choice(("", "", *self.structs))
         kind = self.planner.jvm.org.apache.iceberg.types.Types.LongType.get()
         required = False
-        if self.version == 3 and self.dice.random() < 0.6:
+        if self.version >= 3 and self.dice.random() < 0.6:
             default = self.planner.jvm.org.apache.iceberg.expressions.Expressions.lit(self.dice.choice(_INTS))
             required = self.dice.random() < 0.5
             add = update.addRequiredColumn if required else update.addColumn

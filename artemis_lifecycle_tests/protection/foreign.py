@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import Row
 from sqlalchemy import text
 
@@ -14,6 +18,7 @@ from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.deletion.world import local, make_old
+from artemis_lifecycle_tests.guardian import on_disk
 
 
 def expire_in_metadata(lifecycle: Lifecycle, table: str, snapshot_ids: Iterable[int]) -> None:
@@ -110,6 +115,28 @@ def make_all_old(*folders: Path) -> None:
         for path in folder.rglob("*"):
             if path.is_file():
                 make_old(path, timedelta(days=30))
+
+
+def to_version_5(lifecycle: Lifecycle, table: str) -> str:
+    """Point the catalog at the same metadata with a format version that nobody has released. Its location."""
+    with lifecycle.operations.engine.connect() as connection:
+        now = connection.execute(
+            text(
+                "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog AND table_name = :name "
+                "AND table_namespace = :namespace"
+            ),
+            {
+                "catalog": lifecycle.config.catalogs.live.name,
+                "namespace": table.split(".")[0],
+                "name": table.split(".")[1],
+            },
+        ).scalar_one()
+    path = on_disk(now)
+    made = path.with_name(f"00099-{uuid.uuid4()}.metadata.json")
+    made.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 5}))
+    with suppress(IllegalArgumentException):  # Spark looks at it, too.
+        set_pointer(lifecycle, table, f"file://{made}")
+    return f"file://{made}"
 
 
 def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str) -> None:

@@ -33,7 +33,7 @@ def pointers(lifecycle: Lifecycle, table: str) -> list[str]:
 
 
 @pytest.mark.parametrize("back", [1, 3])
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_after_a_restored_backup_no_scan_collects_what_later_commits_wrote(
     at_once: Lifecycle, back: int, version: int
 ) -> None:

@@ -59,7 +59,7 @@ from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig, open_lifecy
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.databases import with_operations
-from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, warehouse
+from artemis_lifecycle_tests.protection.foreign import expire_in_metadata, to_version_5, warehouse
 
 T = "db.t"
 ONE_TIER = {**AT_ONCE, "cold_tier": {"enabled": False}}
@@ -765,6 +765,7 @@ def a_neighbor_of_a_newer_version_takes_up_a_file(stage: Stage) -> None:
     file = append(lifecycle)
     # Outside of a guardian's step: pyiceberg cannot read manifests of that version.
     java(lifecycle, "db.reader").newAppend().appendFile(file).commit()
+    to_version_5(lifecycle, "db.reader")
     stage.others.append(on_disk(str(file.location())))
     overwrite(lifecycle)
     with REFUSED:
@@ -780,7 +781,9 @@ def a_neighbor_of_a_newer_version_is_dropped_unseen(stage: Stage) -> None:
     lifecycle.spark.sql(f"ALTER TABLE {live}.db.reader SET TBLPROPERTIES ('format-version'='4')")
     file = append(lifecycle)
     java(lifecycle, "db.reader").newAppend().appendFile(file).commit()
-    lifecycle.spark.sql(f"DROP TABLE {live}.db.reader")
+    to_version_5(lifecycle, "db.reader")
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = 'reader'"))
     stage.others.append(on_disk(str(file.location())))
     overwrite(lifecycle)
     with REFUSED:

@@ -2,7 +2,7 @@
 Pure: no store, no Spark, only a path mapping. Source: format/spec.md ("Manifest Lists", "Manifests", "Delete Formats")
 and format/puffin-spec.md.
 
-Where paths are, in format versions 1 to 3:
+Where paths are, in format versions 1 to 4:
 
 - manifest list: `manifest_path` (500), together with `manifest_length` (501);
 - manifest: `file_path` (100) and `referenced_data_file` (143), together with `file_size_in_bytes` (104); for rewritten

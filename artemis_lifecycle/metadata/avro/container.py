@@ -154,7 +154,7 @@ class Container:
         out = [self.head, self.sync]
         for count, block in blocks:
             packed = _compress(self.codec, block)
-            out.extend((_long(count), _long(len(packed)), packed, self.sync))
+            out.extend((long_bytes(count), long_bytes(len(packed)), packed, self.sync))
         return b"".join(out)
 
 
@@ -282,8 +282,8 @@ def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
 
 
 def _head(pairs: Mapping[bytes, bytes]) -> bytes:
-    packed = b"".join(_long(len(item)) + item for pair in pairs.items() for item in pair)
-    return _MAGIC + _long(len(pairs)) + packed + _long(0)
+    packed = b"".join(long_bytes(len(item)) + item for pair in pairs.items() for item in pair)
+    return _MAGIC + long_bytes(len(pairs)) + packed + long_bytes(0)
 
 
 _heads: tuple[_Head, ...] = ()
@@ -346,7 +346,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position : position + size], position + size
 
 
-def _long(value: int) -> bytes:
+def long_bytes(value: int) -> bytes:
     """Encode a long as Avro does: zigzag, seven bits per byte."""
     unsigned = (value << 1) ^ (value >> 63)
     out = bytearray()

@@ -262,7 +262,7 @@ class _Compiler:
         self.steps[begin][1] = len(self.steps)
 
 
-_UNSET = -(2**63)
+UNSET = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class Scan:
 
     def is_set(self, field: str) -> NDArray[np.bool_]:
         """Return whether each record has a value in the field."""
-        found: NDArray[np.bool_] = self.sizes[field] >= 0 if field in self.sizes else self.longs[field] != _UNSET
+        found: NDArray[np.bool_] = self.sizes[field] >= 0 if field in self.sizes else self.longs[field] != UNSET
         return found
 
 
@@ -360,7 +360,7 @@ def scan_records(program: Program, payload: bytes, records: int, path: str) -> S
     data = np.frombuffer(payload, np.uint8)
     if records * program.plain > len(payload):
         raise _ends_elsewhere(0, records, path)
-    longs = np.full((max(len(program.longs), 1), records), _UNSET, np.int64)
+    longs = np.full((max(len(program.longs), 1), records), UNSET, np.int64)
     starts = np.zeros((max(len(program.texts), 1), records), np.int64)
     sizes = np.full((max(len(program.texts), 1), records), -1, np.int64)
     outcome, at = walk_records(data, records, program.steps, program.targets, longs, starts, sizes)

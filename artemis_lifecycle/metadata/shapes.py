@@ -1,0 +1,67 @@
+"""What the files of each format version look like: which versions are known, which encodings their manifests have, and
+what a version that is still a draft may add. Nothing else compares a version with a number to learn that.
+
+Format version 4 is read as Iceberg 1.12 writes it: manifests in Parquet beside older ones in Avro, lists in Avro, and
+locations with a scheme. Its specification goes on: relative paths, tables without a location, root manifests, deletion
+vectors of manifests. A file that has any of that is refused, because a reader that steps over it would miss files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.errors import UnreadableMetadata
+
+NEWEST_FORMAT_VERSION = 4
+DRAFT: Final = 4
+"""The first version whose files may have fields that change what a table reaches, and paths that are relative."""
+
+ENTRY_FIELDS = frozenset({0, 1, 2, 3, 4})
+FILE_FIELDS = frozenset(
+    {100, 101, 102, 103, 104, 108, 109, 110, 125, 128, 131, 132, 134, 135, 137, 140, 142, 143, 144, 145}
+)
+LIST_FIELDS = frozenset({*range(500, 508), *range(512, 518), 519, 520})
+"""Field ids in files of version 4, as Iceberg's V4Metadata has them."""
+
+_SCHEME = "^[A-Za-z][A-Za-z0-9+.-]*:"
+_HAS_SCHEME = re.compile(_SCHEME)
+
+
+def is_draft(header: Mapping[str, str], otherwise: str = "") -> bool:
+    """Return whether a file whose header is this may have what only a draft has. `otherwise` counts where the header
+    names no version: then a file in Avro is an old one."""
+    version = header.get("format-version", otherwise)
+    return not (version.isdecimal() and int(version) < DRAFT) if version else False
+
+
+def require_known(fields: Iterable[Mapping[str, Any]], known: frozenset[int], path: str) -> None:
+    """Raise UnreadableMetadata for a field (of an Avro schema) that is not among the `known` ids."""
+    for field in fields:
+        if field.get("field-id") not in known:
+            raise drafted(f"The file has the field {field.get('name')!r:.80}, which this release does not know", path)
+
+
+def require_absolute(locations: Iterable[str | None] | pa.Array, path: str) -> None:
+    """Raise UnreadableMetadata for a location without a scheme, which is relative from version 4 on."""
+    if isinstance(locations, pa.Array):
+        if not len(locations) or pc.all(pc.match_substring_regex(locations, _SCHEME)).as_py() is not False:
+            return
+        locations = locations.to_pylist()
+    for location in locations:
+        if location is not None and not _HAS_SCHEME.match(location):
+            raise drafted(f"The path {location!r:.200} has no scheme, so it is relative", path)
+
+
+def drafted(what: str, path: str) -> UnreadableMetadata:
+    """The error for what a later draft of a known version has."""
+    return UnreadableMetadata(
+        f"{what}: it was written by a later draft of the table's format",
+        path=path,
+        untouched="the table and all its files",
+        hint="use a release of artemis-lifecycle that reads it, or exclude the table from lifecycle.yaml",
+    )
