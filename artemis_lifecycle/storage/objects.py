@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -54,6 +55,7 @@ _AHEAD = 16 << 20
 """The most bytes that one request of a sequential read fetches."""
 
 _PROBE = "artemis-probe-"
+_PROBED = b"May this be deleted?"
 _STALE = 412
 """Status of a conditional request whose condition does not hold."""
 
@@ -178,6 +180,10 @@ def refusal(key: str) -> str | None:
     return None
 
 
+def _copied(probe: Address) -> Address:
+    return replace(probe, key=f"{probe.key}-copy")
+
+
 def address_of(path: str) -> Address:
     parts = split(path)
     if not parts.authority:
@@ -261,7 +267,7 @@ class ObjectStore:
         self.settings = settings
         self._requests = requests
         self._buckets: set[str] = set()
-        self._conditional: dict[str, bool] = {}
+        self._conditional: dict[tuple[str, str], bool] = {}
 
     # --- requests
 
@@ -611,27 +617,52 @@ class ObjectStore:
     def honors(self, beside: Address) -> bool:
         """Return True if the server deletes by token, as an object shows that is put `beside` a key: it survives a
         wrong token, and goes with the right one. Asked once for each bucket."""
-        if beside.bucket not in self._conditional:
-            key = f"{beside.key.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
-            at, requests = replace(beside, key=key), self._requests
+        requests = self._requests
 
-            def goes_with(token: str | None) -> bool:
-                try:
-                    self.send(lambda: requests.delete(at, token), "writes")
-                except Refusal as error:
-                    if error.transient:  # It says nothing about the token.
-                        raise
-                return self.item(f"{at.stem}/{key}") is None
-
+        def goes_with(at: Address, token: str) -> bool:
             try:
-                token = self._put(f"{at.stem}/{key}", b"May this be deleted?", Writing(True, None))
-                self._conditional[at.bucket] = not goes_with(requests.wrong_token) and goes_with(token)
+                self.send(lambda: requests.delete(at, token), "writes")
+            except Refusal as error:
+                if error.transient:  # It says nothing about the token.
+                    raise
+            return self.item(f"{at.stem}/{at.key}") is None
+
+        return self._shown(
+            "delete", beside, lambda at, token: not goes_with(at, requests.wrong_token) and goes_with(at, token)
+        )
+
+    def keeps_existing(self, destination: str) -> bool:
+        """Return True if the server refuses to copy onto an object where none is to be, as a second copy of an object
+        that is put beside `destination` shows. Asked once for each bucket."""
+
+        def refused(at: Address, token: str) -> bool:
+            try:
+                self._requests.copy(at, _copied(at), token, len(_PROBED), Writing(True, None), self.send)
+            except Refusal as error:
+                if error.status != _STALE:
+                    raise
+                return True
+            return False
+
+        at = self.usable(destination)
+        return self._shown("copy", at, lambda at, token: not refused(at, token) and refused(at, token))
+
+    def _shown(self, what: str, beside: Address, shows: Callable[[Address, str], bool]) -> bool:
+        """Return what an object `shows` that is put beside a key, asked once for each bucket; False on any error."""
+        known = what, beside.bucket
+        if known not in self._conditional:
+            key = f"{beside.key.rpartition('/')[0]}/{_PROBE}{uuid.uuid4().hex}".lstrip("/")
+            at = replace(beside, key=key)
+            try:
+                token = self._put(f"{at.stem}/{key}", _PROBED, Writing(True, None))
+                self._conditional[known] = shows(at, token)
             except (StorageError, Refusal):
-                self._conditional[at.bucket] = False
-            if not self._conditional[at.bucket]:
+                self._conditional[known] = False
+            for made in (at, _copied(at)):
                 with suppress(StorageError, Refusal):
-                    goes_with(None)
-        return self._conditional[beside.bucket]
+                    if self.item(f"{made.stem}/{made.key}") is not None:
+                        self.send(partial(self._requests.delete, made, None), "writes")
+        return self._conditional[known]
 
     # --- archive classes
 

@@ -221,9 +221,10 @@ class Stores:
         An identical file at `destination` counts as done; a different one is replaced, or raises ExistingFile without
         `overwrite`, also if it came to be there meanwhile, where the store honors that. `confirm` gets the checksum of
         what is copied, and raises to refuse it before it takes its place. Between buckets of one server, the server
-        copies, and only the object that was read, to where nothing is: what a copy replaces may be the last one, and
-        some servers ignore a copy's condition. If it answers with the copy's SHA-256, that is compared, and the copy
-        not read back. A copy that reads back differently is repeated, up to `settings.copy_attempts` attempts.
+        copies, and only the object that was read, to where nothing is: what a copy replaces may be the last one.
+        Without `overwrite`, a probe must have shown that the server refuses a second copy. If it answers with the
+        copy's SHA-256, that is compared, and the copy not read back. A copy that reads back differently is repeated, up
+        to `settings.copy_attempts` attempts.
 
         Raises MissingFile if the source is absent, CopyMismatch if no attempt reads back correctly (`destination` then
         has no file of this call), and StorageError for everything else.
@@ -266,7 +267,7 @@ class Stores:
             return done
         for _ in range(self.settings.copy_attempts):
             try:
-                copier = None if replaces else self._copier(origin, source, destination)
+                copier = None if replaces else self._copier(origin, source, destination, overwrite=overwrite)
                 checksum = self._transfer(
                     origin, source, found, destination, chosen, confirm, copier, overwrite=overwrite
                 )
@@ -291,7 +292,7 @@ class Stores:
     def copies_within(self, origin: Stores, source: str, destination: str) -> bool:
         """Return True if one server has both paths, `source` by `origin`, and may copy by itself: then many copies at
         once take little memory."""
-        return self._copier(origin, source, destination) is not None
+        return self._copier(origin, source, destination, overwrite=False) is not None
 
     def require_unchanged(self, path: str, found: StoredFile) -> None:
         """Raise CopyMismatch if the file at `path` is not the one that was `found`."""
@@ -369,12 +370,15 @@ class Stores:
             )
         return f"sha256:{digest.hexdigest()}"
 
-    def _copier(self, origin: Stores, source: str, destination: str) -> ObjectStore | None:
-        """Return the store of `destination` if its server also has `source` in `origin`, and so can copy."""
+    def _copier(self, origin: Stores, source: str, destination: str, *, overwrite: bool) -> ObjectStore | None:
+        """Return the store of `destination` if its server also has `source` in `origin`, and so can copy; without
+        `overwrite`, if it then replaces no object, whatever comes to be there meanwhile."""
         target, other = self._remote(destination), origin._remote(source)
         if target is None or other is None or kind_of(destination) != kind_of(source):
             return None
-        return target if target.same_server(destination, other, source) else None
+        if not target.same_server(destination, other, source):
+            return None
+        return target if overwrite or target.keeps_existing(destination) else None
 
     def deletes_at_once(self, path: str) -> int:
         """Return how many files like `path` may be deleted at once: those of about one second."""

@@ -620,6 +620,8 @@ class ColdTier:
     def _asked(self, thaw: ThawRecord) -> ThawRecord:
         if thaw.asked_at is not None:
             return thaw
+        # The verb asked the catalog; a server without properties of namespaces has the record on the table.
+        self.resources.require_deployment(thaw.table, record=False)
         retrieval = self.resources.config.deep_archive.retrieval
         thawing.ask(
             self.resources.start_spark,
@@ -640,6 +642,7 @@ class ColdTier:
 
     def _ended(self, thaw: ThawRecord, who: str | None, why: str) -> ThawRecord:
         if thaw.asked_at is not None and thaw.ended_at is None:
+            self.resources.require_deployment(thaw.table, record=False)
             others = [
                 other.files_location
                 for other in self.resources.operations.thaws.list(thaw.table_uuid)

@@ -653,6 +653,36 @@ def test_a_copy_within_a_server_asks_little_and_is_read_back_where_the_server_co
     assert injected.requests == ["GetObject", "CopyObject", *(["GetObject"] if answers != "a digest" else [])]
 
 
+@pytest.mark.parametrize("size", [4, 6 * MIB])
+@pytest.mark.parametrize("honors", [True, False])
+def test_a_server_copies_onto_no_object_only_where_a_probe_was_refused_a_second_copy(
+    s3: S3Server, bucket: str, honors: bool, size: int
+) -> None:
+    stores, injected = _injected(s3, multipart_bytes=5 * MIB)
+    stores.write(f"s3://{bucket}/t/x", data := os.urandom(size))
+
+    def refuse(request: Any) -> Any:
+        key = request.url.partition(f"/{bucket}/")[2]
+        is_there = s3.stores().head(f"s3://{bucket}/{key}") is not None
+        return refusal(412, "PreconditionFailed") if is_there and "if-none-match" in request.headers else None
+
+    if honors:
+        injected.answer("CopyObject", refuse)
+        injected.answer("CompleteMultipartUpload", refuse)
+    for number in (1, 2):
+        injected.requests.clear()
+        stores.copy(f"s3://{bucket}/t/x", copy := f"s3://{bucket}/c/y{number}", overwrite=False)
+        copies = [each for each in injected.requests if "Copy" in each]
+        assert len(copies) == (2 if number == 1 else 0) + honors * (1 if size == 4 else 2)
+        assert stores.read(copy) == data
+    assert _paths(stores, f"s3://{bucket}/c") == [f"s3://{bucket}/c/y1", f"s3://{bucket}/c/y2"]
+    # Another file comes to be there between the look and the copy.
+    s3.stores().write(f"s3://{bucket}/c/theirs", b"theirs")
+    with pytest.raises(ExistingFile):
+        stores.copy(f"s3://{bucket}/t/x", f"s3://{bucket}/c/theirs", absent=True, overwrite=False)
+    assert stores.read(f"s3://{bucket}/c/theirs") == b"theirs"
+
+
 def test_an_identical_copy_is_not_written_again(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"same")
