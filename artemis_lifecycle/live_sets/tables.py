@@ -21,6 +21,7 @@ from artemis_lifecycle.catalogs.identifier import CatalogEntry, dotted, parts_of
 from artemis_lifecycle.catalogs.references import VIEW, Commit, Content, Reference, ReferenceSource
 from artemis_lifecycle.errors import ExistingFile, NoSuchTable, PlanStateError, UnreadableMetadata
 from artemis_lifecycle.live_sets.mark import Policies, mark
+from artemis_lifecycle.metadata.shapes import DRAFT
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.unreadable import read_file
@@ -123,6 +124,10 @@ class MergedTable:
 
     def _add(self, version: VersionMetadata, snapshots: Mapping[int, Mapping[str, Any]], *, with_log: bool) -> None:
         node = version.node
+        places = {each.get("location") for each in (node, self._base) if each.get("format-version", 0) >= DRAFT}
+        if self._base and len(places) > 1:
+            # Paths in their manifests may be relative to either.
+            raise _unusable("Live versions of a table of format version 4 have different locations", version.location)
         for snapshot_id, snapshot in snapshots.items():
             known = self._snapshots.setdefault(snapshot_id, snapshot)
             if any(known.get(key) != snapshot.get(key) for key in ("manifest-list", "manifests")):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import Container, field_names, open_container
 from artemis_lifecycle.metadata.avro.scan import Scan, read_records, scan_container
-from artemis_lifecycle.metadata.shapes import LIST_FIELDS, is_draft, require_absolute, require_known
+from artemis_lifecycle.metadata.shapes import LIST_FIELDS, all_resolved, is_draft, require_known, resolved
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     UNKNOWN_SNAPSHOT,
@@ -74,8 +74,10 @@ _OLD_NAMES = {
 """Names that writers used for the same field before the spec was final; used only if ids are missing."""
 
 
-def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None = None) -> ManifestList:
-    """Read the manifest list at `path`. `expected` is its snapshot.
+def read_manifest_list(
+    stores: Stores, path: str, *, expected: Snapshot | None = None, base: str | None = None
+) -> ManifestList:
+    """Read the manifest list at `path`. `expected` is its snapshot; else `base` is that of the snapshot.
 
     Raises UnreadableMetadata if the file is missing, broken, lacks a required field, or lists fewer live data or delete
     files than the snapshot's summary counts; EncryptedTable if a manifest is encrypted.
@@ -84,9 +86,9 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
         data = read_file(stores, path)
         container = _open_list(data, path, stores)
         names = list_names(container.schema, path)
-        entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
-        if is_draft(container.header):
-            require_absolute([each.manifest_path for each in entries], path)
+        base = base if expected is None else expected.base
+        draft = is_draft(container.header)
+        entries = tuple(_list_entry(record, names, path, base, draft) for record in read_records(container, path))
         found = ManifestList(path, len(data), entries)
         if expected is not None:
             _check_listed(listed_entries(found), expected)
@@ -121,8 +123,8 @@ class Manifests:
         path: str = self.paths[row].as_py()
         return path
 
-    def entry(self, row: int) -> ManifestListEntry:
-        """Return the manifest in the form that `live_files` needs."""
+    def entry(self, row: int, base: str | None) -> ManifestListEntry:
+        """Return the manifest in the form that `live_files` needs. `base` is that of the snapshots."""
         counts = [int(column[row]) for column in (self.existing, self.added, self.deleted)]
         existing, added, deleted = (None if count < 0 else count for count in counts)
         added_by = int(self.added_by[row])
@@ -137,6 +139,7 @@ class Manifests:
             added_files_count=added,
             existing_files_count=existing,
             deleted_files_count=deleted,
+            base=base,
         )
 
     def keys(self) -> pa.Array:
@@ -189,7 +192,7 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     except pa.ArrowInvalid as error:
         raise unreadable("The manifest_path of an entry of the manifest list is not text", path) from error
     if is_draft(container.header):
-        require_absolute(paths, path)
+        paths = all_resolved(paths, snapshot.base, path)
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise encrypted("A manifest of the list", path)
 
@@ -304,7 +307,9 @@ def _inline_entry(path: str) -> ManifestListEntry:
     )
 
 
-def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) -> ManifestListEntry:
+def _list_entry(
+    record: Mapping[str, Any], names: Mapping[str, str], path: str, base: str | None, draft: bool
+) -> ManifestListEntry:
     def value(name: str) -> Any:
         return record.get(names[name]) if name in names else None
 
@@ -321,6 +326,8 @@ def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) 
         return found
 
     manifest_path = required("manifest_path", str)
+    if draft:
+        manifest_path = resolved(manifest_path, base, path)
     if value("key_metadata") is not None:
         raise encrypted("The manifest", manifest_path)
     content = number("content") or 0
@@ -348,6 +355,7 @@ def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) 
         deleted_rows_count=number("deleted_rows_count"),
         partitions=tuple(map(_partition_summary, partitions)),
         first_row_id=number("first_row_id"),
+        base=base,
     )
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,7 +29,14 @@ from artemis_lifecycle.metadata.avro.container import (
 )
 from artemis_lifecycle.metadata.avro.scan import Scan, compile_scan, read_records, scan_container, scan_records
 from artemis_lifecycle.metadata.parquet_manifests import MAGIC, ParquetManifest, open_parquet
-from artemis_lifecycle.metadata.shapes import ENTRY_FIELDS, FILE_FIELDS, is_draft, require_absolute, require_known
+from artemis_lifecycle.metadata.shapes import (
+    ENTRY_FIELDS,
+    FILE_FIELDS,
+    all_resolved,
+    is_draft,
+    require_known,
+    resolved,
+)
 from artemis_lifecycle.metadata.types import (
     DATA,
     DELETION_VECTORS,
@@ -171,7 +177,7 @@ def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEF
 
 def _decode(container: Manifest, path: str, entry: ManifestListEntry | None = None) -> pa.RecordBatch:
     """Return all entries; with `entry`, after checking them against the list's records."""
-    scan = _scan_entries(container, path, tuple(_TYPES))
+    scan = _scan_entries(container, path, tuple(_TYPES), None if entry is None else entry.base)
     _require_complete(scan, (*_REQUIRED, "record_count"), path)
     if entry is not None:
         checked_scan(scan, entry)
@@ -229,7 +235,7 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
 def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     path = entry.manifest_path
     container = open_manifest(stores, entry)
-    scan = _scan_entries(container, path, _REACHING)
+    scan = _scan_entries(container, path, _REACHING, entry.base)
     content, counts = checked_scan(scan, entry)
     live = np.flatnonzero(scan.longs["status"] != 2)
     kinds = content[live].astype(np.int8)
@@ -256,7 +262,7 @@ def live_sort_orders(stores: Stores, entry: ManifestListEntry) -> frozenset[int]
     path = entry.manifest_path
     with within_memory(path):
         container = open_manifest(stores, entry)
-        scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"))
+        scan = _scan_entries(container, path, (*_REACHING, "sort_order_id"), entry.base)
         checked_scan(scan, entry)
         live = scan.longs["status"] != 2
         if not scan.has("sort_order_id"):
@@ -326,14 +332,17 @@ def _is_draft(container: Manifest) -> bool:
     return is_draft(container.header, "" if isinstance(container, Container) else "4")
 
 
-def require_readable(container: Manifest, scan: Scan, path: str) -> None:
-    """Raise EncryptedTable if a file of the scan is encrypted, and UnreadableMetadata if its path is relative."""
+def readable(container: Manifest, scan: Scan, path: str, base: str | None) -> Scan:
+    """Return the scan with its paths resolved. Raises EncryptedTable if one of its files is encrypted;
+    UnreadableMetadata for a path that is relative to nothing."""
     if scan.has("key_metadata") and scan.is_set("key_metadata").any():
         raise encrypted("A file of the manifest", path)
     if _is_draft(container):
         for name in ("file_path", "referenced_data_file"):
-            if name in scan.sizes:
-                require_absolute(_scanned(scan, name, path), path)
+            found = _scanned(scan, name, path) if name in scan.sizes else None
+            if found is not None and (whole := all_resolved(found, base, path)) is not found:
+                scan = scan.with_texts(name, whole)
+    return scan
 
 
 def entry_names(schema: Any, path: str) -> Mapping[str, str]:
@@ -355,13 +364,12 @@ def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple
     return ways | {name: (inner, files[name]) for name in (*wanted, "key_metadata") if name in files}
 
 
-def _scan_entries(container: Manifest, path: str, wanted: tuple[str, ...]) -> Scan:
+def _scan_entries(container: Manifest, path: str, wanted: tuple[str, ...], base: str | None) -> Scan:
     if isinstance(container, Container):
         scan = scan_container(container, _ways, wanted, _TEXTS, path)
     else:
         scan = container.scan(_ways(container.schema, wanted, path), _TEXTS)
-    require_readable(container, scan, path)
-    return scan
+    return readable(container, scan, path, base)
 
 
 # --- checks against the level above ---------------------------------------------------------------------------------
@@ -471,10 +479,17 @@ def read_manifest(stores: Stores, entry: ManifestListEntry) -> tuple[DataFile, .
         container = open_manifest(stores, entry)
         outer = entry_names(container.schema, path)
         inner = file_names(container.schema, outer, path)
-        found = tuple(_data_file(record, outer, inner, path) for record in records_of(container, path))
-        if _is_draft(container):
-            require_absolute(chain(*((each.path, each.referenced_data_file) for each in found)), path)
-        return found
+        found = (_data_file(record, outer, inner, path) for record in records_of(container, path))
+        return tuple(_resolved(each, entry.base, path) if _is_draft(container) else each for each in found)
+
+
+def _resolved(file: DataFile, base: str | None, path: str) -> DataFile:
+    meant = file.referenced_data_file
+    return replace(
+        file,
+        path=resolved(file.path, base, path),
+        referenced_data_file=None if meant is None else resolved(meant, base, path),
+    )
 
 
 def _data_file(record: Mapping[str, Any], outer: Mapping[str, str], inner: Mapping[str, str], path: str) -> DataFile:

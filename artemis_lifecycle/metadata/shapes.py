@@ -1,9 +1,10 @@
 """What the files of each format version look like: which versions are known, which encodings their manifests have, and
 what a version that is still a draft may add. Nothing else compares a version with a number to learn that.
 
-Format version 4 is read as Iceberg 1.12 writes it: manifests in Parquet beside older ones in Avro, lists in Avro, and
-locations with a scheme. Its specification goes on: relative paths, tables without a location, root manifests, deletion
-vectors of manifests. A file that has any of that is refused, because a reader that steps over it would miss files.
+Format version 4 is read as Iceberg 1.12 writes it: manifests in Parquet beside older ones in Avro, and lists in Avro. A
+location without a scheme is relative to the table's (spec, "Path Resolution"), which 1.12 does not write. The
+specification goes on: tables without a location, root manifests, deletion vectors of manifests. A file that has any of
+that is refused, because a reader that steps over it would miss files.
 """
 
 from __future__ import annotations
@@ -46,15 +47,42 @@ def require_known(fields: Iterable[Mapping[str, Any]], known: frozenset[int], pa
             raise drafted(f"The file has the field {field.get('name')!r:.80}, which this release does not know", path)
 
 
-def require_absolute(locations: Iterable[str | None] | pa.Array, path: str) -> None:
-    """Raise UnreadableMetadata for a location without a scheme, which is relative from version 4 on."""
-    if isinstance(locations, pa.Array):
-        if not len(locations) or pc.all(pc.match_substring_regex(locations, _SCHEME)).as_py() is not False:
-            return
-        locations = locations.to_pylist()
-    for location in locations:
-        if location is not None and not _HAS_SCHEME.match(location):
-            raise drafted(f"The path {location!r:.200} has no scheme, so it is relative", path)
+def resolved(location: str, base: str | None, path: str) -> str:
+    """Return the `location` that the file at `path` has, against the table's (`base`) if it is relative. Raises
+    UnreadableMetadata for a relative one without `base`, or with a name that some reader would resolve."""
+    if _HAS_SCHEME.match(location):
+        return location
+    if base is None or not _HAS_SCHEME.match(base):
+        raise drafted(f"The path {location!r:.200} has no scheme, and nothing says what it is relative to", path)
+    if not location or {".", ".."} & set(location.split("/")):
+        raise drafted(f"The path {location!r:.200} is not one that a table may have", path)
+    return f"{base}/{location}"
+
+
+_LOCATIONS = {
+    "snapshots": "manifest-list",
+    "statistics": "statistics-path",
+    "partition-statistics": "statistics-path",
+    "metadata-log": "metadata-file",
+}
+
+
+def resolve_node(node: Mapping[str, Any], path: str) -> None:
+    """Resolve, in place, the locations of a metadata file as JSON. Raises as `resolved` does."""
+    if node.get("format-version") not in range(DRAFT, NEWEST_FORMAT_VERSION + 1):
+        return
+    for key, name in _LOCATIONS.items():
+        for each in node.get(key) or ():
+            if isinstance(each, dict) and isinstance(each.get(name), str):
+                each[name] = resolved(each[name], node.get("location"), path)
+
+
+def all_resolved(locations: pa.Array, base: str | None, path: str) -> pa.Array:
+    """Return what `resolved` does for each location that is not null; the array itself if none is relative."""
+    if not len(locations) or pc.all(pc.match_substring_regex(locations, _SCHEME)).as_py() is not False:
+        return locations
+    found = (each if each is None else resolved(each, base, path) for each in locations.to_pylist())
+    return pa.array(found, locations.type)
 
 
 def drafted(what: str, path: str) -> UnreadableMetadata:

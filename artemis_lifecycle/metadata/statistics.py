@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.avro.container import Container, field_type, read_long, record_fields, structure
 from artemis_lifecycle.metadata.avro.scan import Further, Program, Scan, compile_scan, scan_records, strange_schema
-from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest, require_readable
+from artemis_lifecycle.metadata.manifests import checked_scan, entry_names, file_names, open_manifest, readable
 from artemis_lifecycle.metadata.types import DATA, EntryStatus, Kind, ManifestListEntry, kind_of
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import within_memory
@@ -87,7 +87,7 @@ def live_statistics(stores: Stores, entry: ManifestListEntry, wanted: Wanted) ->
         else:
             ways, further = _ways(container.schema, wanted)
             scan = container.scan(ways, _ALL_TEXTS, further)
-        require_readable(container, scan, path)
+        scan = readable(container, scan, path, entry.base)
         contents, _ = checked_scan(scan, entry)
         if not scan.is_set("record_count").all():
             raise unreadable("A manifest entry has no record_count", path)

@@ -86,7 +86,8 @@ def read_metadata_json(stores: Stores, metadata_location: str) -> dict[str, Any]
 
 def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
     """Return a metadata file's bytes, plain or gzip, as a JSON object, including unknown fields. A table-uuid is in
-    small letters, however the file has it: writers spell one uuid in either, and compare them without case.
+    small letters, however the file has it: writers spell one uuid in either, and compare them without case. Relative
+    locations are resolved.
 
     Raises UnreadableMetadata; its subclass TooLarge if the content exceeds `limits`.
     """
@@ -94,6 +95,7 @@ def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFA
         node = _object(_plain(data, metadata_location, limits), metadata_location)
         if isinstance(node.get(_UUID_KEY), str):
             node[_UUID_KEY] = node[_UUID_KEY].lower()
+        shapes.resolve_node(node, metadata_location)
         return node
 
 
@@ -296,7 +298,11 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     last_sequence_number = _required(node.last_sequence_number, "last-sequence-number") if version > 1 else 0
     schemas, current_schema_id = _schemas(node)
     specs, default_spec_id = _specs(node)
-    snapshots = tuple(map(_snapshot, node.snapshots))
+    base = location if version >= shapes.DRAFT else None
+    if base is not None:
+        shapes.resolved(base, None, metadata_location)
+        _resolve(node, base, metadata_location)
+    snapshots = tuple(_snapshot(each, base) for each in node.snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     if len(ids) != len(snapshots):
         raise _Malformed("Two snapshots have one snapshot-id")
@@ -310,11 +316,6 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     current = None if node.current_snapshot_id == -1 else node.current_snapshot_id
     if current is not None and current not in ids:
         raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
-    if version >= shapes.DRAFT:
-        lists = [snapshot.manifest_list for snapshot in snapshots]
-        files = [each.statistics_path for each in (*node.statistics, *node.partition_statistics)]
-        log = [each.metadata_file for each in node.metadata_log]
-        shapes.require_absolute([location, *lists, *files, *log], metadata_location)
     return TableMetadata(
         metadata_location=metadata_location,
         location=location.rstrip("/") or "/",
@@ -361,7 +362,17 @@ def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[A
         return {decoder.decode(each).id or 0: json.dumps(json.loads(bytes(each))) for each in nodes}
 
 
-def _snapshot(node: _Snapshot) -> Snapshot:
+def _resolve(node: _Table, base: str, path: str) -> None:
+    for each in node.snapshots:
+        if not isinstance(each.manifest_list, msgspec.UnsetType):
+            each.manifest_list = shapes.resolved(each.manifest_list, base, path)
+    for file in (*node.statistics, *node.partition_statistics):
+        file.statistics_path = shapes.resolved(file.statistics_path, base, path)
+    for entry in node.metadata_log:
+        entry.metadata_file = shapes.resolved(entry.metadata_file, base, path)
+
+
+def _snapshot(node: _Snapshot, base: str | None) -> Snapshot:
     manifests: tuple[str, ...] = ()
     manifest_list = None if isinstance(node.manifest_list, msgspec.UnsetType) else node.manifest_list
     if manifest_list is None:
@@ -389,6 +400,7 @@ def _snapshot(node: _Snapshot) -> Snapshot:
         node.first_row_id,
         node.added_rows,
         node.key_id,
+        base,
     )
 
 

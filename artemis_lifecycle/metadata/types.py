@@ -175,7 +175,8 @@ NO_SUMMARY = SnapshotSummary(None, {})
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot of a metadata file. `manifests` are v1's inline manifest paths, if it has no list file."""
+    """One snapshot of a metadata file. `manifests` are v1's inline manifest paths, if it has no list file. `base` is
+    what relative paths are relative to; None before version 4."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -188,6 +189,7 @@ class Snapshot:
     first_row_id: int | None = None
     added_rows: int | None = None
     key_id: str | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,8 @@ class PartitionSummary:
 class ManifestListEntry:
     """One manifest, as recorded in a manifest list. Counts are None if an old v1 writer omitted them.
 
-    `content` is 0 (data) or 1 (deletes). For v1's inline manifests, `manifest_length` is UNKNOWN_LENGTH.
+    `content` is 0 (data) or 1 (deletes). For v1's inline manifests, `manifest_length` is UNKNOWN_LENGTH. `base` as of a
+    snapshot.
     """
 
     manifest_path: str
@@ -341,6 +344,7 @@ class ManifestListEntry:
     deleted_rows_count: int | None = None
     partitions: tuple[PartitionSummary, ...] = ()
     first_row_id: int | None = None
+    base: str | None = None
 
     @property
     def live_files_count(self) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,12 @@ from artemis_lifecycle.cold_tier.rewriting import rewrite_manifest
 from artemis_lifecycle.errors import EncryptedTable, NewerFormat, UnreadableMetadata
 from artemis_lifecycle.metadata import manifests, statistics
 from artemis_lifecycle.metadata.manifest_lists import listed_manifests, read_manifest_list
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
+from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex
+from artemis_lifecycle.reachability.index.files import reachable
+from artemis_lifecycle.reachability.index.refresh import refresh
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import (
     MANIFEST_LIST,
     Shelf,
@@ -92,10 +99,58 @@ def test_a_relative_path_of_a_file_whose_rows_are_deleted_is_refused() -> None:
             read(stores, entry)
 
 
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("encoding", ["parquet", "avro"])
+def test_relative_paths_of_files_are_those_below_the_tables_location(read: Any, encoding: str) -> None:
+    def manifest(base: str) -> bytes:
+        names = ({"file_path": f"{base}data/a b.parquet", "referenced_data_file": f"{base}data/x"}, {}, {})
+        records = [file_record(number, **each) for number, each in enumerate(names)]
+        if encoding == "parquet":
+            return manifest_in_parquet([{**each, "status": 1} for each in records])
+        return avro_file(manifest_schema(), records, header={"format-version": "4"})
+
+    stores, entry = shelf(manifest(""), (0, 3, 0))
+    relative = read(stores, replace(entry, base="s3://bucket/u//"))
+    whole = read(*shelf(manifest("s3://bucket/u///"), (0, 3, 0)))
+    if isinstance(relative, manifests.LiveFiles):
+        relative, whole = relative.paths.to_pylist(), whole.paths.to_pylist()
+        assert "s3://bucket/u///data/a b.parquet" in relative
+    assert relative == whole
+
+
+@pytest.mark.parametrize("name", ["../other/f.parquet", "data/./f.parquet", ""])
+def test_a_relative_path_with_a_name_that_some_reader_resolves_is_refused(name: str) -> None:
+    stores, entry = shelf(manifest_in_parquet([file_record(1, file_path=name), *RECORDS[1:]]))
+    with pytest.raises(UnreadableMetadata, match="not one that a table may have"):
+        manifests.live_files(stores, replace(entry, base="s3://bucket/t"))
+
+
+def test_a_table_of_relative_paths_is_followed_to_where_it_is_moved(tmp_path: Path) -> None:
+    """Its manifests and lists keep absolute names, so only the location says that its files are others."""
+    stores, kept = Stores(), f"file://{tmp_path}/kept"
+    manifest = manifest_in_parquet([file_record(1, file_path="data/1.parquet")])
+    stores.write(f"{kept}/m0.parquet", manifest)
+    entry = list_record(f"{kept}/m0.parquet", len(manifest), 0, (0, 1, 0), added_snapshot_id=1)
+    stores.write(f"{kept}/list.avro", avro_file(MANIFEST_LIST, [entry], header={"format-version": "4"}))
+    index = ManifestIndex.open(stores, f"{tmp_path}/index", "u", LocationRules(), IndexSettings(threads=1))
+
+    def reached(place: str, listed: str) -> list[str]:
+        data = table(location=place, listed=listed)
+        view = refresh(index, parse_table_metadata(data, f"{place}/metadata/v1.metadata.json"))
+        return reachable(view, (1,)).column("path").to_pylist()
+
+    def files(place: str) -> set[str]:
+        return {f"{kept}/list.avro", f"{kept}/m0.parquet", f"{place}/data/1.parquet"}
+
+    for place in ("s3://bucket/t", "s3://bucket/t", "s3://elsewhere/t", "s3://bucket/t"):
+        assert set(reached(place, f"{kept}/list.avro")) == files(place)
+    assert set(reached(f"file://{tmp_path}", "kept/list.avro")) == files(f"file://{tmp_path}")
+
+
 def test_a_list_of_a_later_draft_is_refused() -> None:
     header = {"format-version": "4"}
     more = {**MANIFEST_LIST, "fields": [*MANIFEST_LIST["fields"], {"name": "dv", "type": "int", "field-id": 522}]}
-    for schema, path, said in ((more, M, "'dv'"), (MANIFEST_LIST, "metadata/m0.parquet", "relative")):
+    for schema, path, said in ((more, M, "'dv'"), (MANIFEST_LIST, "../m0.parquet", "relative|not one that")):
         data = avro_file(schema, [{**list_record(path, 1), "dv": 1}], header=header)
         snapshot = parse_table_metadata(table(), "s3://bucket/t/v1.metadata.json").snapshots[0]
         stores: Any = Shelf({L: data})
@@ -115,10 +170,17 @@ def test_metadata_of_version_4_is_read_and_that_of_a_later_draft_is_not() -> Non
     found = parse_table_metadata(table(), path)
     assert (found.format_version, found.next_row_id, found.location) == (4, 0, "s3://bucket/t")
     statistics = {"snapshot-id": 1, "statistics-path": "metadata/s.puffin", "file-size-in-bytes": 1}
+    log = [{"timestamp-ms": 1, "metadata-file": "metadata/v0.metadata.json"}]
+    data = table(listed="metadata/snap-1.avro", statistics=[statistics], metadata_log=log, location="s3://bucket/t/")
+    moved, node = parse_table_metadata(data, path), metadata_json(data, path)
+    listed = "s3://bucket/t//metadata/snap-1.avro"
+    assert moved.snapshots[0].manifest_list == node["snapshots"][0]["manifest-list"] == listed
+    assert moved.statistics[0].path == node["statistics"][0]["statistics-path"] == "s3://bucket/t//metadata/s.puffin"
+    place = "s3://bucket/t//metadata/v0.metadata.json"
+    assert moved.metadata_log[0].metadata_file == node["metadata-log"][0]["metadata-file"] == place
     for fields, said in (
         ({"location": "bucket/t"}, "relative"),
-        ({"listed": "metadata/snap-1.avro"}, "relative"),
-        ({"statistics": [statistics]}, "relative"),
+        ({"listed": "metadata/../snap-1.avro"}, "not one that"),
         ({"location": None}, "location is missing"),
     ):
         with pytest.raises(UnreadableMetadata, match=said) as raised:

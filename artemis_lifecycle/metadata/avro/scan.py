@@ -13,7 +13,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import lru_cache
 from typing import Any
@@ -29,6 +29,7 @@ from artemis_lifecycle.metadata.avro import steps
 from artemis_lifecycle.metadata.avro.container import Container, structure
 from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import within_memory
+from artemis_lifecycle.storage.location import text_buffers
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 # Programs of scans: an Avro schema as instructions that skip and take. Source: the Avro specification.
@@ -301,6 +302,21 @@ class Scan:
         mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
         buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(out)]
         return pa.Array.from_buffers(pa.large_binary(), len(chosen), buffers)
+
+    def with_texts(self, field: str, texts: pa.Array) -> Scan:
+        """Return the scan with other texts in a field, one for each record."""
+        found = texts.cast(pa.large_string())
+        offsets, data = text_buffers(found)
+        starts, sizes = (
+            offsets[:-1] - offsets[0] + len(self.data),
+            np.where(self.sizes[field] < 0, -1, np.diff(offsets)),
+        )
+        return replace(
+            self,
+            data=np.concatenate([self.data, data[offsets[0] : offsets[-1]]]),
+            starts={**self.starts, field: starts},
+            sizes={**self.sizes, field: sizes},
+        )
 
     def has(self, field: str) -> bool:
         """Return True if the schema has the field."""

@@ -75,7 +75,7 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
 @query
 def manifests_with(view: IndexView, location: str) -> tuple[ManifestListEntry, ...]:
     """Return the manifests that have a live entry for the file at `location`."""
-    return tuple(view.state.manifests.entry(number) for number in _numbers_with(view, location))
+    return tuple(view.state.entry(number) for number in _numbers_with(view, location))
 
 
 def _numbers_with(view: IndexView, location: str) -> Iterator[int]:

@@ -239,6 +239,11 @@ def compact(index: ManifestIndex, metadata: TableMetadata, spark: Spark | None =
 def _brought_up(
     index: ManifestIndex, metadata: TableMetadata, generation: int, state: IndexState, spark: Spark | None
 ) -> IndexView:
+    base = next((snapshot.base for snapshot in metadata.snapshots), None)
+    if base is not None and state.base not in (None, base):
+        # The table's location has changed, and with it every relative path.
+        return rebuild(index, metadata, spark)
+    state.base = base or state.base
     ids = np.array([snapshot.snapshot_id for snapshot in metadata.snapshots], np.int64)
     keys = np.array([list_key(snapshot) for snapshot in metadata.snapshots], np.uint64)
     place = _places(ids, state.snapshot_ids)
@@ -292,7 +297,7 @@ def _read_new_lists(index: ManifestIndex, state: IndexState, new: Sequence[Snaps
 def _read_new_manifests(
     index: ManifestIndex, state: IndexState, unread: NDArray[np.int64], spark: Spark | None
 ) -> Iterator[tuple[Segment, Blocks]]:
-    entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
+    entries = [(number, state.entry(number)) for number in unread.tolist()]
     lengths = np.maximum(state.manifests.lengths[unread], 0)
     size = int(lengths.sum())
     if spark is None or fits_in_process(Cost(files=len(entries), size_in_bytes=size)):

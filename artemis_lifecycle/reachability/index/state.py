@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import NUMBERS, Manifests
-from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, ManifestListEntry, Snapshot
 from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.manifests import ListChunk, joined, merged
 from artemis_lifecycle.reachability.index.segments import COLUMNS, Blocks, Segment, large_texts
@@ -64,6 +64,12 @@ class IndexState:
     segments: list[Segment] = field(default_factory=list)
     as_of_ms: int = 0
     """`last-updated-ms` of the metadata file to which the state was updated."""
+    base: str | None = None
+    """What the relative paths of its manifests were resolved against; None if none may have one (version 3)."""
+
+    def entry(self, number: int) -> ManifestListEntry:
+        """Return a manifest as `live_files` needs it."""
+        return self.manifests.entry(number, self.base)
 
     @classmethod
     def empty(cls) -> IndexState:
@@ -267,7 +273,7 @@ class IndexState:
         found.manifests = self.manifests.take(manifests)
         for name in _BY_MANIFEST:
             setattr(found, name, getattr(self, name)[manifests])
-        found.segments = self.segments
+        found.segments, found.base = self.segments, self.base
         return found
 
     # --- storing ----------------------------------------------------------------------------------------------------
@@ -279,6 +285,8 @@ class IndexState:
         offsets, data = text_buffers(self.manifests.paths)
         found["manifest_offsets"], found["manifest_data"] = offsets - offsets[0], data[offsets[0] : offsets[-1]]
         found["as_of_ms"] = np.array([self.as_of_ms], np.int64)
+        if self.base is not None:
+            found["base"] = self.base.encode()
         found["segment_names"] = "\n".join(segment.name for segment in self.segments).encode()
         found["segment_numbers"] = np.array(
             [
@@ -323,6 +331,7 @@ class IndexState:
                 manifests=manifests,
                 segments=segments,
                 as_of_ms=int(arrays["as_of_ms"][0]),
+                base=arrays["base"].decode() if "base" in arrays else None,
                 **{name: arrays[name] for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)},
             )
         except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:

@@ -207,7 +207,7 @@ class _Share:
                 pending.discard(number)
         except DamagedIndex:
             for number in sorted(pending):
-                read = read_manifest(self.index.stores, number, self.state.manifests.entry(number), self.index.rules)
+                read = read_manifest(self.index.stores, number, self.state.entry(number), self.index.rules)
                 yield self._batch(read_block(read.block, checksum_of(read.block)))
 
     def _batch(self, rows: Rows) -> pa.RecordBatch:
