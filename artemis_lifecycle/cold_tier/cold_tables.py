@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
@@ -27,16 +27,19 @@ from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import (
     OWNER,
+    PUBLISHED,
     ColdIdentity,
     by_uuid,
     claim,
     free_suffix,
     no_cold_table,
     place,
+    published_path,
     read_identity,
     read_published,
     recovering,
     settle,
+    written_location,
 )
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, read_table_metadata
@@ -93,7 +96,7 @@ class ColdEntries:
     table: str
     table_uuid: str
     handed_off: str | None = None
-    recorded: Mapping[str, str] = field(default_factory=dict)
+    recorded: tuple[Mapping[str, str], ...] = ()
 
     def entry(self, name: str) -> ColdEntry:
         location = self._location(name)
@@ -191,7 +194,7 @@ class ColdEntries:
         return {self.handed_off, *self._published(name)}
 
     def _published(self, name: str) -> set[str | None]:
-        return {self.catalog.published(name), self.recorded.get(name)}
+        return {self.catalog.published(name), *(each.get(name) for each in self.recorded)}
 
     def _behind(
         self, identity: ColdIdentity, name: str, newest: ColdEntry, recorded: set[str | None]
@@ -250,10 +253,21 @@ class ColdEntries:
 
 
 @contextmanager
-def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
+def open_entries(
+    context: HandoffContext, table: str, table_uuid: str, identity: ColdIdentity | None = None
+) -> Iterator[ColdEntries]:
+    """`identity` is the table's place, if it has one."""
     with CatalogReader(context.config.catalogs.cold) as catalog:
-        recorded = read_published(context.live_stores, context.root, table_uuid)
+        places = [] if identity is None else places_of_published(context, identity)
+        recorded = tuple(read_published(stores, path) for stores, path in places)
         yield ColdEntries(catalog, context.cold_stores, table, table_uuid, context.handed_off, recorded)
+
+
+def places_of_published(context: HandoffContext, identity: ColdIdentity) -> list[tuple[Stores, str]]:
+    """Return where the newest metadata files of the table's archive are recorded: one backup of a machine may take back
+    both catalogs, the operations database and its root, but not the copies."""
+    ours = context.live_stores, published_path(context.root, identity.table_uuid)
+    return [ours, (context.cold_stores, f"{identity.cold_location}/{PUBLISHED}")]
 
 
 def cold_identity(
@@ -308,6 +322,15 @@ def cold_identity(
             "cold_tier.enabled to false for it",
         )
     return identity
+
+
+def unrecorded_identity(context: HandoffContext, table: str, live: TableMetadata) -> ColdIdentity | None:
+    """Record the place of a table whose handoffs `operations.root` has forgotten, and the cold store has not. Return
+    None, and record nothing, if no handoff published anything there."""
+    location = written_location(live, LocationRules.from_config(context.config.policy(table).orphans))
+    there = partial(cold_identity, context, table, live.table_uuid, location)
+    published = read_published(context.cold_stores, f"{there(dry_run=True).cold_location}/{PUBLISHED}")
+    return there() if published else None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.cold_metadata import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
-from artemis_lifecycle.cold_tier.cold_tables import ColdEntries, ColdEntry, cold_identity, open_entries
+from artemis_lifecycle.cold_tier.cold_tables import (
+    ColdEntries,
+    ColdEntry,
+    cold_identity,
+    open_entries,
+    places_of_published,
+)
 from artemis_lifecycle.cold_tier.demand import Demand, Problem
 from artemis_lifecycle.cold_tier.evolution import (
     Joint,
@@ -140,14 +146,14 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
     engine = connect(require_uri(context.config.catalogs.cold))
     cold = context.config.catalogs.cold.name
     try:
-        with open_entries(context, plan.table, plan.table_uuid) as entries:
+        with open_entries(context, plan.table, plan.table_uuid, identity) as entries:
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
                 ensure_tables(engine)
                 ensure_guard(engine, cold, context.config.catalogs.live.name)
                 current, changes = _changes(context, entries, what)
                 if not changes:
                     if current.location is not None:
-                        _record_published(context, plan, {identity.cold_table: current.location})
+                        _record_published(context, identity, {identity.cold_table: current.location})
                     return current.location, attempt - 1
                 written = [(change, _location(plan, identity, change)) for change in changes]
                 for change, location in written:
@@ -168,7 +174,7 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                             )
                         if context.record is not None:
                             context.record(connection, newest)
-                    _record_published(context, plan, {change.table: location for change, location in written})
+                    _record_published(context, identity, {change.table: location for change, location in written})
                     return newest, attempt
                 except CommitConflict:
                     if attempt == _PUBLISH_ATTEMPTS:
@@ -195,7 +201,7 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
     try:
         ensure_tables(engine)
         ensure_guard(engine, cold, context.config.catalogs.live.name)
-        with open_entries(context, table, identity.table_uuid) as entries:
+        with open_entries(context, table, identity.table_uuid, identity) as entries:
             known = identities(context.live_stores, context.root)
             others = {each.cold_table for each in known if each.table_uuid != identity.table_uuid}
             name, behind = entries.behind(identity, others)
@@ -215,16 +221,17 @@ def recover_archive(context: HandoffContext, table: str, identity: ColdIdentity)
                 )
     finally:
         engine.dispose()
-    stores, root, published = context.live_stores, context.root, {each.name: each.newest for each in behind}
-    record_published(stores, root, identity.table_uuid, published)
+    published = {each.name: each.newest for each in behind}
+    _record_published(context, identity, published)
     if name != identity.cold_table:
-        record_identity(stores, root, replace(identity, cold_table=name))
+        record_identity(context.live_stores, context.root, replace(identity, cold_table=name))
     return RecoveredArchive(table, name, tuple(published.values()))
 
 
-def _record_published(context: HandoffContext, plan: HandoffInput, published: dict[str, str]) -> None:
+def _record_published(context: HandoffContext, identity: ColdIdentity, published: dict[str, str]) -> None:
     with around("handoff.published"):
-        record_published(context.live_stores, context.root, plan.table_uuid, published)
+        for stores, path in places_of_published(context, identity):
+            record_published(stores, path, published)
 
 
 def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:
@@ -583,7 +590,7 @@ def _demand(
         )
     location = written_location(metadata, LocationRules.from_config(context.config.policy(plan.table).orphans))
     identity = cold_identity(context, plan.table, plan.table_uuid, location, dry_run=dry_run)
-    with open_entries(context, plan.table, plan.table_uuid) as entries:
+    with open_entries(context, plan.table, plan.table_uuid, identity) as entries:
         newest = entries.newest(identity, plan.plan_id)
     require_one_line(plan, metadata, newest)
     # Manifests use the archive's spec ids from their first copy on, so these are decided first.

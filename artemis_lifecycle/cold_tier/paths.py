@@ -42,6 +42,7 @@ _TAG = re.compile("[0-9a-f]{16}/")
 _DOTS = re.compile(r"(?<=/)\.\.?(?=/|$)")
 
 OWNER = f"{OUTSIDE}/table.json"
+PUBLISHED = f"{OUTSIDE}/published.json"
 """The file in a cold table's place that says whose place it is: several deployments may have one cold warehouse. No
 copy has this path."""
 
@@ -336,18 +337,17 @@ def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | 
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
 
 
-def record_published(stores: Stores, root: str, table_uuid: str, published: Mapping[str, str]) -> None:
-    """Record the metadata files of cold tables that a handoff published, by name: beside the ledger, where no backup of
-    a database takes it back. The caller holds the table's lease."""
-    known = read_published(stores, root, table_uuid)
+def record_published(stores: Stores, path: str, published: Mapping[str, str]) -> None:
+    """Record the metadata files of cold tables that a handoff published, by name, in the file `published_path`, or
+    beside the copies (`PUBLISHED`), where no backup of a database takes it back. The caller holds the table's lease."""
+    known = read_published(stores, path)
     if not published.items() <= known.items():
         data = json.dumps({**known, **published}, indent=1, sort_keys=True).encode()
-        stores.write(_published_path(root, table_uuid), data, overwrite=True)
+        stores.write(path, data, overwrite=True)
 
 
-def read_published(stores: Stores, root: str, table_uuid: str) -> dict[str, str]:
+def read_published(stores: Stores, path: str) -> dict[str, str]:
     """Return what `record_published` recorded last. Raises StorageError if it is damaged."""
-    path = _published_path(root, table_uuid)
     if stores.head(path) is None:
         return {}
     try:
@@ -361,7 +361,7 @@ def read_published(stores: Stores, root: str, table_uuid: str) -> dict[str, str]
         ) from error
 
 
-def _published_path(root: str, table_uuid: str) -> str:
+def published_path(root: str, table_uuid: str) -> str:
     return f"{root}/cold/{table_uuid}/published.json"
 
 

@@ -8,7 +8,7 @@ Each of the first two is sufficient: losing one of them creates no orphans.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.cold_tier.paths import OWNER
+from artemis_lifecycle.cold_tier.paths import OWNER, PUBLISHED
 from artemis_lifecycle.orphans.listing import list_table
 from artemis_lifecycle.orphans.scan import Candidates, candidates, listed_parts, require_after
 from artemis_lifecycle.protection.context import Asking, DeletionContext
@@ -105,8 +105,8 @@ def scan_cold(
         protection.protect(somebodys(context.stores, named, context.rules, metadata.table_uuid))
         protection.consider(unreached.paths())
         cutoff = listing.started_at - min_age
-        owner = f"{identity.cold_location}/{OWNER}"
-        unknown = _unknown(context, ledger, protection.protected(Ages(cutoff, cutoff)), unreached, counts, owner)
+        own = [f"{identity.cold_location}/{each}" for each in (OWNER, PUBLISHED)]
+        unknown = _unknown(context, ledger, protection.protected(Ages(cutoff, cutoff)), unreached, counts, own)
         write_batches(unknown, arrow_schema(FILES), f"{folder}/files", records)
     # Only this scan reads it, and no record refers to it.
     drop_frame(listing.files_location, records)
@@ -141,7 +141,7 @@ def _unknown(
     protected: ProtectedFiles,
     unreached: Candidates,
     counts: _Counts,
-    owner: str,
+    own: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the candidates (columns: `FILES`) that are unreferenced and old enough."""
     for batch in unreached.batches():
@@ -150,7 +150,7 @@ def _unknown(
         loose = [row for row in range(len(paths)) if reasons.get(row, TOO_YOUNG) in (TOO_YOUNG, UNKNOWN_AGE)]
         subjects = {row: subject(paths[row]) for row in loose}
         copied = ledger.among(Runner(context.spark), frozenset((*subjects.values(), *(paths[row] for row in loose))))
-        known = {owner, *copied}
+        known = {*own, *copied}
         loose = [row for row in loose if paths[row] not in known and subjects[row] not in known]
         old = [row for row in loose if row not in reasons]
         counts.young += len(loose) - len(old)

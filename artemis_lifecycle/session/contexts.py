@@ -318,5 +318,5 @@ def require_newest_archive(
     """Raise HandoffFailed, with the way out, if the cold catalog was put back behind what a handoff has published."""
     identity = read_identity(resources.live_stores, resources.root, table_uuid)
     if identity is not None:
-        with open_entries(handoff_context(resources, table_uuid, check), table, table_uuid) as entries:
+        with open_entries(handoff_context(resources, table_uuid, check), table, table_uuid, identity) as entries:
             entries.newest(identity)

@@ -10,6 +10,7 @@ from functools import partial
 from shlex import quote
 
 from artemis_lifecycle.cold_tier import deep_archive as thawing
+from artemis_lifecycle.cold_tier.cold_tables import unrecorded_identity
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, keep_readable
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, RecoveredArchive
@@ -459,25 +460,28 @@ class ColdTier:
         except BadInput as error:
             table, table_uuid = self._dropped(table, error)
             with table_lock(self.resources.operations.engine, table_uuid, table=table) as lock:
-                done = self._recovered(table, table_uuid, who, why, lock.check)
+                done = self._recovered(table, table_uuid, who, why, lock.check, None)
         else:
             table_uuid = state.metadata.table_uuid
             with self.steps.run(state, "recover_archive") as step:
-                done = self._recovered(table, table_uuid, who, why, step.check)
+                done = self._recovered(table, table_uuid, who, why, step.check, state.metadata)
                 step.counts = {"published": len(done.published)}
         # It takes the table's lock itself.
         self.recall_moves(table, table_uuid, ask=True)
         return done
 
     def _recovered(
-        self, table: str, table_uuid: str, who: str, why: str, check: Callable[[], None]
+        self, table: str, table_uuid: str, who: str, why: str, check: Callable[[], None], live: TableMetadata | None
     ) -> RecoveredArchive:
+        context = handoff_context(self.resources, table_uuid, check)
         identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
+        if identity is None and live is not None:
+            identity = unrecorded_identity(context, table, live)
         if identity is None:
             raise no_cold_table(table)
         with self.resources.operations.engine.begin() as connection:
             NewDecision("recover-archive", table_uuid, who, why).record(connection)
-        return publish_again(handoff_context(self.resources, table_uuid, check), table, identity)
+        return publish_again(context, table, identity)
 
     def renew_identities(self, table: str, *, who: str, why: str) -> RenewedIdentities:
         """Compare the sources of all archived copies that live still has with their records, after the whole live store

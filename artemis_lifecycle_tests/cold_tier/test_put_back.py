@@ -398,8 +398,10 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
         yield lifecycle
 
 
-@pytest.mark.parametrize("lost", ["row", "database", "both databases"])
-def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lifecycle, lost: str) -> None:
+@pytest.mark.parametrize("lost", ["row", "database", "both databases", "both databases and the root"])
+def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(
+    at_once: Lifecycle, lost: str, tmp_path: Path
+) -> None:
     place, lifecycle, cold = Place(at_once, "t"), at_once, at_once.config.catalogs.cold.name
     expected: dict[int, Rows] = {}
     row = {"catalog": cold, "name": place.name}
@@ -429,6 +431,8 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
     write(2)
     place.archive()
     backup = pointer()
+    root = Path(str(lifecycle.config.operations.root).removeprefix("file://"))
+    shutil.copytree(root / "cold", tmp_path / "cold")
     write(3)
     handed_off = lifecycle.plan_expiration(place.table)
     lifecycle.hand_off(handed_off)
@@ -445,7 +449,10 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(at_once: Lif
     plan = lifecycle.plan_expiration(place.table)
     before = place.metadata.metadata_location
     recorded = text("UPDATE lifecycle.plans SET cold_metadata_location = :to WHERE cold_metadata_location = :at")
-    if lost == "both databases":
+    if lost.endswith("root"):
+        shutil.rmtree(root / "cold")
+        shutil.move(tmp_path / "cold", root / "cold")
+    if lost.startswith("both databases"):
         with lifecycle.operations.engine.begin() as connection:
             connection.execute(recorded, {"at": newer, "to": backup})
     said = rf"put back in time.* published {re.escape(newer)} \(snapshots only there: 1\)"
@@ -566,6 +573,37 @@ def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Life
         lifecycle.plan_expiration(place.table)
     lifecycle.recover_archive(place.table, who="ann", why="a backup")
     assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{place.table} VERSION AS OF {first}").collect() == rows
+
+
+def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Lifecycle) -> None:
+    """One backup of a machine, from before the first handoff, took back all that names it but the live catalog."""
+    place, lifecycle, cold = Place(at_once, "unnamed"), at_once, at_once.config.catalogs.cold.name
+    first = place.run("CREATE TABLE {t} (id int, a int) USING iceberg", "INSERT OVERWRITE {t} VALUES (1, 1)")
+    rows, table_uuid = place.rows(), place.metadata.table_uuid
+    place.run("INSERT OVERWRITE {t} VALUES (2, 2)")
+    lifecycle.expire(place.table)
+    root = Path(str(lifecycle.config.operations.root).removeprefix("file://"))
+    shutil.rmtree(root / "cold" / table_uuid)
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
+        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        connection.execute(text("TRUNCATE artemis_cold.publications"))
+        connection.execute(text("TRUNCATE lifecycle.plans CASCADE"))
+    place.refresh()
+    second = place.run("INSERT OVERWRITE {t} VALUES (3, 3)")
+    place.run("INSERT OVERWRITE {t} VALUES (4, 4)")
+    plan = lifecycle.plan_expiration(place.table)
+    with pytest.raises(HandoffFailed, match="put back in time") as refused:
+        lifecycle.hand_off(plan)
+    assert "artemis recover-archive" in (refused.value.hint or "")
+    assert len(lifecycle.recover_archive(place.table, who="ann", why="a backup").published) == 1
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    lifecycle.delete_files(plan)
+    assert lifecycle.read(place.table, snapshot_id=first).collect() == rows
+    assert lifecycle.read(place.table, snapshot_id=second).count() == 1
+    assert lifecycle.scan_cold(place.table).unknown_files == 0
 
 
 def test_an_archive_whose_name_was_given_away_is_published_under_another(at_once: Lifecycle) -> None:

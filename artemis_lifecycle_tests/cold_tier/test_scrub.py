@@ -51,8 +51,8 @@ def opened(make_config: MakeConfig, spark: SparkSession) -> Iterator[Callable[[s
 
 
 def copied(lifecycle: Lifecycle) -> set[str]:
-    """Cold files that a handoff copied: all but the metadata files and the owner's marker."""
-    written = (".metadata.json", "/_outside/table.json")
+    """Cold files that a handoff copied: all but the metadata files and the records of the place."""
+    written = (".metadata.json", "/_outside/table.json", "/_outside/published.json")
     return {path for path in files_below(warehouse(lifecycle, "cold")) if not path.endswith(written)}
 
 
