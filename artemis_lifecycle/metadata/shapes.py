@@ -29,6 +29,23 @@ FILE_FIELDS = frozenset(
 LIST_FIELDS = frozenset({*range(500, 508), *range(512, 518), 519, 520})
 """Field ids in files of version 4, as Iceberg's V4Metadata has them."""
 
+_KEYS = frozenset(
+    """
+    format-version table-uuid location last-sequence-number last-updated-ms last-column-id schema schemas
+    current-schema-id partition-spec partition-specs default-spec-id last-partition-id default-sort-order-id sort-orders
+    properties current-snapshot-id refs snapshots statistics partition-statistics snapshot-log metadata-log next-row-id
+    encryption-keys snapshot-id parent-snapshot-id sequence-number timestamp-ms summary manifest-list manifests
+    schema-id first-row-id added-rows key-id type min-snapshots-to-keep max-snapshot-age-ms max-ref-age-ms
+    identifier-field-ids fields id name required doc initial-default write-default element-id element element-required
+    key value-id value value-required spec-id source-id source-ids field-id transform order-id direction null-order
+    statistics-path file-size-in-bytes file-footer-size-in-bytes blob-metadata key-metadata metadata-file
+    encrypted-key-metadata encrypted-by-id
+    """.split()  # noqa: SIM905
+)
+"""Fields of a metadata file of version 4, and of what is in it, as Iceberg 1.12 writes them."""
+_FREE = frozenset({"properties", "summary", "initial-default", "write-default"})
+"""Fields whose own content is anybody's."""
+
 _SCHEME = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _HAS_SCHEME = re.compile(_SCHEME)
 
@@ -47,6 +64,20 @@ def require_known(fields: Iterable[Mapping[str, Any]], known: frozenset[int], pa
             raise drafted(f"The file has the field {field.get('name')!r:.80}, which this release does not know", path)
 
 
+def require_known_keys(node: Any, path: str) -> None:
+    """Raise UnreadableMetadata for a field of a metadata file of version 4 that this release does not know, at any
+    depth: it may name files."""
+    if isinstance(node, list):
+        for each in node:
+            require_known_keys(each, path)
+    elif isinstance(node, dict):
+        for key in node.keys() - _KEYS:
+            raise drafted(f"The metadata file has the field {key!r:.80}, which this release does not know", path)
+        for key, value in node.items():
+            if key not in _FREE and isinstance(value, list | dict):
+                require_known_keys(list(value.values()) if key == "refs" and isinstance(value, dict) else value, path)
+
+
 def resolved(location: str, base: str | None, path: str) -> str:
     """Return the `location` that the file at `path` has, against the table's (`base`) if it is relative. Raises
     UnreadableMetadata for a relative one without `base`, or with a name that some reader would resolve."""
@@ -54,6 +85,9 @@ def resolved(location: str, base: str | None, path: str) -> str:
         return location
     if base is None or not _HAS_SCHEME.match(base):
         raise drafted(f"The path {location!r:.200} has no scheme, and nothing says what it is relative to", path)
+    if location.startswith("/"):
+        # By the specification it is below the table; to Iceberg 1.12, and in upgraded tables, it is a whole path.
+        raise drafted(f"The path {location!r:.200} may be relative or not", path)
     if not location or {".", ".."} & set(location.split("/")):
         raise drafted(f"The path {location!r:.200} is not one that a table may have", path)
     return f"{base}/{location}"

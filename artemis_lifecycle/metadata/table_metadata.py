@@ -159,7 +159,7 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Internal: which field is wrong. Becomes UnreadableMetadata with the path."""
 
 
-_PLACE = re.compile(r"[^/]+://.|/.")
+_PLACE = re.compile(r"[^/]+:/.|/.")
 _TABLE_FIELDS = frozenset({"table-uuid", "last-column-id", "current-snapshot-id", "snapshots"})
 _UUID_KEY = "table-uuid"
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -301,6 +301,7 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     base = location if version >= shapes.DRAFT else None
     if base is not None:
         shapes.resolved(base, None, metadata_location)
+        shapes.require_known_keys(msgspec.json.decode(data), metadata_location)
         _resolve(node, base, metadata_location)
     snapshots = tuple(_snapshot(each, base) for each in node.snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}

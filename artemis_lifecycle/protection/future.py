@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 from urllib.parse import unquote
 
-from artemis_lifecycle.errors import MissingFile, NewerFormat, StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import Described, described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import TableLocations
@@ -137,7 +138,7 @@ def evidence(
 ) -> Evidence:
     """Read the relevant unreferenced metadata files among `paths`. In the table's own metadata folders, and in folders
     whose newest file belongs to the table (it may have moved in between), these are all files whose version is not
-    older than the metadata log. In every other folder, it is the newest file. Files that cannot be parsed are ignored.
+    older than the metadata log. In every other folder, it is the newest file. Files that are not JSON are ignored.
 
     `known` has the pointers that steps saw, and the swaps that they attempted (None for a dropped table).
     """
@@ -160,11 +161,10 @@ def evidence(
     def read(path: str) -> TableMetadata | None:
         try:
             return read_table_metadata(stores, path)
-        except NewerFormat:
-            # Only whose it is counts.
-            unknown[path] = described(stores, path).table_uuid
-            return None
         except (UnreadableMetadata, MissingFile):
+            with suppress(UnreadableMetadata, MissingFile):
+                # Of a newer format, or of a later draft, only whose it is counts.
+                unknown[path] = described(stores, path).table_uuid
             return None
 
     def read_all(wanted: Sequence[str]) -> dict[str, TableMetadata]:
@@ -216,7 +216,8 @@ def evidence(
         if stranger is not None:
             strangers.append(stranger)
         else:
-            foreign += (folder, *(normalize(each, rules) for each in what.locations))
+            place = parent(folder) if folder.endswith("/metadata") else folder
+            foreign += (folder, place, *(normalize(each, rules) for each in what.locations))
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign), tuple(strangers))
 
 

@@ -118,10 +118,10 @@ def test_relative_paths_of_files_are_those_below_the_tables_location(read: Any, 
     assert relative == whole
 
 
-@pytest.mark.parametrize("name", ["../other/f.parquet", "data/./f.parquet", ""])
-def test_a_relative_path_with_a_name_that_some_reader_resolves_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["../other/f.parquet", "data/./f.parquet", "", "/t/data/f.parquet", "//f"])
+def test_a_relative_path_that_some_reader_takes_for_another_is_refused(name: str) -> None:
     stores, entry = shelf(manifest_in_parquet([file_record(1, file_path=name), *RECORDS[1:]]))
-    with pytest.raises(UnreadableMetadata, match="not one that a table may have"):
+    with pytest.raises(UnreadableMetadata, match="not one that a table may have|may be relative or not"):
         manifests.live_files(stores, replace(entry, base="s3://bucket/t"))
 
 
@@ -182,6 +182,9 @@ def test_metadata_of_version_4_is_read_and_that_of_a_later_draft_is_not() -> Non
         ({"location": "bucket/t"}, "relative"),
         ({"listed": "metadata/../snap-1.avro"}, "not one that"),
         ({"location": None}, "location is missing"),
+        ({"root_manifests": []}, "'root-manifests'"),
+        ({"statistics": [{**statistics, "index-path": "s3://bucket/t/i"}]}, "'index-path'"),
+        ({"refs": {"root": {"type": "branch", "snapshot-id": 1, "pins": []}}}, "'pins'"),
     ):
         with pytest.raises(UnreadableMetadata, match=said) as raised:
             parse_table_metadata(table(**fields), path)

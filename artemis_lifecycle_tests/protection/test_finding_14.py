@@ -7,6 +7,7 @@ import json
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,17 @@ def test_after_a_restored_backup_no_scan_collects_what_later_commits_wrote(
     set_pointer(at_once, table, newest)
     assert at_once.delete_orphans(at_once.scan_orphans(table)).deleted == 1
     assert not lost.exists() and ids(at_once, table) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("draft", [{"root-manifests": []}, {"location": None}, {"location": "t"}, {"snapshots": 1}])
+def test_a_lost_commit_that_cannot_be_read_is_evidence_too(at_once: Lifecycle, draft: dict[str, Any]) -> None:
+    table = make_table(at_once, "t", 3, properties="'format-version'='4'")
+    *_, before, last = pointers(at_once, table)
+    set_pointer(at_once, table, before)
+    newest = local(last)
+    newest.write_text(json.dumps({**json.loads(newest.read_text()), **draft}))
+    with pytest.raises(StaleMetadata, match=newest.name):
+        at_once.scan_orphans(table)
 
 
 def test_a_commit_on_top_of_the_restored_pointer_does_not_hide_the_fork(at_once: Lifecycle) -> None:

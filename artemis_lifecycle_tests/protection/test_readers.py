@@ -34,6 +34,7 @@ from artemis_lifecycle_tests.protection.databases import Databases
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     expire_in_metadata,
+    files_below,
     ids,
     make_all_old,
     outcomes,
@@ -347,6 +348,25 @@ def test_the_error_of_a_newer_version_says_so(lifecycle: Lifecycle) -> None:
     assert "restore the file" not in str(raised.value)
     lifecycle.observe_catalog()
     assert lifecycle.dropped_tables() == []
+
+
+@pytest.mark.parametrize("location", [None, "file:{}", "file://{}", "elsewhere"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_files_of_a_table_inside_that_no_catalog_names_and_nobody_reads_stay(
+    lifecycle: Lifecycle, version: int, location: str | None
+) -> None:
+    table = create(lifecycle, "db.t")
+    inner = table / "data" / "inner"
+    sql(lifecycle, f"CREATE TABLE {{live}}.db.inner (id int) USING iceberg LOCATION 'file://{inner}'")
+    append(lifecycle, "db.inner", 1)
+    metadata = on_disk(row_of(lifecycle, "inner")[1])
+    sql(lifecycle, "DROP TABLE {live}.db.inner")
+    said = {"format-version": version, "location": location and location.format(inner), "root-manifests": []}
+    for path in metadata.parent.glob("*.metadata.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    kept, lost = files_below(inner), stray(table)
+    collect(lifecycle, "db.t")
+    assert kept <= files_below(inner) and not lost.exists()
 
 
 # --- two formats in one folder ----------------------------------------------------------------------------------------
