@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.errors import NewerFormat
 
 NEWEST_FORMAT_VERSION = 4
 DRAFT: Final = 4
@@ -46,6 +46,9 @@ _KEYS = frozenset(
 _FREE = frozenset({"properties", "summary", "initial-default", "write-default"})
 """Fields whose own content is anybody's."""
 
+_FILE_SYSTEMS = ("file:", "hdfs:", "viewfs:")
+"""Schemes of stores in which engines read a path without a scheme."""
+
 _SCHEME = "^[A-Za-z][A-Za-z0-9+.-]*:"
 _HAS_SCHEME = re.compile(_SCHEME)
 
@@ -58,14 +61,14 @@ def is_draft(header: Mapping[str, str], otherwise: str = "") -> bool:
 
 
 def require_known(fields: Iterable[Mapping[str, Any]], known: frozenset[int], path: str) -> None:
-    """Raise UnreadableMetadata for a field (of an Avro schema) that is not among the `known` ids."""
+    """Raise NewerFormat for a field (of an Avro schema) that is not among the `known` ids."""
     for field in fields:
         if field.get("field-id") not in known:
             raise drafted(f"The file has the field {field.get('name')!r:.80}, which this release does not know", path)
 
 
 def require_known_keys(node: Any, path: str) -> None:
-    """Raise UnreadableMetadata for a field of a metadata file of version 4 that this release does not know, at any
+    """Raise NewerFormat for a field of a metadata file of version 4 that this release does not know, at any
     depth: it may name files."""
     if isinstance(node, list):
         for each in node:
@@ -80,15 +83,16 @@ def require_known_keys(node: Any, path: str) -> None:
 
 def resolved(location: str, base: str | None, path: str) -> str:
     """Return the `location` that the file at `path` has, against the table's (`base`) if it is relative. Raises
-    UnreadableMetadata for a relative one without `base`, or with a name that some reader would resolve."""
+    NewerFormat for a relative one without `base`, or with a name that some reader would resolve."""
     if _HAS_SCHEME.match(location):
         return location
     if base is None or not _HAS_SCHEME.match(base):
         raise drafted(f"The path {location!r:.200} has no scheme, and nothing says what it is relative to", path)
-    if location.startswith("/"):
-        # By the specification it is below the table; to Iceberg 1.12, and in upgraded tables, it is a whole path.
-        raise drafted(f"The path {location!r:.200} may be relative or not", path)
-    if not location or {".", ".."} & set(location.split("/")):
+    if location.startswith("/") and base.startswith(_FILE_SYSTEMS):
+        # So Iceberg 1.12 reads it, and tables that were upgraded have it. By the specification it would be below the
+        # table; but no writer that leaves the location out leaves its slash.
+        return location
+    if not location or location.startswith("/") or {".", ".."} & set(location.split("/")):
         raise drafted(f"The path {location!r:.200} is not one that a table may have", path)
     return f"{base}/{location}"
 
@@ -119,9 +123,9 @@ def all_resolved(locations: pa.Array, base: str | None, path: str) -> pa.Array:
     return pa.array(found, locations.type)
 
 
-def drafted(what: str, path: str) -> UnreadableMetadata:
+def drafted(what: str, path: str) -> NewerFormat:
     """The error for what a later draft of a known version has."""
-    return UnreadableMetadata(
+    return NewerFormat(
         f"{what}: it was written by a later draft of the table's format",
         path=path,
         untouched="the table and all its files",

@@ -11,7 +11,7 @@ import gc
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -91,11 +91,16 @@ def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFA
 
     Raises UnreadableMetadata; its subclass TooLarge if the content exceeds `limits`.
     """
+    node = _plain_json(data, metadata_location, limits)
+    shapes.resolve_node(node, metadata_location)
+    return node
+
+
+def _plain_json(data: bytes, metadata_location: str, limits: ReadLimits) -> dict[str, Any]:
     with within_memory(metadata_location):
         node = _object(_plain(data, metadata_location, limits), metadata_location)
         if isinstance(node.get(_UUID_KEY), str):
             node[_UUID_KEY] = node[_UUID_KEY].lower()
-        shapes.resolve_node(node, metadata_location)
         return node
 
 
@@ -139,7 +144,9 @@ class Described:
 
 def described(stores: Stores, metadata_location: str) -> Described:
     """Read a metadata file as far as every object's can be read. Raises UnreadableMetadata if it is not JSON."""
-    node = read_metadata_json(stores, metadata_location)
+    node = _plain_json(read_file(stores, metadata_location), metadata_location, stores.limits)
+    with suppress(NewerFormat):
+        shapes.resolve_node(node, metadata_location)
     properties = node.get("properties")
     places = (node.get("location"), properties.get("write.metadata.path") if isinstance(properties, dict) else None)
     uuid, log = node.get("table-uuid"), node.get("metadata-log")
@@ -289,6 +296,8 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     if version < 1:
         raise _Malformed(f"Format version {version} is not among the supported, 1 to {shapes.NEWEST_FORMAT_VERSION}")
     node = _TABLE.decode(data)
+    if node.location is None and version >= shapes.DRAFT:
+        raise shapes.drafted("The metadata file has no location", metadata_location)
     location = _required(node.location, "location")
     if node.table_uuid is None:
         raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")

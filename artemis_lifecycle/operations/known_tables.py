@@ -23,7 +23,7 @@ from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.plans import PlanStatus, plans
 
 _SEEN_EVERY = timedelta(hours=1)
-"""How often an unchanged table is written again: the accuracy of `last_seen`."""
+"""How often a look at a whole catalog writes an unchanged table again: until then, it counts by `catalog_looks`."""
 
 
 def beside_catalog(live: str) -> str:
@@ -54,6 +54,14 @@ class KnownTable:
         same = self.missing_since is None and self.metadata_location == seen.metadata_location
         return same and self.last_seen > datetime.now(UTC) - _SEEN_EVERY
 
+
+catalog_looks = sa.Table(
+    "catalog_looks",
+    db.metadata,
+    sa.Column("catalog", sa.Text, primary_key=True),
+    sa.Column("looked_at", db.Utc, nullable=False),
+)
+"""When each catalog was last looked at as a whole."""
 
 known_tables = db.table_of(
     KnownTable,
@@ -110,21 +118,29 @@ class KnownTables:
                     continue
                 connection.execute(_seen(catalog, table_uuid, seen))
             gone = [each for each in left.values() if each.missing_since is None]
+            # The look before this one found them.
+            look = sa.select(catalog_looks.c.looked_at).where(catalog_looks.c.catalog == catalog).scalar_subquery()
+            since = {"missing_since": _NOW, "last_seen": sa.func.greatest(known_tables.c.last_seen, look)}
             for each in gone if complete else ():
                 again = known_tables.c.metadata_location == each.metadata_location
                 missing = sa.update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
-                connection.execute(missing.values(missing_since=sa.func.clock_timestamp()))
+                connection.execute(missing.values(**since))
+            connection.execute(_looked(catalog))
         return self.missing(catalog)
+
+    def looked(self, catalog: str) -> None:
+        """Record that from now on, all that lies on top of the catalog's pointers is known not to follow them."""
+        with self._engine.begin() as connection:
+            connection.execute(_looked(catalog))
 
     def names(self, catalog: str, table_uuid: str) -> dict[str, KnownTable]:
         """Return what is known of a table under each of its names."""
         return {each.table: each for each in self._all(known_tables.c.catalog == catalog, _uuid(table_uuid))}
 
-    def saw(self, catalog: str, table_uuid: str, seen: Seen, known: KnownTable | None = None) -> None:
-        """Record one table that the catalog has. `known` is what was just read of it."""
-        if known is None or not known.is_recent(seen):
-            with self._engine.begin() as connection:
-                connection.execute(_seen(catalog, table_uuid, seen))
+    def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
+        """Record one table that the catalog has."""
+        with self._engine.begin() as connection:
+            connection.execute(_seen(catalog, table_uuid, seen))
 
     def of_catalog(self, catalog: str) -> list[KnownTable]:
         """Return all tables, by name."""
@@ -220,6 +236,14 @@ def _same(known: KnownTable) -> tuple[sa.ColumnElement[bool], ...]:
     return columns.catalog == known.catalog, _uuid(known.table_uuid), columns.table_name == known.table
 
 
+_NOW = sa.func.clock_timestamp()
+
+
+def _looked(catalog: str) -> Insert:
+    look = upsert(catalog_looks).values(catalog=catalog, looked_at=_NOW)
+    return look.on_conflict_do_update(index_elements=["catalog"], set_={"looked_at": look.excluded.looked_at})
+
+
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
     statement = upsert(known_tables).values(
         catalog=catalog, table_uuid=table_uuid, table_name=seen.table, metadata_location=seen.metadata_location
@@ -229,15 +253,9 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
         index_elements=[known_tables.c.catalog, known_tables.c.table_uuid, known_tables.c.table_name],
         set_={
             "metadata_location": given.metadata_location,
-            "last_seen": sa.func.clock_timestamp(),
+            "last_seen": _NOW,
             **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
         },
-        # Unchanged rows are written once an hour.
-        where=sa.or_(
-            known_tables.c.metadata_location != given.metadata_location,
-            known_tables.c.missing_since.is_not(None),
-            known_tables.c.last_seen < sa.func.clock_timestamp() - _SEEN_EVERY,
-        ),
     )
 
 
@@ -362,10 +380,6 @@ class TableLocations:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
             with around("table_locations.attempt"), self._engine.begin() as connection:
                 connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
-                # So that the next look is recorded, however soon it comes.
-                long_ago = sa.func.clock_timestamp() - 2 * _SEEN_EVERY
-                this = (known_tables.c.catalog == catalog, _uuid(table_uuid), known_tables.c.table_name == table)
-                connection.execute(sa.update(known_tables).where(*this).values(last_seen=long_ago))
                 old = swap_attempts.c.began_at < sa.func.clock_timestamp() - _KEPT
                 connection.execute(sa.delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
 

@@ -81,6 +81,10 @@ def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMe
         session._jsparkSession.sessionState().newHadoopConf(),
     )
     operations = iceberg.StaticTableOperations(metadata_location, io)
+    # As Iceberg describes it, without what needs the newer version.
+    said = json.loads(str(iceberg.TableMetadataParser.toJson(operations.current())))
+    if said["format-version"] <= shapes.NEWEST_FORMAT_VERSION:
+        raise ValueError("it steps over what only a later draft of the version has")
     table, kinds = iceberg.BaseTable(operations, metadata_location), iceberg.MetadataTableType
     named = {"file_path": kinds.ALL_FILES, "path": kinds.ALL_MANIFESTS, "manifest_list": kinds.SNAPSHOTS}
     every = []
@@ -88,8 +92,6 @@ def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMe
         found = iceberg.spark.SparkTableUtil.loadMetadataTable(session._jsparkSession, table, kind)
         every.append(DataFrame(found, session).selectExpr(f"{column} AS path").where("path IS NOT NULL"))
     rows = runner.rows(every[0].union(every[1]).union(every[2]), _PATH)
-    # As Iceberg describes it, without what needs the newer version.
-    said = json.loads(str(iceberg.TableMetadataParser.toJson(operations.current())))
     known = {**said, "format-version": shapes.NEWEST_FORMAT_VERSION, "current-snapshot-id": -1}
     known |= {"snapshots": [], "refs": {}, "snapshot-log": []}
     metadata = parse_table_metadata(json.dumps(known).encode(), metadata_location.removesuffix(".gz"))

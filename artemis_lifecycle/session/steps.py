@@ -188,7 +188,7 @@ class Steps:
             live, stores = self.resources.catalogs.reader(catalog), self.resources.live_stores
             observe(live, stores, operations, catalog, self.resources.rules, complete=False)
         seen, known = Seen(state.name, metadata.metadata_location), names.get(state.name)
-        operations.known_tables.saw(catalog, metadata.table_uuid, seen, known)
+        operations.known_tables.saw(catalog, metadata.table_uuid, seen)
         locations = own_locations(metadata, self.resources.rules(state.name))
         operations.table_locations.saw(metadata.table_uuid, locations, metadata.metadata_location)
         log = [entry.metadata_file for entry in metadata.metadata_log]

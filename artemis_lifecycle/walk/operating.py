@@ -108,6 +108,8 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
             if records.newest():
                 taken += record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
         found += taken
+        # What an operations database has forgotten of its own attempts lies on top of no pointer.
+        resources.unchecked_operations.known_tables.looked(name)
         # Another deployment may be taking it over at the same time.
         resources.require_deployment(reader.prefix)
     return found

@@ -176,9 +176,10 @@ class Undrop:
         logs = [{normalize(entry.metadata_file, rules) for entry in each.metadata_log} for each in (seen, *found)]
         last, log = max(zip((seen, *found), logs, strict=True), key=lambda each: len(each[1] & names))
         follows = all(normalize(each.metadata_location, rules) in log for each in (seen, *found) if each != last)
-        written = (stores.head(each.metadata_location) for each in found)
-        looked = known.last_seen - resources.config.clocks.max_difference
-        if any(each and each.last_modified and each.last_modified < looked for each in written) or not follows:
+        # Of an attempt of ours, one clock has said it already.
+        written = (stores.head(each.metadata_location) for each in found if each.metadata_location in around.newer)
+        is_old = any(each and each.last_modified and each.last_modified < known.last_seen for each in written)
+        if is_old or not follows:
             why = f"were there when it was last seen, at {known.last_seen:%Y-%m-%d %H:%M:%S} UTC"
             raise Refused(
                 f"{len(found)} metadata files are newer than the one that the catalog was last seen to have "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from artemis_lifecycle.walk.undrop import Undropped
 from artemis_lifecycle_tests import core_tables
 from artemis_lifecycle_tests.conftest import MakeConfig, open_lifecycle
 from artemis_lifecycle_tests.deaths import Killed
-from artemis_lifecycle_tests.deletion.world import local, make_old
+from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import set_pointer
@@ -304,14 +306,26 @@ def test_an_undrop_leaves_out_a_commit_that_died_before_its_swap(lifecycle: Life
     assert ids_of(lifecycle, table) == ids
 
 
-def test_an_undrop_registers_no_file_that_was_there_when_the_catalog_had_another(lifecycle: Lifecycle) -> None:
+@pytest.mark.parametrize("look", ["observe", "plan", "take over"])
+def test_an_undrop_registers_no_file_that_was_there_when_the_catalog_had_another(
+    lifecycle: Lifecycle, look: str
+) -> None:
+    """A commit that died before its swap, a moment before somebody looked, and long before the hourly record."""
     table = make_table(lifecycle, "lost", 1)
     pointer = lifecycle.get_current(table).metadata_location
     core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
     refused = local(lifecycle.get_current(table).metadata_location)
     set_pointer(lifecycle, table, pointer)
-    make_old(refused, timedelta(minutes=6))
     lifecycle.observe_catalog()
+    time.sleep(0.1)
+    written = (datetime.now(UTC) - timedelta(milliseconds=50)).timestamp()
+    os.utime(refused, (written, written))
+    if look == "observe":
+        lifecycle.observe_catalog()
+    elif look == "plan":
+        lifecycle.plan_expiration(table)
+    else:
+        lifecycle.take_over(who="ada", why="its database came back from a backup")
     lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
     with pytest.raises(Refused, match="were there when it was last seen") as named:
         lifecycle.undrop(table)

@@ -278,7 +278,8 @@ _GRANTS = {
         "lifecycle.rest_commits, lifecycle.run_times, lifecycle.steps, lifecycle.live_sets, "
         "lifecycle.live_set_references, lifecycle.live_versions, lifecycle.live_contents, lifecycle.swept_tables, "
         "lifecycle.base_locations",
-        "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
+        "SELECT, INSERT, UPDATE ON TABLE lifecycle.catalog_looks, lifecycle.cold_losses, lifecycle.cold_scrubs, "
+        "lifecycle.deep_moves, "
         "lifecycle.health, lifecycle.held_bytes, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, "
         "lifecycle.ledger_progress, "
         "lifecycle.locks, lifecycle.paces, lifecycle.pauses, lifecycle.plans, lifecycle.publications, "
