@@ -110,7 +110,8 @@ def resolve_node(node: Mapping[str, Any], path: str) -> None:
     if node.get("format-version") not in range(DRAFT, NEWEST_FORMAT_VERSION + 1):
         return
     for key, name in _LOCATIONS.items():
-        for each in node.get(key) or ():
+        found = node.get(key)
+        for each in found if isinstance(found, list) else ():
             if isinstance(each, dict) and isinstance(each.get(name), str):
                 each[name] = resolved(each[name], node.get("location"), path)
 

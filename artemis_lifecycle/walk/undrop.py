@@ -20,7 +20,7 @@ from artemis_lifecycle.deletion.quarantine import put_back
 from artemis_lifecycle.errors import BadInput, NotApplicable, Refused, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import METADATA, TableMetadata, kind_by_name
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans.dropped import last_metadata
 from artemis_lifecycle.protection.absence import saved_metadata
-from artemis_lifecycle.protection.future import evidence, unsettled
+from artemis_lifecycle.protection.future import evidence, unsettled, version_of
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.session.steps import Step, Steps
 from artemis_lifecycle.storage.location import normalize
@@ -162,6 +162,9 @@ class Undrop:
         listed = {normalize(file.path, rules): file.path for folder in folders for file in stores.list(folder)}
         paths = [path for path in listed.values() if kind_by_name(path) == METADATA and ".json" in path]
         around = evidence(stores, seen, paths, rules, operations.table_locations)
+        for path in paths:
+            if (version_of(path) or 0) > (version_of(seen.metadata_location) or 0):
+                described(stores, path)  # It may be the last commit, damaged since: not JSON, it raises.
         # A step that was killed at its swap may have been the last to commit, if nothing has looked since.
         may_be = {
             updated_ms for _, updated_ms in operations.table_locations.attempted(known.table_uuid, known.last_seen)

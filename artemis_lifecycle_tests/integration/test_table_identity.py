@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +33,7 @@ from artemis_lifecycle.errors import (
     Refused,
     StaleMetadata,
     StalePlan,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.walk.undrop import Undropped
@@ -331,6 +333,20 @@ def test_an_undrop_registers_no_file_that_was_there_when_the_catalog_had_another
         lifecycle.undrop(table)
     assert refused.name in named.value.what and local(pointer).name in named.value.what
     assert table not in lifecycle.tables()
+
+
+def test_an_undrop_does_not_step_over_a_newest_file_that_is_damaged(lifecycle: Lifecycle) -> None:
+    table = make_table(lifecycle, "cut", 1)
+    lifecycle.observe_catalog()
+    core_tables.sql(lifecycle.spark, f"INSERT INTO {_name(lifecycle)}.{table} VALUES (7)")
+    newest = local(lifecycle.resources.live_catalog.entry(table).metadata_location)
+    lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{table}")
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UnreadableMetadata, match=re.escape(newest.name)):
+        lifecycle.undrop(table)
+    newest.write_bytes(whole)
+    assert _undropped(lifecycle, table).metadata_location.endswith(newest.name)
 
 
 def test_an_undrop_takes_no_name_that_a_table_or_a_view_has_and_no_guess_among_several(lifecycle: Lifecycle) -> None:
