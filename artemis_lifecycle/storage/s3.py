@@ -658,9 +658,19 @@ class S3Store(ObjectStore):
         try:
             self.send(partial(self.s3.ask, "restore_object", at, RestoreRequest=request))
         except Refusal as error:
+            if error.code in ("MethodNotAllowed", "NotImplemented"):
+                # A server that takes the class for a name, and archives nothing.
+                self._leave_class(path, at)
             # The object is not in an archive class, or a thaw was requested before.
-            if error.code not in ("InvalidObjectState", "RestoreAlreadyInProgress"):
+            elif error.code not in ("InvalidObjectState", "RestoreAlreadyInProgress"):
                 self.fail("An object cannot be thawed", path, error)
+
+    def _leave_class(self, path: str, at: Address) -> None:
+        found, how = self.require_token(path), Writing(False, "STANDARD")
+        try:
+            self.s3.copy(at, at, str(found.token), found.size, how, self.send, found.said.get("Metadata", {}))
+        except Refusal as error:
+            self.fail("An object cannot be thawed", path, error)
 
 
 class _BusyKeys(Refusal):

@@ -683,6 +683,28 @@ def test_a_server_copies_onto_no_object_only_where_a_probe_was_refused_a_second_
     assert stores.read(f"s3://{bucket}/c/theirs") == b"theirs"
 
 
+def test_a_thaw_takes_the_class_away_where_the_server_cannot_restore(s3: S3Server, bucket: str) -> None:
+    """SeaweedFS in a versioned bucket: it names the class, and every GET is answered."""
+    stores, injected = _injected(s3)
+    stores.write(path := f"s3://{bucket}/x", b"data")
+    written: list[str | None] = []
+
+    def named(parsed: dict[str, Any]) -> None:
+        parsed["StorageClass"] = written[-1] if written else "DEEP_ARCHIVE"
+
+    def copied(request: Any) -> None:
+        written.append(request.headers.get("x-amz-storage-class", b"").decode())
+
+    injected.after("HeadObject", named)
+    injected.answer("RestoreObject", lambda _: refusal(405, "MethodNotAllowed"))
+    injected.answer("CopyObject", copied)
+    before = stores.archive_state(path)
+    assert before is not None and before.archived and not before.readable
+    stores.thaw(path, days=3)
+    after = stores.archive_state(path)
+    assert written == ["STANDARD"] and (after is None or not after.archived) and stores.read(path) == b"data"
+
+
 def test_an_identical_copy_is_not_written_again(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     stores.write(f"s3://{bucket}/x", b"same")
