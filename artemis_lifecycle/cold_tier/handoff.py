@@ -588,6 +588,17 @@ def _demand(
             untouched="both tiers",
             hint=f"plan again: artemis plan {quote(plan.table)}",
         )
+    now = metadata if plan.current is None else plan.current
+    gone = [snapshot for snapshot in plan.snapshot_ids if now.snapshot(snapshot) is None]
+    if gone and relate(Line.of(metadata), Line.of(now)) is Relation.DIVERGED:
+        raise HandoffFailed(
+            f"The plan was made on another line of the table's history, which the catalog has left: snapshot {gone[0]} "
+            "is none of the table's",
+            table=plan.table,
+            path=plan.base_metadata_location,
+            untouched="both tiers; the plan stays open and holds its files",
+            hint=f"run artemis close {plan.plan_id}, or register that metadata file again if it is the right one",
+        )
     location = written_location(metadata, LocationRules.from_config(context.config.policy(plan.table).orphans))
     identity = cold_identity(context, plan.table, plan.table_uuid, location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid, identity) as entries:

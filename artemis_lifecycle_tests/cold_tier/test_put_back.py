@@ -575,6 +575,27 @@ def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Life
     assert lifecycle.spark.sql(f"SELECT * FROM {cold}.{place.table} VERSION AS OF {first}").collect() == rows
 
 
+def test_a_plan_of_a_line_that_the_catalog_has_left_is_not_archived(at_once: Lifecycle) -> None:
+    place, lifecycle = Place(at_once, "left"), at_once
+    place.run("CREATE TABLE {t} (id int, a int) USING iceberg", "INSERT OVERWRITE {t} VALUES (1, 1)")
+    place.run("INSERT OVERWRITE {t} VALUES (2, 2)")
+    place.archive()
+    backup = place.metadata.metadata_location
+    kept = place.run("INSERT OVERWRITE {t} VALUES (3, 3)")
+    right = place.metadata.metadata_location
+    place.put_back(backup)
+    place.run("INSERT OVERWRITE {t} VALUES (4, 4)", "INSERT OVERWRITE {t} VALUES (5, 5)")
+    plan = lifecycle.plan_expiration(place.table)
+    place.put_back(right)
+    with pytest.raises(HandoffFailed, match="another line of the table's history") as refused:
+        lifecycle.hand_off(plan)
+    assert f"artemis close {plan.plan_id}" in (refused.value.hint or "")
+    lifecycle.close_plan(plan, who="ann", why="of a line that is gone")
+    place.run("INSERT OVERWRITE {t} VALUES (6, 6)")
+    lifecycle.expire(place.table)
+    assert [tuple(row) for row in lifecycle.read(place.table, snapshot_id=kept).collect()] == [(3, 3)]
+
+
 def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Lifecycle) -> None:
     """One backup of a machine, from before the first handoff, took back all that names it but the live catalog."""
     place, lifecycle, cold = Place(at_once, "unnamed"), at_once, at_once.config.catalogs.cold.name
