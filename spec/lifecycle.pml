@@ -111,7 +111,7 @@ c_decl { \#include <stdlib.h> }
 #ifndef COLD
 #define COLD 0
 #endif
-#ifdef LEAKED
+#if defined(LEAKED) || defined(REPLAY)
 #define NIGHTS   /* scans without an end */
 #endif
 /* Is there a scanner beside the expirer? */
@@ -126,8 +126,22 @@ c_decl { \#include <stdlib.h> }
 
 #define MOVED_REF_THEN_EXPIRED   7   /* a lapsed ref is moved, and another tool expires what it names before our commit */
 
+#ifndef REPLAY
 #define say(words) printf(words)
 #define say_of(words, number) printf(words, number)   /* check.py writes names for "file 8", "kind 3" and "reader 2" */
+#define unclear(as) false
+#define if_alive
+#else
+/* A replay (replay.py): a sentence that a trace of real tables would have must be its next `entry`, which it takes; else
+   the run is `over` here. What a trace cannot see may happen at any time. replay.h knows the traces and the sentences. */
+c_decl { \#include "replay.h" }
+short traces, chosen, at, entry, said, facts;
+byte over, given_up;      /* `given_up`: a person lets the handoff omit S0, whose other files are gone */
+#define say_of(words, number) said = number; c_code { hear(now.chosen, &now.at, &now.entry, &now.over, words, now.said); }; said = 0
+#define say(words) c_code { hear(now.chosen, &now.at, &now.entry, &now.over, words, 0); }
+#define if_alive provided (!over)
+#define unclear(as) (entry == (as) && (facts & as##_UNCLEAR))   /* what is outside of the trace may be why it stays */
+#endif
 
 /* --- files and snapshots -------------------------------------------------------------------------------------------- */
 
@@ -140,6 +154,11 @@ c_decl { \#include <stdlib.h> }
 #define FUTURE  64   /* path 4: new in a commit that the catalog loses when it is put back */
 #define META    128  /* path 5: the current metadata file */
 #define THEIRS  256  /* path 6: a file in the table's folder, or of it, that its metadata does not name so */
+
+#ifdef REPLAY
+#undef SHARED
+#define SHARED 0     /* a replay is of one path */
+#endif
 
 #define both(f, a, b) ((((f) & (a | b)) -> (a | b) : 0))
 /* The product compares paths: with a file, all that ever stand at its path. */
@@ -215,13 +234,21 @@ short sl, sr, so, sdone;  /*   what it listed, what the metadata reached, what i
 /* --- promises ------------------------------------------------------------------------------------------------------------ */
 
 /* What the policy promises to archive of the plan. */
+#ifndef REPLAY
 #define promised ((thin -> ((named1 -> S1 : S0) & px) : px))
+#else
+#define promised (given_up -> 0 : px)
+#endif
 #define readable(s) (!(reads(s) & ~(cold & ~deep)))
 
 /* (1) No file that a snapshot of any table reaches is deleted, nor one that a writer under its contract is about to
    commit, nor one that can be registered again. (2) The content of an expired snapshot is in live or in cold.
    (3) Nothing is deleted without a sealed plan or scan: of a path, that file and no other. (4) A hold holds. */
+#ifndef REPLAY
 #define promise(ok, words) if :: (ok) :: else -> say(words); assert(false) fi
+#else
+#define promise(ok, words) if :: (ok) :: else -> over = 1 fi
+#endif
 inline require(sealed) {
     promise(!(f & reach), "LOST (1): a snapshot of the table reads it\n");
     promise(!(f & in_flight), "LOST (1): a writer is about to commit it\n");
@@ -242,6 +269,10 @@ inline require(sealed) {
 /* protection/future.py ahead_of: commits of a catalog that was put back, as far as a step saw or made them. */
 #define lost_is_seen (look_seen | (on(OWN_COMMITS) -> own_seen : 0))
 #define by_reader ((f & at_path(lost & lost_is_seen)) || rstate > 0 && (f & at_path(what_is_seen_of_reader)))
+
+/* WAITING of protection/protection.py: what a reader reads stays for good, and is an orphan after it. A reader that cannot be
+   read, or is on hold, may give it back. */
+#define for_now (rstate == 1 && (runread || rheld))
 
 /* protection/neighbors.py: what the product knows of the reader. Kinds: 1 a table of this catalog, 2 with a dot in its
    name, 3 in a sibling catalog, 4 in the cold catalog, 5 on a branch of a Nessie server, 6 of a newer format version,
@@ -276,6 +307,9 @@ inline seal(expired) {
     :: on(DIFFERENCE) -> pf = reads(px) & ~at_path(reads(snaps & ~px) | cur)
     :: else -> pf = reads(px) & ~at_path(cur)
     fi
+#ifdef REPLAY
+    promise(pf & OLD, "a plan of the trace has the path")
+#endif
 }
 
 /* deletion/identities.py: is the file at the path the one that expired? */
@@ -293,20 +327,25 @@ inline check(path) {
         :: !f -> done = done | (path); lock = FREE; say_of("expirer: finds file %d gone\n", path)
         :: else ->
             if
-            :: by_own || is_another_file || (QUARANTINE && on(JUDGED) && (f & (OLD | NEW) & ~set_aside)) ->
+            :: by_own || by_reader && !for_now || unclear(KEPT) ->
                 done = done | (path); lock = FREE; set_aside = 0; say_of("expirer: keeps file %d for good\n", f)
             :: else ->
                 if
-                :: by_reader || (on(BEAT_EXPIRE) && beat) || (COLD && on(COPY_BATCH) && (f & reads(published) & ~has_copies)) ->
+                :: by_reader || unclear(WAITS) || (on(BEAT_EXPIRE) && beat) || (COLD && on(COPY_BATCH) && (f & reads(published) & ~has_copies)) ->
                     begun = 0; lock = FREE; set_aside = 0; say_of("expirer: file %d waits\n", f)
-                :: else -> going = f; say_of("expirer: checks file %d: it may go\n", f)
+                :: else ->
+                    if
+                    :: is_another_file || (QUARANTINE && on(JUDGED) && (f & (OLD | NEW) & ~set_aside)) ->
+                        done = done | (path); lock = FREE; set_aside = 0; say_of("expirer: keeps file %d for good\n", f)
+                    :: else -> going = f; say_of("expirer: checks file %d: it may go\n", f)
+                    fi
                 fi
             fi
         fi
     fi
 }
 
-proctype Expirer() {
+proctype Expirer() if_alive {
 end: do
     /* expiration/plan.py: by the window, or (only S1) by id, or because a ref keeps S0 */
     :: d_step { plan == NONE && plans < PLANS && !only && !held && !raised && !tag0 && (snaps & S0) && !(snaps & S2) ->
@@ -338,7 +377,7 @@ end: do
         if :: on(COPY_COMMIT) && !same_place -> copy_from_live() :: else fi;
 #endif
         if
-        :: COLD && on(COPY_COMMIT) && !same_place && (reads(px) & ~has_copies) -> say("expirer: a copy is lost, the commit waits\n")
+        :: COLD && on(COPY_COMMIT) && !same_place && (reads(promised) & ~has_copies) -> say("expirer: a copy is lost, the commit waits\n")
         :: else -> look_seen = look_seen | cur | (tag0 -> reads(S0) : 0); lock = EXPIRER; committing = 1; swapped = 0; moved = 0; nx = snaps & ~px; ncur = cur;
             say("expirer: reads the pointer to commit\n")
         fi }
@@ -522,7 +561,7 @@ end: do
     || (theirs == OTHER_SCHEME && on(PREFIX)) || (theirs == NOT_OWNED && on(OWNED)) || theirs == UNREADABLE)
 
 /* protection/protection.py kept, for a listed file f. */
-#define is_kept ((on(REACH) && (f & at_path(sr))) || (on(BEAT_ORPHANS) && beat) || (on(AGE) && (f & young_as_seen)) \
+#define is_kept (unclear(STAYS) || (on(REACH) && (f & at_path(sr))) || (on(BEAT_ORPHANS) && beat) || (on(AGE) && (f & young_as_seen)) \
     || (on(OWN_METADATA) && (f & META)) || ((f & THEIRS) && theirs_is_kept) || (on(UNDELETES) && (f & undeleted)) \
     || (on(COPY_BATCH) && (f & reads(published) & ~has_copies)) || by_reader || (on(OPEN_PLANS) && is_open && (f & at_path(pf))) || (on(OPEN_PLANS) && on(UNARCHIVED) && COLD && plan == OPEN && (f & at_path(reads(px)))))
 #define metadata_as_read ((theirs == UNREADABLE -> 0 : reach))
@@ -546,7 +585,7 @@ inline scan_check(path) {
 }
 #define next(file) (sbegun && lock == FREE && !sgoing && (so & (file)) && !(sdone & (file)))
 
-proctype Scanner() {
+proctype Scanner() if_alive {
 end: do
     /* orphans/scan.py: the listing ends, then the metadata is read */
     :: d_step { sstate == NONE && on(AFTER_LISTING) && !held -> sl = live; sstate = LISTING; say("scanner: lists the table's folders\n") }
@@ -718,6 +757,32 @@ end: do
     od
 }
 
+/* --- what others do, in a replay ------------------------------------------------------------------------------------------------------ */
+
+#ifdef REPLAY
+/* Between two steps of the product, so that none is at work: what a trace says of the world then, by bits. Nothing here
+   asks whether the model's own writers, people and tools may do so. */
+proctype Others() if_alive {
+end: do
+    :: d_step { entry >= FACTS ->
+        facts = entry - FACTS; moved = 1;
+        live = (live & ~(OLD | NEW)) | (facts & (OLD | NEW));
+        snaps = ((facts & IN_OLDER) -> S0 : 0); cur = CURRENT | ((facts & IN_KEPT) -> (OLD | NEW) : 0);
+        tag0 = (facts & NAMED_BY_REF) != 0; held = (facts & ON_HOLD) != 0; beat = ((facts & BEATS) -> 1 : 0);
+        rkind = 1; rstate = 1; rmask = ((facts & READ_ELSEWHERE) -> (OLD | NEW) : 0);
+        young = ((facts & YOUNG) -> (OLD | NEW) : 0); oldtime = (facts & YOUNG) == 0;
+        cold = ((facts & COPIED) -> cold | OLD : cold & ~(OLD | NEW)); ledger = ledger | cold;
+        given_up = (facts & GIVEN_UP) != 0;
+        lock = FREE; committing = 0; swapped = 0; begun = 0; going = 0; set_aside = 0; sbegun = 0; sgoing = 0;
+        if :: sstate == LISTING -> sstate = NONE :: else fi;
+        c_code { next_entry(now.chosen, &now.at, &now.entry); } }
+    :: d_step { entry == CLOSED && plan != NONE -> plan = NONE; begun = 0; say("person: closes the plan, or another takes its place\n") }
+    :: d_step { entry == LEFT_ALONE && sstate != NONE -> sstate = NONE; so = 0; sdone = 0; sl = 0; sr = 0; sbegun = 0; say("person: leaves the scan alone\n") }
+    :: d_step { true -> c_code { is_over(now.chosen, now.at); }; over = 1 }   /* notes how far the trace is one of the model's */
+    od
+}
+#endif
+
 /* --- scopes ------------------------------------------------------------------------------------------------------------------------ */
 
 inline take_out() {
@@ -762,6 +827,11 @@ init {
         run Scanner(); run Left(); run Time(); run Backup()
 #elif defined(UNDELETE)
         run Expirer(); run Scanner(); run Job(); run Undelete(); run Time()
+#elif defined(REPLAY)
+        live = CURRENT; snaps = 0; c_code { now.traces = load(); };
+        do :: chosen < traces - 1 -> chosen++ :: break od;
+        c_code { next_entry(now.chosen, &now.at, &now.entry); };
+        run Expirer(); run Scanner(); run Others()
 #endif
     }
 }

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,18 +11,14 @@ from typing import Any
 import pytest
 
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.spec.tools import load, require_checker
 
 PROTECTION = REPOSITORY / "docs" / "protection.md"
 
 
 @pytest.fixture(scope="module")
 def check() -> ModuleType:
-    found = importlib.util.spec_from_file_location("spec_check", REPOSITORY / "spec" / "check.py")
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
-    return module
+    return load("check")
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +75,6 @@ def test_what_the_model_names_is_in_the_package(check: ModuleType) -> None:
 def test_the_model_holds_with_every_guard_and_loses_a_file_without_each(
     check: ModuleType, result: dict[str, Any]
 ) -> None:
-    lacking = [tool for tool in check.NEEDED if shutil.which(tool) is None]
-    if lacking and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-qq"], check=True, stdin=subprocess.DEVNULL)
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "spin", "gcc", "libc6-dev"]
-        subprocess.run(install, check=True, stdin=subprocess.DEVNULL)
-    assert not lacking or not [tool for tool in check.NEEDED if shutil.which(tool) is None], (
-        "the model's checker is not installed: `sudo apt-get install spin gcc`"
-    )
+    require_checker()
     found = check.check()
     assert found | {"larger": result["larger"]} == result, "run `make spec`"
