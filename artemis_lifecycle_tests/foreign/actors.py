@@ -18,6 +18,7 @@ from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.foreign.actions import FOREIGN, CannotNowError, Draw
 from artemis_lifecycle_tests.foreign.core import JAVA_ERRORS, Row
 from artemis_lifecycle_tests.foreign.model import NOTHING, Model, Observation
+from artemis_lifecycle_tests.foreign.trace import History
 from artemis_lifecycle_tests.foreign.world import World, called
 from artemis_lifecycle_tests.foreign.writers import delete_from
 
@@ -44,6 +45,8 @@ class Actors:
         self.model = Model(world)
         self.counted = counted
         self.history: list[str] = []
+        self.traced = History(world)
+        self._step = "others"
         self.turn = 0
         self.seen: Observation = NOTHING
         self._without = without
@@ -67,6 +70,9 @@ class Actors:
         if self._is_stale:
             with self.spent("looks"):
                 self.seen = self.model.observe()
+            with self.spent("traces"):
+                said = self.history[-1] if self._step != "others" else ""
+                self.traced.note(self.turn, self._step, said.partition("→ ")[2])
             self._is_stale = False
         return self.seen
 
@@ -129,13 +135,14 @@ class Actors:
             return None
         self.look()
         self.history.append(f"{self.turn:3} {name}({', '.join(map(str, said))})")
-        done = None
+        self._step, done = "second" if "second" in said else name, None
         try:
             with self.spent("steps"), crash_points.installed(_killer(dies)):
                 done = work()
             self._say("done", "steps", name)
         except CannotNowError:
             self.history.pop()
+            self._step = "others"
             return None
         except LifecycleError as error:
             self._say(f"{type(error).__name__}: {error.what}", "steps that were refused", name)
@@ -147,6 +154,7 @@ class Actors:
             self.fail(f"{name} failed with what is not an error of its own:\n{traceback.format_exc()}")
         before = self.seen
         self._judge(name)
+        self._step = "others"
         if done is not None:
             self.model.notice(name, before)
         return done

@@ -25,6 +25,7 @@ from artemis_lifecycle_tests.foreign.actions import STEPS, CannotNowError, Draw
 from artemis_lifecycle_tests.foreign.actors import Actors, WrongError
 from artemis_lifecycle_tests.foreign.core import Core
 from artemis_lifecycle_tests.foreign.world import World
+from artemis_lifecycle_tests.spec.tools import load, require_checker
 
 REGISTERED = (catalog, stores, tools, writers, steps_of_the_lifecycle)
 """The modules whose actions and steps are drawn from."""
@@ -48,8 +49,12 @@ class Lab:
     counted: Counted = field(default_factory=Counter)
     keep: bool = False
     """Whether the folder of a seed that failed stays."""
+    histories: Path | None = None
+    """Where the histories of all seeds are put, for `spec/replay.py`."""
 
     def __post_init__(self) -> None:
+        require_checker()
+        self._replayer = load("replay").Replayer(self.folder / "model")
         self._core = Core(self.spark)
         self._numbers = count(1)
         Actors.machines = [each for each in psutil.Process().children(recursive=True) if each.name() == "java"]
@@ -70,9 +75,26 @@ class Lab:
             world.close()
             if not self.keep or failure is None:
                 world.remove_folder()
+        with actors.spent("replays"):
+            failure = failure or self.refused(actors)
         self.counted["worlds", "all"] += 1
         self.history = actors.history
+        if self.histories is not None:
+            self.histories.mkdir(parents=True, exist_ok=True)
+            (self.histories / f"{seed}.jsonl").write_text("\n".join(actors.traced.lines))
         return failure
+
+    def refused(self, actors: Actors) -> WrongError | None:
+        """What the lifecycle did that is no run of the model in spec/."""
+        projected = list(load("replay").project(actors.traced.lines))
+        for each in projected:
+            self.counted["traces replayed", each.ends or "to their end"] += 1
+        said = [each.said(at) for each, at in self._replayer.refused(projected)]
+        if not said:
+            return None
+        history = "\n  ".join(actors.history)
+        more = f"\n(and {len(said) - 3} more)" if len(said) > 3 else ""
+        return WrongError("\n".join(["no run of the model", *said[:3]]) + f"{more}\nHistory:\n  {history}")
 
     def _live(self, actors: Actors, seed: int, turns: Sequence[int] | None) -> None:
         draw = Draw(seed, "beginning")

@@ -1,5 +1,6 @@
 """The lifecycle's steps and everything that others do, in any order, on real tables: after each step of the lifecycle
-every snapshot that could be read before it can be read, from one tier or the other, with the same rows.
+every snapshot that could be read before it can be read, from one tier or the other, with the same rows. At the end of
+each seed what the lifecycle did is replayed against the model in spec/: it must be a run of it.
 
 `model.py` says what counts as readable, and what others may destroy. For 45 seconds in `make test`, 50 minutes in `make
 nightly PART=foreign`. A failure prints its history and the command that replays it. Variables:
@@ -11,6 +12,7 @@ nightly PART=foreign`. A failure prints its history and the command that replays
 - `ARTEMIS_FOREIGN_SHRINK`: seconds in which a failure is cut down to the turns that it needs.
 - `ARTEMIS_FOREIGN_WITHOUT`: actions and steps to leave out, to get behind what is known.
 - `ARTEMIS_FOREIGN_OFTEN`: actions to do ten times as often.
+- `ARTEMIS_FOREIGN_HISTORIES`: a folder for the history of each seed, which `spec/replay.py` reads.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ SEED, TURNS = _variable("SEED"), list(turns_of(_variable("TURNS")))
 SHRINK = float(_variable("SHRINK", "0"))
 WITHOUT = set(_variable("WITHOUT").split(","))
 OFTEN = set(_variable("OFTEN").split(","))
+HISTORIES = _variable("HISTORIES")
 FIRST_SEED = int(os.environ.get("ARTEMIS_SEED", "1"))
 IS_LONG = STATE != "" or ACTIONS is not None
 
@@ -50,7 +53,7 @@ REPLAY = "ARTEMIS_FOREIGN_SEED={seed}{turns}{said} .venv/bin/python -m pytest ar
 @pytest.mark.no_guardian(reason="model.py judges every step, and the rows of every snapshot")
 @pytest.mark.parametrize("shard", range(SHARDS), ids=lambda shard: f"shard-{shard + 1}-of-{SHARDS}")
 def test_nothing_is_lost_whatever_others_do(lab: Lab, shard: int) -> None:
-    lab.without, lab.often = WITHOUT, OFTEN
+    lab.without, lab.often, lab.histories = WITHOUT, OFTEN, Path(HISTORIES) if HISTORIES else None
     if SEED:
         _replay(lab, int(SEED))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from artemis_lifecycle_tests.foreign.actions import FOREIGN, STEPS, Draw
 from artemis_lifecycle_tests.foreign.actors import Actors, WrongError
 from artemis_lifecycle_tests.foreign.machine import Campaign, Lab, turns_of
+from artemis_lifecycle_tests.foreign.tools import take_up
 from artemis_lifecycle_tests.foreign.world import World
-from artemis_lifecycle_tests.foreign.writers import delete_from
+from artemis_lifecycle_tests.foreign.writers import beat, delete_from
 from artemis_lifecycle_tests.guardian import on_disk
 
 pytestmark = pytest.mark.no_guardian(reason="files are taken on purpose")
@@ -117,6 +119,48 @@ def test_a_branch_that_forgets_its_deletes_is_seen(actors: Actors, monkeypatch: 
     monkeypatch.setattr("artemis_lifecycle_tests.foreign.actors.delete_from", lambda *_, **__: {kept})
     with pytest.raises(WrongError, match="written to, deleted from and read back"):
         actors.write_and_read_back("a", "main", Draw("bad"))
+
+
+def _hold(world: World) -> None:
+    world.lifecycle.hold("db.a", "legal", "a case")
+
+
+def _beat(world: World) -> None:
+    beat(world, "a", world.uuid("a"))
+
+
+def _take_up(world: World) -> None:
+    plan = world.lifecycle.plans("db.a")[0]
+    files = [row.path for row in world.lifecycle.plan(plan.plan_id).deletable_data_files.collect()]
+    take_up(world, "q", [f"file:{on_disk(path)}" for path in files])
+
+
+@pytest.mark.parametrize(
+    ("others", "guard"),
+    [
+        (_hold, "protection.Protection.require_no_hold"),
+        (_beat, "protection.covered"),
+        (_take_up, "neighbors.Neighbors.reads"),
+    ],
+)
+def test_a_step_that_a_guard_would_have_stopped_is_no_run_of_the_model(
+    lab: Lab, actors: Actors, monkeypatch: pytest.MonkeyPatch, others: Callable[[World], None], guard: str
+) -> None:
+    world, lifecycle = actors.world, actors.lifecycle
+    world.core.java.overwrite(world.java("a"), world.write("a", world.java("a")))
+    actors.step("plan_expiration", lambda: lifecycle.plan_expiration("db.a"))
+    plan = lifecycle.plans("db.a")[0].plan_id
+    actors.step("hand_off", lambda: lifecycle.hand_off(plan))
+    actors.step("commit_expiration", lambda: lifecycle.commit_expiration(plan))
+    others(world)
+    actors.look_again()
+    assert lab.refused(actors) is None
+    monkeypatch.setattr(f"artemis_lifecycle.protection.{guard}", lambda *_: ())
+    with suppress(WrongError):
+        actors.step("delete_files", lambda: lifecycle.delete_files(plan))
+    refused = lab.refused(actors)
+    assert refused is not None
+    assert re.search(r"→ +\d+ expirer: deletes file 1\n", str(refused))
 
 
 def test_a_seed_and_its_turns_repeat(lab: Lab) -> None:

@@ -174,7 +174,7 @@ def share_file(world: World, draw: Draw) -> None:
         for each in described.files
         if each.path in read and "part-" in each.path and on_disk(each.path).exists()
     )
-    _take(world, name, [draw.one(paths, silent=True)])
+    take_up(world, name, [draw.one(paths, silent=True)])
 
 
 @foreign(3)
@@ -186,10 +186,10 @@ def add_files(world: World, draw: Draw) -> None:
         raise CannotNowError(of)
     if draw.chance(0.5, "one"):
         paths = [draw.one(paths, silent=True)]
-    _take(world, name, [f"file:{path}" for path in paths])
+    take_up(world, name, [f"file:{path}" for path in paths])
 
 
-def _take(world: World, name: str, paths: list[str]) -> None:
+def take_up(world: World, name: str, paths: list[str]) -> None:
     lines = []
     for path in paths:
         place = on_disk(path)

@@ -159,7 +159,7 @@ def stage_file(world: World, draw: Draw) -> None:
     path = table.locationProvider().newDataLocation(f"in-flight-{world.number()}.parquet")
     world.write(name, table, path=path)
     if beats:
-        _beat(world, name, table_uuid)
+        beat(world, name, table_uuid)
         make_old(on_disk(path))
     world.in_flight[str(on_disk(path))] = (table_uuid, beats)
 
@@ -172,7 +172,7 @@ def _require_ours(world: World, name: str) -> None:
         raise CannotNowError(name) from error
 
 
-def _beat(world: World, name: str, table_uuid: str) -> None:
+def beat(world: World, name: str, table_uuid: str) -> None:
     _require_ours(world, name)
     heartbeats = world.lifecycle.operations.heartbeats
     heartbeats.beat(table_uuid, called(name), "writer", None, timedelta(hours=1))
@@ -187,7 +187,7 @@ def take_up_expired_file(world: World, draw: Draw) -> None:
     expired = [path for path in _paths_of(world, table_uuid) if on_disk(path).exists()]
     free = sorted(set(expired) - _read_now(world))
     path = draw.one(free, silent=True)
-    _beat(world, name, table_uuid)
+    beat(world, name, table_uuid)
     world.in_flight[str(on_disk(path))] = (table_uuid, True)
 
 
