@@ -230,6 +230,8 @@ class _World:
         for kind, facts in (("went", line["went"]), ("came", line["came"])):
             for name, *values in facts:
                 key, value = _keyed(name, values)
+                if name == "unsure" and kind == "went":
+                    continue  # The product was not told that nobody wants that metadata any more.
                 if name in ("plan", "scan"):
                     job, state = values
                     if kind == "came":
