@@ -134,22 +134,25 @@ def to_version_5(lifecycle: Lifecycle, table: str) -> str:
     path = on_disk(now)
     made = path.with_name(f"00099-{uuid.uuid4()}.metadata.json")
     made.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 5}))
+    # Spelled as the table's own: another spelling may be another table's.
+    location = f"{now.rpartition('/')[0]}/{made.name}"
     with suppress(IllegalArgumentException):  # Spark looks at it, too.
-        set_pointer(lifecycle, table, f"file://{made}")
-    return f"file://{made}"
+        set_pointer(lifecycle, table, location, previous=now)
+    return location
 
 
-def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str) -> None:
-    """What a restored backup of the catalog does to one table."""
+def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str, previous: str | None = None) -> None:
+    """What a restored backup of the catalog does to one table; with `previous`, what a commit does."""
     namespace, name = table.split(".")
     with lifecycle.operations.engine.begin() as connection:
         done = connection.execute(
             text(
-                "UPDATE iceberg_tables SET previous_metadata_location = NULL, metadata_location = :location "
+                "UPDATE iceberg_tables SET previous_metadata_location = :previous, metadata_location = :location "
                 "WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name"
             ),
             {
                 "location": metadata_location,
+                "previous": previous,
                 "catalog": lifecycle.config.catalogs.live.name,
                 "namespace": namespace,
                 "name": name,
