@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -125,7 +126,10 @@ class KnownTables:
                 again = known_tables.c.metadata_location == each.metadata_location
                 missing = sa.update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
                 connection.execute(missing.values(**since))
-            connection.execute(_looked(catalog))
+        if present or gone:
+            # A login that may only read is no reason to refuse its question.
+            with suppress(sa.exc.ProgrammingError):
+                self.looked(catalog)
         return self.missing(catalog)
 
     def looked(self, catalog: str) -> None:

@@ -15,7 +15,7 @@ from artemis_lifecycle.cold_tier.copy import WANTED, Copier
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage import s3_server
-from artemis_lifecycle_tests.storage.s3_server import Injected
+from artemis_lifecycle_tests.storage.s3_server import Injected, refusal
 
 
 def test_one_task_copies_many_files_at_once_with_four_requests_each() -> None:
@@ -37,10 +37,17 @@ def test_one_task_copies_many_files_at_once_with_four_requests_each() -> None:
         ]
         all_of_them = threading.Barrier(files)
 
-        def together(_: Any) -> None:
+        probes: list[str] = []
+
+        def together(request: Any) -> Any:
+            if "artemis-probe-" in request.url:  # Does the server refuse a second copy?
+                probes.append(request.url)
+                return refusal(412, "PreconditionFailed") if len(probes) == 2 else None
             all_of_them.wait(60)
+            return None
 
         injected.answer("CopyObject", together)
+        assert stores.copies_within(stores, f"s3://{bucket}/live/0", f"s3://{bucket}/cold/0")
         stores.head(f"s3://{bucket}/none")  # Once for each bucket, a HEAD of the bucket follows.
         injected.requests.clear()
         mapping: Any = SimpleNamespace(rules=LocationRules())
