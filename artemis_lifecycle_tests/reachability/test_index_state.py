@@ -60,8 +60,8 @@ def test_a_manifest_is_held_against_the_snapshot_that_its_lists_name() -> None:
         (number,) = state.number(merged(chunks).manifests, DEFAULT_RULES).tolist()
         state.skip(np.array([number]))
         for kept in (state, IndexState.of_arrays(state.arrays())):
-            read_manifest(stores, number, kept.manifests.entry(number), DEFAULT_RULES)
-        return read_manifest(stores, number, state.manifests.entry(number), DEFAULT_RULES)
+            read_manifest(stores, number, kept.entry(number), DEFAULT_RULES)
+        return read_manifest(stores, number, state.entry(number), DEFAULT_RULES)
 
     assert read(5, 5, 5, by=5).counts == (0, 1, 0)
     for by in (4, 2**62):
@@ -77,5 +77,5 @@ def test_a_state_of_before_that_column_is_read() -> None:
     state.skip(state.number(_listed(0, 0, 0), DEFAULT_RULES))
     arrays = state.arrays()
     del arrays["manifest_added_by"]
-    assert IndexState.of_arrays(arrays).manifests.entry(0).added_snapshot_id is None
-    assert IndexState.of_arrays(state.arrays()).manifests.entry(0).added_snapshot_id == 1
+    assert IndexState.of_arrays(arrays).entry(0).added_snapshot_id is None
+    assert IndexState.of_arrays(state.arrays()).entry(0).added_snapshot_id == 1
