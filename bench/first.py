@@ -31,6 +31,7 @@ from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.frames import describe_frame, rows_digest
 from artemis_lifecycle.storage.stores import Stores
 from bench import metadata
+from bench.metadata import Table
 from bench.sampling import processor_seconds
 from bench.side import Job, Ours, Peer, Side, read_all
 
@@ -50,11 +51,7 @@ def main() -> None:
         return alone(arguments)
     if arguments.pairs:
         return beside_the_peer(arguments)
-    cores = os.cpu_count() or 1
-    table = metadata.generate(metadata.daily(arguments.scale), Path(arguments.work), processes=cores)
-    read_all(Path(table.folder))
-    home = str(Path(arguments.work, "home"))
-    job = Job("ours", arguments.work, home, arguments.home, cores, "", "", (table.folder,), 2, arguments.nights, {})
+    table, job, conf = prepared(arguments, "ours")
     parts: dict[str, Any] = {"load": os.getloadavg()[0]}
 
     def part(name: str, work: Callable[[], Any]) -> Any:
@@ -65,8 +62,6 @@ def main() -> None:
 
     spark = None
     if not arguments.without_session:
-        config = LifecycleConfig.model_validate({"home": home, "spark": {"master": f"local[{cores}]"}})
-        conf = session_conf(config, {}, resolve(Path(arguments.home)))
         spark = part("session", lambda: open_session(conf))
     ours = Ours(spark, job)
     try:
@@ -84,6 +79,17 @@ def main() -> None:
         if spark is not None:
             spark.stop()
     print(json.dumps(parts))
+
+
+def prepared(arguments: argparse.Namespace, side: str) -> tuple[Table, Job, dict[str, str]]:
+    """The table, with all of its files in the system's cache; the job; and the settings of its session."""
+    cores = os.cpu_count() or 1
+    table = metadata.generate(metadata.daily(arguments.scale), Path(arguments.work), processes=cores)
+    read_all(Path(table.folder))
+    home = str(Path(arguments.work, "home"))
+    job = Job(side, arguments.work, home, arguments.home, cores, "", "", (table.folder,), 2, arguments.nights, {})
+    config = LifecycleConfig.model_validate({"home": home, "spark": {"master": f"local[{cores}]"}})
+    return table, job, session_conf(config, {}, resolve(Path(arguments.home)))
 
 
 def beside_the_peer(arguments: argparse.Namespace) -> None:
@@ -106,13 +112,7 @@ def beside_the_peer(arguments: argparse.Namespace) -> None:
 
 def alone(arguments: argparse.Namespace) -> None:
     side, stage, state = arguments.alone.split()
-    cores = os.cpu_count() or 1
-    table = metadata.generate(metadata.daily(arguments.scale), Path(arguments.work), processes=cores)
-    read_all(Path(table.folder))
-    home = str(Path(arguments.work, "home"))
-    job = Job(side, arguments.work, home, arguments.home, cores, "", "", (table.folder,), 0, 0, {})
-    config = LifecycleConfig.model_validate({"home": home, "spark": {"master": f"local[{cores}]"}})
-    conf = session_conf(config, {}, resolve(Path(arguments.home)))
+    table, job, conf = prepared(arguments, side)
     if side == "peer":
         conf |= dict(pair.split("=", 1) for pair in arguments.best.split(","))
     began = time.monotonic()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange, require_possible
 from artemis_lifecycle.catalogs.identifier import Identifier
-from artemis_lifecycle.errors import OperationsUnavailable, Refused
+from artemis_lifecycle.errors import NewerFormat, OperationsUnavailable, Refused
 from artemis_lifecycle.metadata.shapes import resolve_node
 from artemis_lifecycle.storage.bounded import ReadLimits, bounded_json, require_bounded_json
 
@@ -382,7 +382,8 @@ class RestClient:
                 return None
             answer.raise_for_status()
             found: dict[str, Any] = bounded_json(answer.content, answer.url)
-            resolve_node(found.get("metadata") or {}, str(found.get("metadata-location")))
+            with suppress(NewerFormat):  # Whoever reads the table says so.
+                resolve_node(found.get("metadata") or {}, str(found.get("metadata-location")))
             return found
         except (requests.RequestException, ValueError) as error:
             response = getattr(error, "response", None)

@@ -42,9 +42,11 @@ _TAG = re.compile("[0-9a-f]{16}/")
 _DOTS = re.compile(r"(?<=/)\.\.?(?=/|$)")
 
 OWNER = f"{OUTSIDE}/table.json"
-PUBLISHED = f"{OUTSIDE}/published.json"
 """The file in a cold table's place that says whose place it is: several deployments may have one cold warehouse. No
 copy has this path."""
+
+PUBLISHED = f"{OUTSIDE}/published.json"
+"""The file there that has the newest metadata file of each of the table's cold tables. No copy has this path."""
 
 UNPLACED = "_tables"
 """The folder in the cold warehouse for tables whose location has no place of the same name there, by table-uuid."""

@@ -74,10 +74,8 @@ _OLD_NAMES = {
 """Names that writers used for the same field before the spec was final; used only if ids are missing."""
 
 
-def read_manifest_list(
-    stores: Stores, path: str, *, expected: Snapshot | None = None, base: str | None = None
-) -> ManifestList:
-    """Read the manifest list at `path`. `expected` is its snapshot; else `base` is that of the snapshot.
+def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None = None) -> ManifestList:
+    """Read the manifest list at `path`. `expected` is its snapshot: without it, a relative path is refused.
 
     Raises UnreadableMetadata if the file is missing, broken, lacks a required field, or lists fewer live data or delete
     files than the snapshot's summary counts; EncryptedTable if a manifest is encrypted.
@@ -86,7 +84,7 @@ def read_manifest_list(
         data = read_file(stores, path)
         container = _open_list(data, path, stores)
         names = list_names(container.schema, path)
-        base = base if expected is None else expected.base
+        base = None if expected is None else expected.base
         draft = is_draft(container.header)
         entries = tuple(_list_entry(record, names, path, base, draft) for record in read_records(container, path))
         found = ManifestList(path, len(data), entries)

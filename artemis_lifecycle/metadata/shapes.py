@@ -97,19 +97,20 @@ def resolved(location: str, base: str | None, path: str) -> str:
     return f"{base}/{location}"
 
 
-_LOCATIONS = {
+LOCATIONS: Final = {
     "snapshots": "manifest-list",
     "statistics": "statistics-path",
     "partition-statistics": "statistics-path",
     "metadata-log": "metadata-file",
 }
+"""Lists of a metadata file, and the field of their items that is a location."""
 
 
 def resolve_node(node: Mapping[str, Any], path: str) -> None:
     """Resolve, in place, the locations of a metadata file as JSON. Raises as `resolved` does."""
     if node.get("format-version") not in range(DRAFT, NEWEST_FORMAT_VERSION + 1):
         return
-    for key, name in _LOCATIONS.items():
+    for key, name in LOCATIONS.items():
         found = node.get(key)
         for each in found if isinstance(found, list) else ():
             if isinstance(each, dict) and isinstance(each.get(name), str):

@@ -373,13 +373,12 @@ def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[A
 
 
 def _resolve(node: _Table, base: str, path: str) -> None:
-    for each in node.snapshots:
-        if not isinstance(each.manifest_list, msgspec.UnsetType):
-            each.manifest_list = shapes.resolved(each.manifest_list, base, path)
-    for file in (*node.statistics, *node.partition_statistics):
-        file.statistics_path = shapes.resolved(file.statistics_path, base, path)
-    for entry in node.metadata_log:
-        entry.metadata_file = shapes.resolved(entry.metadata_file, base, path)
+    """`shapes.resolve_node` of what was decoded with types."""
+    for key, name in shapes.LOCATIONS.items():
+        field = name.replace("-", "_")
+        for each in getattr(node, key.replace("-", "_")):
+            if isinstance(location := getattr(each, field), str):
+                setattr(each, field, shapes.resolved(location, base, path))
 
 
 def _snapshot(node: _Snapshot, base: str | None) -> Snapshot:

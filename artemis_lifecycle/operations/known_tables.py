@@ -127,7 +127,7 @@ class KnownTables:
                 missing = sa.update(known_tables).where(*_same(each), again, known_tables.c.missing_since.is_(None))
                 connection.execute(missing.values(**since))
         if present or gone:
-            # A login that may only read is no reason to refuse its question.
+            # A read-only login may ask all the same: its look is not recorded.
             with suppress(sa.exc.ProgrammingError):
                 self.looked(catalog)
         return self.missing(catalog)

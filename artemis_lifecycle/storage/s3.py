@@ -628,10 +628,8 @@ class S3Store(ObjectStore):
         found, at = self.require_token(path), address_of(path)
         if found.state.archived:
             return False
-        how, metadata = Writing(False, storage_class), found.said.get("Metadata", {})
         try:
-            # Only the version that was checked.
-            self.s3.copy(at, at, str(found.token), found.size, how, self.send, metadata)
+            self._to_class(at, found, storage_class)
         except Refusal as error:
             if error.code not in ("AccessDenied", "NotImplemented", "MethodNotAllowed"):
                 self.fail("An object cannot be copied", path, error)
@@ -666,11 +664,15 @@ class S3Store(ObjectStore):
                 self.fail("An object cannot be thawed", path, error)
 
     def _leave_class(self, path: str, at: Address) -> None:
-        found, how = self.require_token(path), Writing(False, "STANDARD")
         try:
-            self.s3.copy(at, at, str(found.token), found.size, how, self.send, found.said.get("Metadata", {}))
+            self._to_class(at, self.require_token(path), "STANDARD")
         except Refusal as error:
             self.fail("An object cannot be thawed", path, error)
+
+    def _to_class(self, at: Address, found: Item, storage_class: str) -> None:
+        """Copy an object onto itself, only the version that was `found`. Raises Refusal."""
+        how, metadata = Writing(False, storage_class), found.said.get("Metadata", {})
+        self.s3.copy(at, at, str(found.token), found.size, how, self.send, metadata)
 
 
 class _BusyKeys(Refusal):

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.sql import publish
@@ -109,6 +109,14 @@ class Place:
             assert_one_answer(self.lifecycle, self.table, instant)
         for instant, snapshot_id in self.at:
             assert self.lifecycle.snapshot_at(self.table, instant) == snapshot_id
+
+
+@contextmanager
+def unguarded(connection: Connection) -> Iterator[None]:
+    """As a superuser's restore writes the cold catalog's rows."""
+    connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+    yield
+    connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
 
 
 def put_back(lifecycle: Lifecycle, table: str, location: str) -> None:
@@ -415,10 +423,9 @@ def test_nothing_is_published_over_a_cold_catalog_that_was_put_back(
         """As a superuser's restore sets it."""
         with lifecycle.operations.engine.begin() as connection:
             if to is not None:
-                connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
-                set_to = f"UPDATE iceberg_tables SET metadata_location = :to {at_row}"
-                connection.execute(text(set_to), {**row, "to": to})
-                connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+                with unguarded(connection):
+                    set_to = f"UPDATE iceberg_tables SET metadata_location = :to {at_row}"
+                    connection.execute(text(set_to), {**row, "to": to})
                 if lost != "row":
                     of_table = (
                         "DELETE FROM artemis_cold.publications WHERE new_location <> :to AND table_identifier = :t"
@@ -563,9 +570,8 @@ def test_an_archive_that_its_database_has_forgotten_is_found_again(at_once: Life
     backup = place.metadata.metadata_location
     lifecycle.expire(place.table)
     with lifecycle.operations.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
-        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
-        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        with unguarded(connection):
+            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
         set_to = "UPDATE iceberg_tables SET metadata_location = :to WHERE table_name = :name"
         connection.execute(text(set_to), {"to": backup, "name": place.name})
     place.refresh()
@@ -606,9 +612,8 @@ def test_an_archive_of_which_only_the_copies_are_left_is_found_again(at_once: Li
     root = Path(str(lifecycle.config.operations.root).removeprefix("file://"))
     shutil.rmtree(root / "cold" / table_uuid)
     with lifecycle.operations.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
-        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
-        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        with unguarded(connection):
+            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
         connection.execute(text("TRUNCATE artemis_cold.publications"))
         connection.execute(text("TRUNCATE lifecycle.plans CASCADE"))
     place.refresh()
@@ -638,9 +643,8 @@ def test_an_archive_whose_name_was_given_away_is_published_under_another(at_once
     place.refresh()
     lost = place.metadata.metadata_location
     with lifecycle.operations.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
-        connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = :name"), {"name": place.name})
-        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
+        with unguarded(connection):
+            connection.execute(text("DELETE FROM iceberg_tables WHERE table_name = :name"), {"name": place.name})
         connection.execute(text("TRUNCATE artemis_cold.publications"))
     folder = f"{lost.rpartition('/metadata/')[0]}_anew"
     other = place.run(f"CREATE TABLE {{t}} (id int) USING iceberg LOCATION '{folder}'", "INSERT INTO {t} VALUES (11)")
@@ -674,10 +678,8 @@ def test_a_recovered_archive_leaves_a_name_to_the_table_that_settled_on_it(at_on
     rows, table_uuid = place.rows(), place.metadata.table_uuid
     place.run("INSERT OVERWRITE {t} VALUES (2)")
     lifecycle.expire(place.table)
-    with lifecycle.operations.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+    with lifecycle.operations.engine.begin() as connection, unguarded(connection):
         connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :cold"), {"cold": cold})
-        connection.execute(text("ALTER TABLE iceberg_tables ENABLE ALWAYS TRIGGER artemis_cold"))
     core_tables.sql(lifecycle.spark, f"DROP TABLE {place.qualified}")
     other = place.run("CREATE TABLE {t} (id int) USING iceberg", "INSERT INTO {t} VALUES (11)")
     of_another = place.rows()

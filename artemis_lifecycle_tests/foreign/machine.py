@@ -85,7 +85,7 @@ class Lab:
         return failure
 
     def refused(self, actors: Actors) -> WrongError | None:
-        """What the lifecycle did that is no run of the model in spec/."""
+        """Return the traces of this seed that the model in spec/ does not allow, as an error."""
         projected = list(load("replay").project(actors.traced.lines))
         for each in projected:
             self.counted["traces replayed", each.ends or "to their end"] += 1

@@ -1,4 +1,4 @@
-"""The scripts of spec/, which is no package, and what their checker needs."""
+"""Imports the scripts of spec/, which is not a package, and installs what their checker needs."""
 
 from __future__ import annotations
 
