@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from artemis_lifecycle.catalogs.commit import BranchChange, Change, TagChange, require_possible
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.errors import NewerFormat, OperationsUnavailable, Refused
-from artemis_lifecycle.metadata.shapes import resolve_node
+from artemis_lifecycle.format_versions import resolve_node
 from artemis_lifecycle.storage.bounded import ReadLimits, bounded_json, require_bounded_json
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import Any
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, dotted, parts_of
 from artemis_lifecycle.catalogs.references import VIEW, Commit, Content, Reference, ReferenceSource
 from artemis_lifecycle.errors import ExistingFile, NoSuchTable, PlanStateError, UnreadableMetadata
+from artemis_lifecycle.format_versions import DRAFT
 from artemis_lifecycle.live_sets.mark import Policies, mark
-from artemis_lifecycle.metadata.shapes import DRAFT
 from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.unreadable import read_file

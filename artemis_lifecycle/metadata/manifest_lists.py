@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.format_versions import LIST_FIELDS, all_resolved, is_draft, require_known, resolved
 from artemis_lifecycle.metadata.avro.container import Container, field_names, open_container
 from artemis_lifecycle.metadata.avro.scan import Scan, read_records, scan_container
-from artemis_lifecycle.metadata.shapes import LIST_FIELDS, all_resolved, is_draft, require_known, resolved
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     UNKNOWN_SNAPSHOT,

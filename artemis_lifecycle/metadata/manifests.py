@@ -18,6 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.format_versions import (
+    ENTRY_FIELDS,
+    FILE_FIELDS,
+    all_resolved,
+    is_draft,
+    require_known,
+    resolved,
+)
 from artemis_lifecycle.metadata.avro.container import (
     Container,
     field_names,
@@ -29,14 +37,6 @@ from artemis_lifecycle.metadata.avro.container import (
 )
 from artemis_lifecycle.metadata.avro.scan import Scan, compile_scan, read_records, scan_container, scan_records
 from artemis_lifecycle.metadata.parquet_manifests import MAGIC, ParquetManifest, open_parquet
-from artemis_lifecycle.metadata.shapes import (
-    ENTRY_FIELDS,
-    FILE_FIELDS,
-    all_resolved,
-    is_draft,
-    require_known,
-    resolved,
-)
 from artemis_lifecycle.metadata.types import (
     DATA,
     DELETION_VECTORS,

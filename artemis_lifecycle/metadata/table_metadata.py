@@ -2,7 +2,7 @@
 
 Required are the fields that Iceberg's own TableMetadataParser, SnapshotParser and SnapshotRefParser require, and those
 that prevent a truncated or incomplete file from being read as a shorter history. Which format versions there are says
-`shapes`.
+`format_versions`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from artemis_lifecycle import format_versions
 from artemis_lifecycle.errors import NewerFormat
-from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NAMED_BY_SNAPSHOT,
@@ -92,7 +92,7 @@ def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFA
     Raises UnreadableMetadata; its subclass TooLarge if the content exceeds `limits`.
     """
     node = _plain_json(data, metadata_location, limits)
-    shapes.resolve_node(node, metadata_location)
+    format_versions.resolve_node(node, metadata_location)
     return node
 
 
@@ -146,7 +146,7 @@ def described(stores: Stores, metadata_location: str) -> Described:
     """Read a metadata file as far as every object's can be read. Raises UnreadableMetadata if it is not JSON."""
     node = _plain_json(read_file(stores, metadata_location), metadata_location, stores.limits)
     with suppress(NewerFormat):
-        shapes.resolve_node(node, metadata_location)
+        format_versions.resolve_node(node, metadata_location)
     properties = node.get("properties")
     places = (node.get("location"), properties.get("write.metadata.path") if isinstance(properties, dict) else None)
     uuid, log = node.get("table-uuid"), node.get("metadata-log")
@@ -291,13 +291,13 @@ def _no_collection() -> Iterator[None]:
 def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     # First and alone: a newer format may have other types everywhere.
     version = _VERSION.decode(data).format_version
-    if version > shapes.NEWEST_FORMAT_VERSION:
-        raise NewerFormat.version(version, shapes.NEWEST_FORMAT_VERSION, metadata_location)
+    if version > format_versions.NEWEST:
+        raise NewerFormat.version(version, format_versions.NEWEST, metadata_location)
     if version < 1:
-        raise _Malformed(f"Format version {version} is not among the supported, 1 to {shapes.NEWEST_FORMAT_VERSION}")
+        raise _Malformed(f"Format version {version} is not among the supported, 1 to {format_versions.NEWEST}")
     node = _TABLE.decode(data)
-    if node.location is None and version >= shapes.DRAFT:
-        raise shapes.drafted("The metadata file has no location", metadata_location)
+    if node.location is None and version >= format_versions.DRAFT:
+        raise format_versions.drafted("The metadata file has no location", metadata_location)
     location = _required(node.location, "location")
     if node.table_uuid is None:
         raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")
@@ -307,10 +307,10 @@ def _table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     last_sequence_number = _required(node.last_sequence_number, "last-sequence-number") if version > 1 else 0
     schemas, current_schema_id = _schemas(node)
     specs, default_spec_id = _specs(node)
-    base = location if version >= shapes.DRAFT else None
+    base = location if version >= format_versions.DRAFT else None
     if base is not None:
-        shapes.resolved(base, None, metadata_location)
-        shapes.require_known_keys(msgspec.json.decode(data), metadata_location)
+        format_versions.resolved(base, None, metadata_location)
+        format_versions.require_known_keys(msgspec.json.decode(data), metadata_location)
         _resolve(node, base, metadata_location)
     snapshots = tuple(_snapshot(each, base) for each in node.snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}
@@ -373,12 +373,12 @@ def _texts(nodes: Sequence[msgspec.Raw | bytes], decoder: msgspec.json.Decoder[A
 
 
 def _resolve(node: _Table, base: str, path: str) -> None:
-    """`shapes.resolve_node` of what was decoded with types."""
-    for key, name in shapes.LOCATIONS.items():
+    """`format_versions.resolve_node` of what was decoded with types."""
+    for key, name in format_versions.LOCATIONS.items():
         field = name.replace("-", "_")
         for each in getattr(node, key.replace("-", "_")):
             if isinstance(location := getattr(each, field), str):
-                setattr(each, field, shapes.resolved(location, base, path))
+                setattr(each, field, format_versions.resolved(location, base, path))
 
 
 def _snapshot(node: _Snapshot, base: str | None) -> Snapshot:

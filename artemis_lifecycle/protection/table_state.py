@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artemis_lifecycle import escaping
+from artemis_lifecycle import escaping, format_versions
 from artemis_lifecycle.errors import (
     MissingFile,
     NewerFormat,
@@ -21,7 +21,6 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
     require_uuid,
 )
-from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.metadata.lines import is_written_once
 from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.metadata.manifests import live_entries
@@ -150,7 +149,7 @@ class TableState:
 
         Raises UnreadableMetadata.
         """
-        if metadata.format_version > shapes.NEWEST_FORMAT_VERSION:
+        if metadata.format_version > format_versions.NEWEST:
             return self._context.newer(metadata.metadata_location)
         if self._files is None or self._files.metadata is not metadata:
             self._files = IndexFiles(present_index(self._context, metadata))
@@ -178,7 +177,7 @@ class TableState:
         metadata = self.read()
         if metadata is self.metadata:
             return True
-        if metadata.format_version > shapes.NEWEST_FORMAT_VERSION:
+        if metadata.format_version > format_versions.NEWEST:
             return False
         unread: dict[str, ManifestListEntry] = {}
         lists: set[str] = set()

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artemis_lifecycle import format_versions
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.spark.java_errors import brief
@@ -83,7 +83,7 @@ def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMe
     operations = iceberg.StaticTableOperations(metadata_location, io)
     # As Iceberg describes it, without what needs the newer version.
     said = json.loads(str(iceberg.TableMetadataParser.toJson(operations.current())))
-    if said["format-version"] <= shapes.NEWEST_FORMAT_VERSION:
+    if said["format-version"] <= format_versions.NEWEST:
         raise ValueError("it steps over what only a later draft of the version has")
     table, kinds = iceberg.BaseTable(operations, metadata_location), iceberg.MetadataTableType
     named = {"file_path": kinds.ALL_FILES, "path": kinds.ALL_MANIFESTS, "manifest_list": kinds.SNAPSHOTS}
@@ -92,7 +92,7 @@ def _read(runner: Runner, catalog: str, metadata_location: str) -> tuple[TableMe
         found = iceberg.spark.SparkTableUtil.loadMetadataTable(session._jsparkSession, table, kind)
         every.append(DataFrame(found, session).selectExpr(f"{column} AS path").where("path IS NOT NULL"))
     rows = runner.rows(every[0].union(every[1]).union(every[2]), _PATH)
-    known = {**said, "format-version": shapes.NEWEST_FORMAT_VERSION, "current-snapshot-id": -1}
+    known = {**said, "format-version": format_versions.NEWEST, "current-snapshot-id": -1}
     known |= {"snapshots": [], "refs": {}, "snapshot-log": []}
     metadata = parse_table_metadata(json.dumps(known).encode(), metadata_location.removesuffix(".gz"))
     return replace(metadata, metadata_location=metadata_location, format_version=said["format-version"]), rows

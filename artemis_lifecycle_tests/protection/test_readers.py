@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle import format_versions
 from artemis_lifecycle.api import Lifecycle
 from artemis_lifecycle.catalogs.identifier import CatalogEntry, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -22,7 +23,6 @@ from artemis_lifecycle.catalogs.sql import ensure_tables
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.doctor.services import readers
 from artemis_lifecycle.errors import LifecycleError, NewerFormat, StaleMetadata, UnreadableMetadata
-from artemis_lifecycle.metadata import shapes
 from artemis_lifecycle.operations.database import connected
 from artemis_lifecycle.operations.known_tables import beside_catalog
 from artemis_lifecycle_tests.cold_tier.test_put_back import put_back
@@ -180,7 +180,7 @@ def newest() -> int:
 def shared(lifecycle: Lifecycle, newest: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of db.owner that db.reader took up as a table of version 4, after it was seen as one of version 2. Of the
     owner, only an expired snapshot has it."""
-    monkeypatch.setattr(shapes, "NEWEST_FORMAT_VERSION", newest)
+    monkeypatch.setattr(format_versions, "NEWEST", newest)
     create(lifecycle, "db.owner")
     create(lifecycle, "db.reader")
     lifecycle.scan_orphans("db.owner")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import NewerFormat
 
-NEWEST_FORMAT_VERSION = 4
+NEWEST = 4
 DRAFT: Final = 4
 """The first version whose files may have fields that change what a table reaches, and paths that are relative."""
 
@@ -108,7 +108,7 @@ LOCATIONS: Final = {
 
 def resolve_node(node: Mapping[str, Any], path: str) -> None:
     """Resolve, in place, the locations of a metadata file as JSON. Raises as `resolved` does."""
-    if node.get("format-version") not in range(DRAFT, NEWEST_FORMAT_VERSION + 1):
+    if node.get("format-version") not in range(DRAFT, NEWEST + 1):
         return
     for key, name in LOCATIONS.items():
         found = node.get(key)
