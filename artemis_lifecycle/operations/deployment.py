@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-_SERVER = sa.text("SELECT system_identifier::sa.text FROM pg_control_system()")
+_SERVER = sa.text("SELECT system_identifier::text FROM pg_control_system()")
 _IDENTITY = sa.text(
     "SELECT operations_id, (SELECT oid FROM pg_database WHERE datname = current_database()) || '/' || "
     "'lifecycle.identity'::regclass::oid, pg_postmaster_start_time(), "

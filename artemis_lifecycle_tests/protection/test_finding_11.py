@@ -26,7 +26,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations, connect, connected
-from artemis_lifecycle.operations.deployment import Deployment
+from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
 from artemis_lifecycle.session import resources
 from artemis_lifecycle.storage.stores import Stores
@@ -191,6 +191,12 @@ def test_a_backup_restored_to_another_server_is_another_deployment() -> None:
     assert made.difference(Deployment("id", "1", "5/8", "a:1/d", "file:///r")) is not None
     # Who may not read the identifier goes by the rest; an address is a name that may change.
     assert made.difference(Deployment("id", None, "5/7", "b:2/d", "file:///r")) is None
+
+
+def test_the_servers_identifier_is_read_where_the_login_may(first: LifecycleConfig) -> None:
+    with Operations.open(first.operations.uri or "") as operations, operations.engine.connect() as connection:
+        own = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
+        assert read_deployment(operations.engine, "file:///r").server == str(own)
 
 
 def test_a_catalog_cloned_with_its_record_refuses_the_test_environment(
