@@ -402,7 +402,7 @@ class S3Requests:
         """Delete up to a thousand keys; those in `only` if they have that ETag. Return (code, message) of each key that
         the server did not delete."""
         if len(keys) == 1 and _ALONE.search(keys[0]) is not None:
-            self.ask("delete_object", Address("", bucket, keys[0]))
+            self.ask("delete_object", Address("", bucket, keys[0]), IfMatch=only.get(keys[0]))
             return {}
         objects = [{"Key": key, "ETag": only[key]} if key in only else {"Key": key} for key in keys]
         answer = self.ask("delete_objects", Address("", bucket, ""), Delete={"Objects": objects, "Quiet": True})
@@ -538,9 +538,10 @@ class S3Store(ObjectStore):
                 break  # Single requests show whether the objects can be read.
             listed = {item.key: item for item in items}
             names = list(listed)
-            if names != sorted(names):
-                break  # Not in the order of keys: one that is not listed may come later.
-            covered = bisect_right(keys, names[-1]) if following is not None and names else len(keys)
+            # An empty page that goes on says nothing, nor does one that is not in the order of keys.
+            if names != sorted(names) or (following is not None and not names):
+                break
+            covered = len(keys) if following is None else bisect_right(keys, names[-1])
             for key in keys[:covered]:
                 item = listed.get(key)
                 found[wanted[key]] = None if item is None else self.stored(stem, item)

@@ -141,6 +141,26 @@ def test_a_server_that_repeats_its_page_does_not_list_for_ever(s3: S3Server, buc
         list(stores.list(f"s3://{bucket}/t"))
 
 
+def test_an_empty_page_that_goes_on_makes_no_object_absent(s3: S3Server, bucket: str) -> None:
+    # As where many keys in a row were deleted (TileDB 1218).
+    keys = [f"t/metadata/snap-{number:02}.avro" for number in range(20)]
+    s3.fill(bucket, keys)
+    settings = s3.settings()
+    injected = Injected.around(settings)
+    pages: list[int] = []
+
+    def first_is_empty(parsed: dict[str, Any]) -> None:
+        pages.append(1)
+        if len(pages) == 1:
+            parsed.update(IsTruncated=True, NextContinuationToken="behind", Contents=[], KeyCount=0)
+
+    injected.after("ListObjectsV2", first_is_empty)
+    found = Stores(settings, injected).heads([f"s3://{bucket}/{key}" for key in keys])
+    assert [each.path.rpartition("/")[2] for each in found if each is not None] == [
+        key.rpartition("/")[2] for key in keys
+    ]
+
+
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _AT = "2024-03-01T10:00:00.250Z"
 _ONE = f"<LastModified>{_AT}</LastModified><ETag>&quot;a-2&quot;</ETag><Size>7</Size>"
