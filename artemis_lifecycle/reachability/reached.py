@@ -54,13 +54,14 @@ class Pointer(Protocol):
 
 @dataclass(frozen=True)
 class Reached:
-    """Folders that cover everything that any snapshot of a metadata file reaches. The index's `segments` were read for
-    it. `seen_ms` is when it was last known to be the current one, at most an hour ago while it stays that."""
+    """Folders that cover everything that any snapshot of a metadata file reaches. `read` names what of the index's
+    segments was read for it. `seen_ms` is when it was last known to be the current one, at most an hour ago while it
+    stays that."""
 
     table_uuid: str
     metadata_location: str
     folders: tuple[str, ...]
-    segments: tuple[str, ...]
+    read: tuple[str, ...]
     seen_ms: int = 0
 
 
@@ -114,14 +115,14 @@ class ReachedFolders:
     def refresh(
         self,
         tables: Mapping[str, Pointer],
-        unchanged: Collection[str] = (),
+        unchanged: Collection[str] | None = None,
         lists: Mapping[str, str] | None = None,
         now_ms: int = 0,
     ) -> dict[str, str]:
         """Update what is known of `tables` to their pointers. Return the error of each table that cannot be read; what
         was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. What is known of
-        the tables in `unchanged` stays; all others are removed. `lists` are sealed lists of files by a unique name,
-        each read once. `now_ms` is a time before `tables` were read from the catalog."""
+        the tables in `unchanged` stays, and all others are removed; without it, all stays. `lists` are sealed lists of
+        files by a unique name, each read once. `now_ms` is a time before `tables` were read from the catalog."""
         known, lists = self._load(), {} if lists is None else lists
         current = {name for name in tables if self._is_at(name, tables[name].metadata_location)}
         moved = {
@@ -146,7 +147,7 @@ class ReachedFolders:
         found = {name: each for name, (each, _) in read.items() if each is not None} | {
             name: known[name] for name in stale
         }
-        gone = set(known).difference(tables, unchanged, lists)
+        gone = set(known).difference(tables, known if unchanged is None else unchanged, lists)
         known |= {name: replace(each, seen_ms=now_ms) for name, each in found.items()}
         for name in gone:
             del known[name]
@@ -209,8 +210,8 @@ class ReachedFolders:
                 return self._covered(files.metadata, files.folders(), ()), None
             view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root, files=self._files)
             before = self._before(metadata)
-            fresh, segments = reached_folders(view, () if before is None else before.segments)
-            return self._covered(metadata, (folder for part in fresh for folder in part), segments), None
+            fresh, names = reached_folders(view, () if before is None else before.read)
+            return self._covered(metadata, (folder for part in fresh for folder in part), names), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
             return None, error.what
 
@@ -226,7 +227,7 @@ class ReachedFolders:
             return None, error.what
         return Reached("", location, covering(found), ()), None
 
-    def _covered(self, metadata: TableMetadata, folders: Iterable[str], segments: tuple[str, ...]) -> Reached:
+    def _covered(self, metadata: TableMetadata, folders: Iterable[str], read: tuple[str, ...]) -> Reached:
         """Return what a table reaches: these folders, and those that it is known to have reached."""
         before, found = self._before(metadata), set[str]()
         for folder in folders:
@@ -234,7 +235,7 @@ class ReachedFolders:
             if len(found) > _AT_ONCE:
                 found = set(covering(found))
         every = found | set(before.folders if before is not None else ())
-        return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), segments)
+        return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), read)
 
     def _before(self, metadata: TableMetadata) -> Reached | None:
         # By its uuid, because it may have been renamed or dropped.
@@ -262,7 +263,8 @@ class ReachedFolders:
                     each["table_uuid"],
                     each["metadata_location"],
                     tuple(each["folders"]),
-                    tuple(each["segments"]),
+                    # Once called `segments`, by names that also stood for segments of which only a part was read.
+                    tuple(each.get("read", ())),
                     int(each.get("seen_ms", 0)),
                 )
                 for name, each in content.items()

@@ -204,7 +204,7 @@ class TagsAndHolds:
         if state.catalog is None and not state.is_dropped:
             # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
             ReachedFolders(resources.start_spark, resources.live_stores, resources.root, resources.rules).refresh(
-                {table: state.entry}, resources.readers_of(table).tables()
+                {table: state.entry}
             )
         if not state.is_dropped:
             self.steps.saw(state)

@@ -12,11 +12,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
 from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.metadata.types import MANIFEST, MANIFEST_LIST, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, not_among_entries
+from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.reachability.index.view import IndexView, query, rows_of
 from artemis_lifecycle.storage.location import ByFolder, hash_column, normalize
 
@@ -247,20 +249,31 @@ def _reasons(view: IndexView, last: NDArray[np.int64]) -> pa.Array:
 @query
 def reached_folders(view: IndexView, without: Collection[str] = ()) -> tuple[list[set[str]], tuple[str, ...]]:
     """Return the folders of everything that any snapshot reaches, in the metadata's spelling, in parts that may
-    repeat a folder; and the names of the index's segments. Omits the entries of segments in `without`, which were
-    read before."""
-    return list(_parts(view, without)), tuple(segment.name for segment in view.state.segments)
+    repeat a folder; and names of what was read of the index's segments. Omits what is in `without`, which was read
+    before."""
+    names = [_names(view.state, number) for number in range(len(view.state.segments))]
+    read = [next((name for name in each if name in without), each[-1]) for each in names]
+    return list(_parts(view, without, names)), tuple(read)
 
 
-def _parts(view: IndexView, without: Collection[str]) -> Iterator[set[str]]:
+def _names(state: IndexState, number: int) -> tuple[str, ...]:
+    """Return the segment's name, which stands for all of its manifests, and a name for those of them that the view has
+    if it lacks some, as the view of an older metadata file does."""
+    segment, places = state.segments[number], np.sort(state.place_of[state.segment_of == number])
+    if len(places) == segment.manifests:
+        return (segment.name,)
+    return segment.name, f"{segment.name}:{xxhash.xxh3_64_hexdigest(places.astype('<u8').tobytes())}"
+
+
+def _parts(view: IndexView, without: Collection[str], names: Sequence[tuple[str, ...]]) -> Iterator[set[str]]:
     state = view.state
     paths = [snapshot.manifest_list for snapshot in view.metadata.snapshots if snapshot.manifest_list is not None]
     paths += [file.path for file in view.metadata.statistics]
     yield {path.rpartition("/")[0] for path in paths}
     yield _folders(state.manifests.paths)
-    fresh = np.array([segment.name not in without for segment in state.segments], np.bool_)
-    for number in np.flatnonzero(fresh).tolist():
-        yield _of_segment(view, number)
+    for number, each in enumerate(names):
+        if not set(each).intersection(without):
+            yield _of_segment(view, number, each)
 
 
 # A segment never changes and has a unique name, so a process reads it only once.
@@ -268,10 +281,10 @@ _KEPT, _LARGEST = 4_096, 10_000
 _known: dict[tuple[str, str], set[str]] = {}
 
 
-def _of_segment(view: IndexView, number: int) -> set[str]:
+def _of_segment(view: IndexView, number: int, names: tuple[str, ...]) -> set[str]:
     state = view.state
-    key = view.index.folder, state.segments[number].name
-    known = _known.get(key)
+    key = view.index.folder, names[-1]
+    known = next((_known[view.index.folder, name] for name in names if (view.index.folder, name) in _known), None)
     if known is None:
         known = set()
         for _, rows in rows_of(view.index, state, np.flatnonzero(state.segment_of == number)):
