@@ -165,6 +165,10 @@ class KnownTables:
         """Return every name under which a table is known, in any catalog."""
         return self._all(_uuid(table_uuid))
 
+    def lives_on(self, table_uuid: str) -> bool:
+        """Return True if a table that was dropped under one name has another, in any catalog."""
+        return any(each.missing_since is None for each in self.of_uuid(table_uuid))
+
     def missing(self, catalog: str) -> list[KnownTable]:
         """Return the tables that the catalog no longer has, by name; including those whose files are already
         deleted."""

@@ -205,7 +205,11 @@ def absence_of(
     """Return an `Absence` that searches the catalog for the dropped table. Known uuids of other tables need no
     reading."""
     others = operations.known_tables.of_catalog(known.catalog)
-    uuids = {each.metadata_location: each.table_uuid for each in others if each.table_uuid != known.table_uuid}
+    uuids = {
+        each.metadata_location: each.table_uuid
+        for each in others
+        if each.table_uuid != known.table_uuid and is_written_once(each.metadata_location)
+    }
     same = [each for each in others if each.table_uuid == known.table_uuid and each.table != known.table]
     # A second name is a table of its own: a neighbor, which keeps what it reaches and what is in its place.
     return Absence(catalog, stores, metadata, known.table, uuids, [each.table for each in same])

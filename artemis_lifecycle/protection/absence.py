@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
 from typing import Protocol
 
 from artemis_lifecycle.catalogs.identifier import CatalogEntry
 from artemis_lifecycle.errors import NewerFormat, NoSuchTable, Refused, StalePlan, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import described, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.protection.future import later_files, may_be_of
 from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.reachability.reached import Pointer
@@ -38,9 +40,35 @@ def dropped_folder(root: str, table_uuid: str) -> str:
     return f"{root}/dropped/{table_uuid}"
 
 
-def saved_metadata(root: str, known: KnownTable) -> str:
-    """Return where a dropped table's last metadata file is saved."""
-    return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
+class Missed(Protocol):
+    """A dropped table: a name of a uuid, and its last metadata file."""
+
+    @property
+    def table_uuid(self) -> str: ...
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def metadata_location(self) -> str: ...
+
+    @property
+    def missing_since(self) -> datetime | None: ...
+
+
+def saved_metadata(root: str, known: Missed) -> str:
+    """Return where a dropped table's last metadata file is saved: by its whole location, because a replica has the
+    same uuid and the same names of files."""
+    location = known.metadata_location
+    digest = sha256(location.encode()).hexdigest()[:16]
+    return f"{dropped_folder(root, known.table_uuid)}/{digest}/{location.rpartition('/')[2]}"
+
+
+def is_of_this_drop(root: str, scan: ScanRecord, known: Missed) -> bool:
+    """Return True if a dropped table has not been in the catalog since that scan of it, under this name."""
+    if known.missing_since is None or scan.listed_at < known.missing_since or scan.table != known.table:
+        return False
+    return scan.metadata_location in (known.metadata_location, saved_metadata(root, known))
 
 
 @dataclass(frozen=True)

@@ -557,20 +557,27 @@ class Protection:
         if self._context.cold is not None:
             return []  # They list live files.
         plans = [plan for each in self._uuids for plan in holding(each) if plan.plan_id != deletion.job_id]
+        known = self._context.operations.known_tables
+        if deletion.kind != "dropped" or known.lives_on(deletion.table_uuid):
+            return plans
         # A dropped table's own plans end with its deletion.
-        return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
+        return [plan for plan in plans if plan.table_uuid != deletion.table_uuid]
 
     def _unarchived_files(self, plans: list[PlanRecord]) -> list[ReachedFiles]:
         """Return what open plans of the tables here still have to archive, but another tool expired."""
         context = self._context
-        states = {state.table_uuid: state for state in (self._own, *self._others.values())}
         plans = [plan for plan in plans if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
-        now = [(plan.plan_id, states[plan.table_uuid].metadata) for plan in plans if plan.table_uuid in states]
-        key = [(plan_id, metadata and metadata.metadata_location) for plan_id, metadata in now]
+        # Of a uuid with several names, what any of them lacks.
+        now = [
+            (plan, state.metadata)
+            for plan in plans
+            for state in (self._own, *self._others.values())
+            if state.table_uuid == plan.table_uuid
+        ]
+        key = [(plan.plan_id, metadata and metadata.metadata_location) for plan, metadata in now]
         if self._unarchived is None or self._unarchived[0] != key:
             found: list[ReachedFiles] = []
-            for plan in plans:
-                metadata = states[plan.table_uuid].metadata if plan.table_uuid in states else None
+            for plan, metadata in now:
                 left = None if metadata is None else context.overtaken(plan, metadata)
                 if left is not None:
                     # A separate index, because it has other snapshots of the same table.

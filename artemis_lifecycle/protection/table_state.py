@@ -27,7 +27,7 @@ from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.scans import ScanState
-from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.absence import Absence, is_of_this_drop, saved_metadata
 from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.reachability.files import IndexFiles, ReachedFiles
@@ -329,11 +329,17 @@ class ColdTableState(TableState):
 
 
 def is_purged(context: DeletionContext, metadata: TableMetadata) -> bool:
-    """Return True if a dropped table's manifest lists are all gone, or its own deletion has begun: nothing could bring
-    it back."""
-    scans = context.operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
+    """Return True if a dropped table's manifest lists are all gone, or its own deletion has begun since it was dropped:
+    nothing could bring it back."""
+    root, operations = context.root, context.operations
+    scans = operations.scans.of_table(metadata.table_uuid, (ScanState.DELETING,), kind="dropped")
+    lost = [each for each in operations.known_tables.of_uuid(metadata.table_uuid) if each.missing_since and scans]
+    at = metadata.metadata_location
+    mine = [each for each in lost if at in (each.metadata_location, saved_metadata(root, each))] or lost
+    if mine and all(any(is_of_this_drop(root, scan, each) for scan in scans) for each in mine):
+        return True
     lists = [each.manifest_list for each in metadata.snapshots if each.manifest_list is not None]
-    return bool(scans) or (bool(lists) and not any(found is not None for found in context.stores.heads(lists)))
+    return bool(lists) and not any(found is not None for found in context.stores.heads(lists))
 
 
 class LostNeighborState(TableState):

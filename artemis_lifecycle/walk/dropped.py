@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from shlex import quote
 
 from artemis_lifecycle.catalogs.identifier import parse_in
@@ -28,7 +27,7 @@ from artemis_lifecycle.operations.tables import require_said
 from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.scan import OrphanScanResult, job_of
-from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.absence import Absence, is_of_this_drop
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.future import version_of
 from artemis_lifecycle.protection.protection import Protection
@@ -156,9 +155,8 @@ class DroppedTables:
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:
-            names = resources.operations.known_tables.of_catalog(known.catalog)
-            lives_on = any(each.table_uuid == known.table_uuid and not each.missing_since for each in names)
             # The plans of a uuid that has another name are that table's.
+            lives_on = resources.operations.known_tables.lives_on(known.table_uuid)
             for plan in () if lives_on else resources.operations.plans.holding(known.table_uuid):
                 resources.operations.plans.close(
                     plan.plan_id, record.approved_by or resources.owner, "its table was dropped"
@@ -193,9 +191,7 @@ class DroppedTables:
             # A deletion follows its approval: an approved scan is not replaced.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
             # The scan is from an earlier drop, after which the table existed again.
-            stale = stale or (
-                record is not None and _is_of_earlier_drop(record, lost.missing_since, lost.metadata_location)
-            )
+            stale = stale or (record is not None and not is_of_this_drop(self.resources.root, record, lost))
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
@@ -287,7 +283,7 @@ class DroppedTables:
                 untouched="all files",
                 hint="nothing to do: its files belong to an existing table again",
             )
-        if _is_of_earlier_drop(record, known.missing_since, known.metadata_location):
+        if not is_of_this_drop(self.resources.root, record, known):
             raise StalePlan(
                 f"Scan {record.scan_id} belongs to an earlier drop than the one noticed at "
                 f"{known.missing_since.isoformat()}: the table was in the catalog again in between",
@@ -332,10 +328,3 @@ def _to_approve(record: ScanRecord) -> ApprovalNeeded:
         untouched="all files",
         hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
     )
-
-
-def _is_of_earlier_drop(record: ScanRecord, missing_since: datetime, metadata_location: str) -> bool:
-    """Return True if a dropped table was in the catalog again after that scan: it was missed later, or has other
-    metadata."""
-    names = (place.rpartition("/")[2] for place in (record.metadata_location, metadata_location))
-    return record.listed_at < missing_since or len(set(names)) > 1

@@ -265,14 +265,17 @@ class Quarantine:
         return Protection(context, asking), considered
 
     def _require_not_kept(self, state: TableState, record: QuarantineRecord) -> None:
-        known = self._lost(state, record) if state.is_dropped else None
-        if known is not None and known.kept_at is not None:
-            raise Refused(
-                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
-                table=known.table,
-                untouched="all files in quarantine",
-                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
-            )
+        # A uuid can have another name, which is not dropped.
+        names = self.resources.operations.known_tables.of_uuid(record.table_uuid)
+        lost = [each for each in names if each.missing_since is not None and each.table == record.table]
+        for known in (*lost, *((self._lost(state, record),) if state.is_dropped else ())):
+            if known.kept_at is not None:
+                raise Refused(
+                    f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
+                    table=known.table,
+                    untouched="all files in quarantine",
+                    hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+                )
 
     def _lost(self, state: TableState, record: QuarantineRecord) -> KnownTable:
         """Return the dropped table whose files are in quarantine."""
